@@ -1,0 +1,73 @@
+"""The Ray cluster: attach to the one there is, or start one on this machine, and say what it offers.
+
+Never stops Ray processes that it did not start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+
+from tunesmith.hw.errors import TunesmithError
+
+WAIT_SECONDS = 60.0
+"""How long a cluster may take to offer the GPUs it should have."""
+
+
+class ClusterError(TunesmithError):
+    """The cluster cannot be reached, or lacks what is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the whole cluster has: CPU cores and GPUs. `attached`: it was there before us."""
+
+    cpus: int
+    gpus: int
+    attached: bool
+
+
+@contextmanager
+def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
+    """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
+
+    gpus: how many GPUs a local cluster should manage; None lets Ray find them. Raises `ClusterError`.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    already = ray.is_initialized()
+    # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        if not already:
+            if address:
+                ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+            else:
+                ray.init(address="local", num_gpus=gpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+        raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
+    try:
+        resources = ray.cluster_resources()
+        yield Offer(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), attached=bool(address) or already)
+    finally:
+        if not already:
+            ray.shutdown()
+
+
+def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECONDS) -> None:
+    """Waits until the cluster has `amount` of `resource` in all; raises `ClusterError` after the deadline.
+
+    An actor that asks for more than there is would wait for ever without a word.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while (have := ray.cluster_resources().get(resource, 0.0)) < amount:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it "
+                               f"with more (`ray start --num-{resource.lower()}s`).")  # fmt: skip
+        time.sleep(0.5)

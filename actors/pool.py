@@ -1,0 +1,347 @@
+"""The pool: feeds compile workers and lanes without barriers, with deadlines, and replaces what dies.
+
+An evaluation's life: `submit` splits it into one compilation for each combination of types; compile workers return
+artifacts; when all are there it waits for a lane, is checked and timed on its workloads in one visit, and comes out of
+`collect` as an `Evaluation`. Whatever goes wrong on the way becomes the outcome of that evaluation and of no other: a
+worker that dies or overruns its deadline is killed and a new one takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from tunesmith.actors.workers import CompileWorker, Lane
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.bench import Candidate, Duel, TypesKey, types_key
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Failure,
+    LaunchFailed,
+    Outcome,
+    Resources,
+    TimedOut,
+)
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.specialise import Specialised, specialise
+from tunesmith.kernels.task import Task
+from tunesmith.kernels.template import Template
+from tunesmith.kernels.timing import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds allowed: to compile one source; to check and time one workload; to make a workload's buffers and
+    reference results; to start a worker process (it may wait for a busy cluster)."""
+
+    compile: float = 60.0
+    visit: float = 20.0
+    prepare: float = 600.0
+    start: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An evaluation to be made: `number` is the caller's, for telling results apart."""
+
+    number: int
+    template: Template
+    config: Config
+    workloads: tuple[str, ...]
+
+
+class PoolError(RuntimeError):
+    """The pool can no longer work: workers die without doing anything."""
+
+
+@dataclass(slots=True)
+class _Job:
+    request: Request
+    sources: dict[TypesKey, Specialised]
+    artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.request.template, self.request.config, dict(self.artifacts))
+
+
+@dataclass(slots=True)
+class _Worker:
+    make: Callable[[], Any]
+    actor: Any = None
+    reference: Any = None
+    started: float = 0.0
+    deadline: float = 0.0
+    job: _Job | None = None
+    key: TypesKey = ()
+    ready: bool = False
+    deaths: int = 0
+
+    def renew(self) -> None:
+        if self.actor is not None:
+            ray.kill(self.actor)
+        self.actor, self.reference, self.job, self.ready = self.make(), None, None, False
+
+
+class Pool:
+    """Lanes and compile workers for one task on one kind of device.
+
+    limits, index: the device (index matters to OpenCL only); lanes, compilers: how many of each; seed: contents of all
+    buffers; workloads: what lanes prepare at their start. Use as a context manager; it ends its processes.
+    """
+
+    MAX_IDLE_DEATHS = 3
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        index: int = 0,
+        *,
+        lanes: int,
+        compilers: int,
+        seed: int,
+        workloads: Sequence[str],
+        precision: Precision | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self.task, self.limits = task, limits
+        self.precision = precision or Precision()
+        self.deadlines = deadlines or Deadlines()
+        self._index, self._seed, self._prepared = index, seed, tuple(workloads)
+        gpu = limits.backend == "cuda"
+        self._exclusive = limits.kind == "cpu"
+        """Compiling and timing share the processor, so they take turns."""
+        lane_class: Any = ray.remote(num_gpus=1 if gpu else 0, num_cpus=0 if gpu else 1, max_restarts=0)(Lane)
+        compile_class: Any = ray.remote(num_cpus=0 if self._exclusive else 1, max_restarts=0)(CompileWorker)
+        self._lanes = [_Worker(lambda: lane_class.remote(task, limits, index, seed)) for _ in range(lanes)]
+        self._compilers = [_Worker(lambda: compile_class.remote(limits, index)) for _ in range(compilers)]
+        self._to_compile: deque[tuple[_Job, TypesKey]] = deque()
+        self._to_visit: deque[_Job] = deque()
+        self._done: deque[tuple[Request, Evaluation]] = deque()
+        self._failed: set[int] = set()
+        self.in_flight = 0
+
+    def __enter__(self) -> Pool:
+        for worker in (*self._compilers, *self._lanes):
+            worker.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in (*self._compilers, *self._lanes):
+            if worker.actor is not None:
+                ray.kill(worker.actor)
+
+    @property
+    def ahead(self) -> int:
+        """How many evaluations should be in flight: enough that no lane waits for a compiler."""
+        return 2 * len(self._lanes) + len(self._compilers)
+
+    def submit(self, request: Request) -> None:
+        sources = {}
+        for name in request.workloads:
+            workload = self.task.workload(name)
+            sources.setdefault(types_key(workload), specialise(request.template, request.config, workload.types))
+        job = _Job(request, sources)
+        self.in_flight += 1
+        self._to_compile.extend((job, key) for key in sources)
+
+    def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
+        """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
+        waited_until = time.monotonic() + timeout
+        while True:
+            self._dispatch()
+            running = [w for w in (*self._compilers, *self._lanes) if w.reference is not None]
+            if self._done or not running:
+                break
+            now = time.monotonic()
+            pause = min(min(w.deadline for w in running), waited_until) - now
+            finished, _ = ray.wait([w.reference for w in running], timeout=max(0.0, pause))
+            for worker in running:
+                if worker.reference in finished:
+                    self._finish(worker)
+                elif time.monotonic() > worker.deadline:
+                    self._overdue(worker)
+            if time.monotonic() >= waited_until and not self._done:
+                break
+        results = list(self._done)
+        self._done.clear()
+        return results
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+        """Evaluations of `requests`, in their order; for when there is nothing else in flight."""
+        for request in requests:
+            self.submit(request)
+        found: dict[int, Evaluation] = {}
+        while len(found) < len(requests):
+            found |= {request.number: evaluation for request, evaluation in self.collect(5.0)}
+        return [found[request.number] for request in requests]
+
+    def calibrate(self) -> Roofline:
+        """The measured roofs of the first lane's device; no roofs when the device cannot run the probes."""
+        probes = self._call(self._compilers[0], "probes", self.deadlines.compile)
+        if not isinstance(probes, dict):
+            return Roofline()
+        roofline = self._call(self._lanes[0], "calibrate", self.deadlines.visit * 3, probes)
+        return roofline if isinstance(roofline, Roofline) else Roofline()
+
+    def duel(
+        self, baseline: Request, candidates: Sequence[Request], workload: str, *, rounds: int, budget_seconds: float
+    ) -> Duel:
+        """Baseline and candidates interleaved on `workload`, in a fresh process."""
+        compiled = [self._compile_now(request) for request in (baseline, *candidates)]
+        base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
+        if not isinstance(base, Candidate):
+            return Duel(workload, tuple(base for _ in candidates))
+        lane = self._lanes[0]
+        lane.renew()
+        self._call(lane, "prepare", self.deadlines.prepare, [workload])
+        deadline = self.deadlines.visit * (1 + len(compiled)) + budget_seconds * len(compiled)
+        answer = self._call(lane, "duel", deadline, base, ready, workload, rounds, budget_seconds)
+        measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
+        return Duel(workload, tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]))
+
+    def _compile_now(self, request: Request) -> Candidate | Outcome:
+        artifacts = {}
+        for name in request.workloads:
+            workload = self.task.workload(name)
+            if types_key(workload) in artifacts:
+                continue
+            source = specialise(request.template, request.config, workload.types)
+            artifact = self._call(self._compilers[0], "compile", self.deadlines.compile, source)
+            if not isinstance(artifact, Artifact):
+                failure: Outcome = artifact
+                return failure
+            artifacts[types_key(workload)] = artifact
+        return Candidate(request.template, request.config, artifacts)
+
+    def _call(self, worker: _Worker, method: str, deadline: float, *arguments: Any) -> Any:
+        """One call on an idle worker; a death or an overrun comes back as an outcome and renews the worker."""
+        phase = "run" if worker in self._lanes else "compile"
+        if not worker.ready:
+            deadline += self.deadlines.start
+        try:
+            result = ray.get(getattr(worker.actor, method).remote(*arguments), timeout=deadline)
+        except ray.exceptions.GetTimeoutError:
+            worker.renew()
+            return TimedOut(phase, deadline)
+        except RayActorError as error:
+            worker.renew()
+            return Crashed(phase, _last_line(error))
+        worker.ready = True
+        if isinstance(result, Duel) and any(isinstance(one, LaunchFailed) and one.sticky for one in result.results):
+            worker.renew()
+        return result
+
+    def _dispatch(self) -> None:
+        visiting = any(lane.reference is not None for lane in self._lanes)
+        if not (self._exclusive and visiting):
+            for worker in self._compilers:
+                if worker.reference is None:
+                    self._start_compile(worker)
+        compiling = any(worker.reference is not None for worker in self._compilers)
+        if not (self._exclusive and compiling):
+            for lane in self._lanes:
+                if lane.reference is None and self._to_visit:
+                    self._start_visit(lane)
+
+    def _start_compile(self, worker: _Worker) -> None:
+        while self._to_compile:
+            job, key = self._to_compile.popleft()
+            if job.request.number in self._failed:
+                continue
+            worker.job, worker.key = job, key
+            self._begin(worker, worker.actor.compile.remote(job.sources[key]), self.deadlines.compile)
+            return
+
+    def _start_visit(self, lane: _Worker) -> None:
+        if not lane.ready:
+            lane.job = None
+            self._begin(lane, lane.actor.prepare.remote(self._prepared), self.deadlines.prepare)
+            return
+        job = lane.job = self._to_visit.popleft()
+        reference = lane.actor.visit.remote(job.candidate, job.request.workloads, self.precision)
+        self._begin(lane, reference, self.deadlines.visit * len(job.request.workloads))
+
+    def _begin(self, worker: _Worker, reference: Any, seconds: float) -> None:
+        worker.reference, worker.started = reference, time.monotonic()
+        worker.deadline = worker.started + seconds + (0.0 if worker.ready else self.deadlines.start)
+
+    def _finish(self, worker: _Worker) -> None:
+        job, reference, worker.reference, worker.job = worker.job, worker.reference, None, None
+        seconds = time.monotonic() - worker.started
+        try:
+            result = ray.get(reference)
+        except RayActorError as error:
+            phase = "run" if worker in self._lanes else "compile"
+            self._died(worker, job, Crashed(phase, _last_line(error)), seconds)
+            return
+        worker.ready, worker.deaths = True, 0
+        if worker in self._lanes:
+            if job is not None:
+                self._visited(worker, job, result, seconds)
+        elif job is not None:
+            job.compile_seconds += seconds
+            self._compiled(job, worker.key, result)
+
+    def _compiled(self, job: _Job, key: TypesKey, result: Artifact | CompileFailed) -> None:
+        if isinstance(result, CompileFailed):
+            self._fail(job, result)
+            return
+        job.artifacts[key] = result
+        if len(job.artifacts) == len(job.sources) and job.request.number not in self._failed:
+            self._to_visit.append(job)
+
+    def _visited(self, lane: _Worker, job: _Job, outcomes: dict[str, Outcome], seconds: float) -> None:
+        if any(isinstance(outcome, LaunchFailed) and outcome.sticky for outcome in outcomes.values()):
+            lane.renew()
+        self._deliver(job, outcomes, seconds)
+
+    def _overdue(self, worker: _Worker) -> None:
+        job, seconds = worker.job, time.monotonic() - worker.started
+        phase = "run" if worker in self._lanes else "compile"
+        self._died(worker, job, TimedOut(phase, round(worker.deadline - worker.started, 3)), seconds)
+
+    def _died(self, worker: _Worker, job: _Job | None, outcome: Failure, seconds: float) -> None:
+        worker.deaths = worker.deaths + 1 if job is None else 0
+        if worker.deaths >= self.MAX_IDLE_DEATHS:
+            raise PoolError(f"A worker process ended {worker.deaths} times before doing any work: {outcome}.")
+        worker.renew()
+        if job is not None:
+            self._fail(job, outcome, seconds if worker in self._lanes else 0.0)
+
+    def _fail(self, job: _Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
+        if job.request.number in self._failed:
+            return
+        self._failed.add(job.request.number)
+        self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
+
+    def _deliver(self, job: _Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
+        self.in_flight -= 1
+        artifact = next(iter(job.artifacts.values()), None)
+        evaluation = Evaluation(
+            template=job.request.template.id,
+            config=job.request.config,
+            outcomes=outcomes,
+            resources=artifact.resources if artifact else Resources(),
+            artifact=artifact.digest if artifact else "",
+            compile_seconds=round(job.compile_seconds, 6),
+            lane_seconds=round(lane_seconds, 6),
+        )
+        self._done.append((job.request, evaluation))
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,202 @@
+"""What the CUDA driver says about the devices this process can use.
+
+Owns the calls of the driver API and the making of DeviceLimits from a device's attributes. No context is
+created, so listing devices costs no GPU memory. It does not know devices hidden from this process: NVML
+sees those (`nvml`), and `probe` compares the two.
+
+The module ``cuda.bindings.driver`` comes from cuda-bindings. Functions take it as an argument, so that tests
+can hand in another; `load` imports the real one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import uuid as uuids
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tunesmith.hw import compute_capability as capability_table
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.nvml import parse_pci
+from tunesmith.hw.products import theoretical_bandwidth
+
+_PREFIX: Final = "CU_DEVICE_ATTRIBUTE_"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaUnavailable:
+    """CUDA cannot be used; `reason` is a full sentence. `no_device` marks "driver works, no GPU visible"."""
+
+    reason: str
+    no_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGpu:
+    """One device as this process sees it. `uuid` lacks a prefix: a MIG slice has its own."""
+
+    index: int
+    uuid: str
+    pci: tuple[int, int, int] | None
+    limits: DeviceLimits
+    integrated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CudaReport:
+    """The newest CUDA version that the driver supports, such as ``13.0``, and the devices."""
+
+    cuda_version: str
+    gpus: tuple[CudaGpu, ...]
+    #: Sentences about devices that could not be read.
+    notes: tuple[str, ...] = ()
+
+
+class DriverCallFailed(Exception):
+    """A driver call returned an error code; `name` is CUDA's name of it. Never leaves this module."""
+
+    def __init__(self, call: str, name: str) -> None:
+        super().__init__(f"{call} returned {name}")
+        self.name = name
+
+
+def load() -> Any | CudaUnavailable:
+    """Import ``cuda.bindings.driver``."""
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError:
+        return CudaUnavailable(
+            "The package cuda-bindings is not installed, so CUDA cannot be used: "
+            "pip install 'tunesmith[cuda13]'."
+        )
+
+
+def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
+    """List the devices, or say why that cannot be done."""
+    try:
+        _call(driver.cuInit, 0)
+    except DriverCallFailed as error:
+        return _explain(error.name)
+    except (RuntimeError, OSError):
+        # The bindings load libcuda at the first call and raise where it is missing: a RuntimeError, or
+        # cuda-pathfinder's subclass of it.
+        return CudaUnavailable(
+            "No NVIDIA driver was found (libcuda is missing), so no CUDA device can be used: install the "
+            "driver, or name a target such as h200 to prepare a search without a device."
+        )
+    try:
+        version = int(_call(driver.cuDriverGetVersion))
+        count = int(_call(driver.cuDeviceGetCount))
+    except DriverCallFailed as error:
+        return _explain(error.name)
+    gpus: list[CudaGpu] = []
+    notes: list[str] = []
+    for index in range(count):
+        try:
+            gpus.append(_read_gpu(driver, index))
+        except DriverCallFailed as error:
+            notes.append(f"CUDA device {index} cannot be read ({error}): check it with nvidia-smi.")
+    if not count:
+        return CudaUnavailable("The CUDA driver works but sees no device.", no_device=True)
+    return CudaReport(f"{version // 1000}.{version % 1000 // 10}", tuple(gpus), tuple(notes))
+
+
+def _explain(name: str) -> CudaUnavailable:
+    if name == "CUDA_ERROR_NO_DEVICE":
+        return CudaUnavailable("The CUDA driver works but sees no device.", no_device=True)
+    if name == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH":
+        return CudaUnavailable(
+            "The NVIDIA driver's kernel module and library have different versions: restart the machine "
+            "after a driver update."
+        )
+    if name == "CUDA_ERROR_STUB_LIBRARY":
+        return CudaUnavailable(
+            "The CUDA toolkit's stub of libcuda was loaded instead of the driver's: take its folder "
+            "('stubs') out of LD_LIBRARY_PATH."
+        )
+    return CudaUnavailable(f"The CUDA driver does not start ({name}): check it with nvidia-smi.")
+
+
+def _call(function: Any, *arguments: Any) -> Any:
+    code, *values = function(*arguments)
+    name = getattr(code, "name", str(code))
+    if name != "CUDA_SUCCESS":
+        raise DriverCallFailed(getattr(function, "__name__", "a CUDA driver call"), name)
+    return values[0] if values else None
+
+
+def _read_gpu(driver: Any, index: int) -> CudaGpu:
+    device = _call(driver.cuDeviceGet, index)
+
+    def attribute(name: str) -> int:
+        key = getattr(driver.CUdevice_attribute, _PREFIX + name)
+        return int(_call(driver.cuDeviceGetAttribute, key, device))
+
+    integrated = bool(attribute("INTEGRATED"))
+    raw_name = _call(driver.cuDeviceGetName, 256, device)
+    bus_id = _call(driver.cuDeviceGetPCIBusId, 32, device)
+    memory = int(_call(driver.cuDeviceTotalMem, device))
+    # Bindings of CUDA 12 have both; only _v2 gives a MIG slice its own UUID. In CUDA 13 it took the name.
+    get_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
+    return CudaGpu(
+        index=index,
+        uuid=str(uuids.UUID(bytes=bytes(_call(get_uuid, device).bytes)[:16])),
+        pci=parse_pci(_c_text(bus_id)),
+        limits=_limits(attribute, _c_text(raw_name), memory, integrated),
+        integrated=integrated,
+    )
+
+
+def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> DeviceLimits:
+    major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    capability = f"{major}.{minor}"
+    warp_size, threads_per_sm = attribute("WARP_SIZE"), attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+    clock_hz = attribute("CLOCK_RATE") * 1e3
+    memory_clock_hz = attribute("MEMORY_CLOCK_RATE") * 1e3
+    bus_width = attribute("GLOBAL_MEMORY_BUS_WIDTH")
+    # Integrated GPUs state a clock, a data rate, or nothing here, so no bandwidth follows from it.
+    bandwidth = None
+    if not integrated and memory_clock_hz > 0 and bus_width > 0:
+        bandwidth = theoretical_bandwidth(memory_clock_hz, bus_width)
+    listed = capability in capability_table.CAPABILITIES
+    units = "cuda_occupancy.h" if listed else "assumed as for 7.0 to 12.1"
+    return DeviceLimits(
+        name=name,
+        backend="cuda",
+        kind="gpu",
+        arch=capability_table.arch_name(capability),
+        max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
+        max_block_dims=(
+            attribute("MAX_BLOCK_DIM_X"),
+            attribute("MAX_BLOCK_DIM_Y"),
+            attribute("MAX_BLOCK_DIM_Z"),
+        ),
+        max_grid_dims=(attribute("MAX_GRID_DIM_X"), attribute("MAX_GRID_DIM_Y"), attribute("MAX_GRID_DIM_Z")),
+        warp_size=warp_size,
+        max_threads_per_sm=threads_per_sm,
+        max_warps_per_sm=threads_per_sm // warp_size,
+        max_blocks_per_sm=attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        registers_per_block=attribute("MAX_REGISTERS_PER_BLOCK"),
+        # The driver does not report the four allocation rules below.
+        max_registers_per_thread=capability_table.MAX_REGISTERS_PER_THREAD,
+        register_allocation_unit=capability_table.REGISTER_ALLOCATION_UNIT,
+        warp_allocation_granularity=capability_table.SM_SUB_PARTITIONS,
+        shared_allocation_unit=capability_table.shared_allocation_unit(major),
+        shared_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+        shared_per_block_optin=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        shared_reserved_per_block=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        sm_count=attribute("MULTIPROCESSOR_COUNT"),
+        l2_bytes=attribute("L2_CACHE_SIZE") or None,
+        memory_bytes=memory_bytes,
+        memory_bandwidth=bandwidth,
+        clock_hz=clock_hz or None,
+        memory_clock_hz=memory_clock_hz or None,
+        source=f"driver; allocation units: {units}",
+    )
+
+
+def _c_text(raw: bytes | str) -> str:
+    text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+    return text.split("\0", 1)[0]

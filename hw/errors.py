@@ -1,0 +1,19 @@
+"""The root of every mistake a user can make, and the two that concern devices.
+
+A message is one full sentence: what is wrong, where, and how to mend it. Failures of a measurement are
+not here: those are values (frozen dataclasses with a reason), never exceptions.
+"""
+
+from __future__ import annotations
+
+
+class TunesmithError(Exception):
+    """A mistake the user can mend; the message is one sentence which says how."""
+
+
+class UnknownTarget(TunesmithError):
+    """A target was named that is neither a compute capability, nor a known product, nor a valid file."""
+
+
+class NoDevice(TunesmithError):
+    """A device was asked for that this process cannot see."""

@@ -1,0 +1,174 @@
+"""What NVML says about the GPUs of this machine, whether or not this process may use them with CUDA.
+
+Owns the session with NVML and the list of physical GPUs. It does not combine that list with CUDA's
+(`probe` does) and takes no measurements (`telemetry` does).
+
+The module ``pynvml`` comes from the package ``nvidia-ml-py``. Every function takes it as an argument, so
+that tests can hand in another; `load` imports the real one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlUnavailable:
+    """NVML cannot be used; `reason` is a full sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlGpu:
+    """One physical GPU. Clock in Hz; None where the GPU or the permissions do not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    #: ``domain:bus:device`` as three integers; the one thing a MIG slice shares with its GPU.
+    pci: tuple[int, int, int] | None
+    mig_enabled: bool
+    #: Why the MIG mode is not known, where it is not.
+    mig_unknown: str | None
+    max_memory_clock_hz: float | None
+    bus_width_bits: int | None
+    compute_mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlReport:
+    """The driver's version and the GPUs, in NVML's order (by PCI address)."""
+
+    driver: str
+    gpus: tuple[NvmlGpu, ...]
+    #: Sentences about GPUs that could not be read.
+    notes: tuple[str, ...] = ()
+
+
+def load() -> Any | NvmlUnavailable:
+    """Import ``pynvml``."""
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return NvmlUnavailable(
+            "The package nvidia-ml-py is not installed, so GPU clocks, power and throttling are not "
+            "recorded: pip install 'tunesmith[cuda13]'."
+        )
+
+
+def start(nvml: Any) -> NvmlUnavailable | None:
+    """Initialise NVML; NVML counts starts, so each success needs one `nvmlShutdown`."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return NvmlUnavailable(explain(nvml, error))
+    return None
+
+
+def explain(nvml: Any, error: Exception) -> str:
+    """A sentence for an NVML error at start."""
+    code = getattr(error, "value", None)
+    if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return (
+            "NVML was not found, so no NVIDIA driver is installed here, or the container was started "
+            "without it: install the driver, or start the container with its GPUs."
+        )
+    if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return "The NVIDIA driver is not loaded: load it (modprobe nvidia) or restart the machine."
+    if code == nvml.NVML_ERROR_NO_PERMISSION:
+        return "This user may not talk to the NVIDIA driver: give it access to /dev/nvidia*."
+    if code == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return "The NVIDIA driver and NVML differ in version: restart the machine after a driver update."
+    return f"NVML cannot be used: {error}."
+
+
+def read_gpus(nvml: Any) -> NvmlReport | NvmlUnavailable:
+    """List the GPUs, or say why that cannot be done."""
+    failed = start(nvml)
+    if failed is not None:
+        return failed
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        gpus: list[NvmlGpu] = []
+        notes: list[str] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_read_gpu(nvml, index))
+            except nvml.NVMLError as error:
+                # A GPU that fell off the bus must not hide the healthy ones.
+                notes.append(f"NVML cannot read GPU {index} ({error}): check it with nvidia-smi.")
+        return NvmlReport(driver, tuple(gpus), tuple(notes))
+    except nvml.NVMLError as error:
+        return NvmlUnavailable(explain(nvml, error))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def is_absent(nvml: Any, error: Exception) -> bool:
+    """Whether an error only says that this GPU lacks the query, or that this user may not ask."""
+    absent = (
+        nvml.NVML_ERROR_NOT_SUPPORTED,
+        nvml.NVML_ERROR_NO_PERMISSION,
+        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    )
+    return getattr(error, "value", None) in absent
+
+
+def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
+    """``00000000:3B:00.0`` becomes ``(0, 0x3b, 0)``; NVML and CUDA pad the domain differently."""
+    parts = bus_id.strip().split(".")[0].split(":")
+    try:
+        domain, bus, device = (int(part, 16) for part in parts)
+    except ValueError:
+        return None
+    return domain, bus, device
+
+
+def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mig_enabled, mig_unknown = _read_mig(nvml, handle)
+    clock_mhz = _if_supported(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+    modes = {
+        nvml.NVML_COMPUTEMODE_DEFAULT: "default",
+        nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+        nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+    }
+    return NvmlGpu(
+        index=index,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        pci=parse_pci(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        mig_enabled=mig_enabled,
+        mig_unknown=mig_unknown,
+        max_memory_clock_hz=None if not clock_mhz else clock_mhz * 1e6,
+        bus_width_bits=_if_supported(nvml, nvml.nvmlDeviceGetMemoryBusWidth, handle) or None,
+        compute_mode=modes.get(_if_supported(nvml, nvml.nvmlDeviceGetComputeMode, handle)),
+    )
+
+
+def _read_mig(nvml: Any, handle: Any) -> tuple[bool, str | None]:
+    try:
+        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError as error:
+        # NOT_SUPPORTED is an answer: this GPU has no MIG. Anything else leaves the mode unknown.
+        known = getattr(error, "value", None) == nvml.NVML_ERROR_NOT_SUPPORTED
+        return False, None if known else str(error)
+    return current == nvml.NVML_DEVICE_MIG_ENABLE, None
+
+
+def _if_supported(nvml: Any, query: Any, *arguments: Any) -> Any:
+    """The answer, or None where this GPU does not offer the query or this user may not ask."""
+    try:
+        return query(*arguments)
+    except nvml.NVMLError as error:
+        if is_absent(nvml, error):
+            return None
+        raise
+
+
+def _text(value: str | bytes) -> str:
+    # Older releases of nvidia-ml-py return bytes.
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,134 @@
+"""What OpenCL says about the devices this process can use.
+
+Owns the calls of pyopencl for listing devices and the making of DeviceLimits from a device's answers.
+`load` imports ``pyopencl``; `read_devices` takes the module as an argument, so that tests can hand in
+another.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.hw.limits import DeviceLimits
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClUnavailable:
+    """OpenCL cannot be used; `reason` is a full sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClDevice:
+    """One device. `index` counts over all platforms in pyopencl's order; the pair locates it there."""
+
+    index: int
+    platform_index: int
+    device_index: int
+    platform: str
+    driver: str
+    limits: DeviceLimits
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClReport:
+    """The devices, CPUs and GPUs only, and sentences about those left out."""
+
+    devices: tuple[OpenClDevice, ...]
+    notes: tuple[str, ...] = ()
+
+
+def load() -> Any | OpenClUnavailable:
+    """Import ``pyopencl``."""
+    try:
+        return importlib.import_module("pyopencl")
+    except ImportError:
+        return OpenClUnavailable(
+            "The package pyopencl is not installed, so OpenCL devices are not seen: "
+            "pip install 'tunesmith[opencl]'."
+        )
+
+
+def read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
+    """List the devices, or say why that cannot be done."""
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        # Without a single driver the loader reports PLATFORM_NOT_FOUND_KHR rather than an empty list.
+        return OpenClUnavailable(
+            f"OpenCL finds no platform ({error}): install the vendor's OpenCL driver, or PoCL for the CPU "
+            "with pip install 'tunesmith[opencl]'."
+        )
+    devices: list[OpenClDevice] = []
+    notes: list[str] = []
+    for platform_index, platform in enumerate(platforms):
+        try:
+            found = platform.get_devices()
+        except cl.Error as error:
+            # DEVICE_NOT_FOUND for a driver without its hardware; others are faults of that driver.
+            notes.append(f"The OpenCL platform {platform.name} lists no device ({error}).")
+            continue
+        for device_index, device in enumerate(found):
+            index = len(devices)
+            try:
+                limits = _limits(cl, device)
+                driver = str(device.driver_version).strip()
+            except cl.Error as error:
+                notes.append(f"An OpenCL device of {platform.name} cannot be read ({error}).")
+                continue
+            if limits is None:
+                name = str(device.name).strip()
+                notes.append(f"The OpenCL device {name} is neither a CPU nor a GPU and is left out.")
+                continue
+            devices.append(
+                OpenClDevice(index, platform_index, device_index, platform.name.strip(), driver, limits)
+            )
+    return OpenClReport(tuple(devices), tuple(notes))
+
+
+def _limits(cl: Any, device: Any) -> DeviceLimits | None:
+    """The limits, with work-group as block, compute unit as SM, local memory as shared memory.
+
+    OpenCL has no notion of registers, of residency per compute unit, or of a largest grid: None.
+    """
+    is_gpu = bool(device.type & cl.device_type.GPU)
+    if not is_gpu and not device.type & cl.device_type.CPU:
+        return None
+    sizes = [int(size) for size in device.max_work_item_sizes] + [1, 1, 1]
+    local_bytes = int(device.local_mem_size) or None
+    return DeviceLimits(
+        name=str(device.name).strip(),
+        backend="opencl",
+        kind="gpu" if is_gpu else "cpu",
+        arch=str(device.version).strip(),
+        max_threads_per_block=int(device.max_work_group_size),
+        max_block_dims=(sizes[0], sizes[1], sizes[2]),
+        warp_size=_warp_size(cl, device),
+        shared_per_block=local_bytes,
+        shared_per_block_optin=local_bytes,
+        sm_count=int(device.max_compute_units) or None,
+        l2_bytes=int(device.global_mem_cache_size) or None,
+        memory_bytes=int(device.global_mem_size),
+        clock_hz=int(device.max_clock_frequency) * 1e6 or None,
+        source="driver",
+    )
+
+
+def _warp_size(cl: Any, device: Any) -> int | None:
+    """Work-items which run in lockstep, where a vendor's extension tells."""
+    extensions = str(device.extensions)
+    for extension, attribute in (
+        ("cl_nv_device_attribute_query", "warp_size_nv"),
+        ("cl_amd_device_attribute_query", "wavefront_width_amd"),
+    ):
+        if extension in extensions:
+            try:
+                return int(getattr(device, attribute))
+            except cl.Error:
+                # The extension is announced but this query is not: the size stays unknown, which only
+                # means that no rule about it applies.
+                return None
+    return None

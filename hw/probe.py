@@ -1,0 +1,236 @@
+"""Which devices this process can use, and in plain sentences why it cannot use others.
+
+Owns the inventory: it combines what CUDA, NVML and OpenCL each report (`cuda_driver`, `nvml`, `opencl`),
+matches their numberings, and explains the differences. It never raises for a missing driver, package or
+GPU: each of those is a note. It takes no measurements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.hw import cuda_driver, nvml, opencl
+from tunesmith.hw.cuda_driver import CudaGpu, CudaReport, CudaUnavailable
+from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.limits import Backend, DeviceLimits
+from tunesmith.hw.nvml import NvmlGpu, NvmlReport, NvmlUnavailable
+from tunesmith.hw.opencl import OpenClUnavailable
+from tunesmith.hw.products import theoretical_bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device that this process can use.
+
+    `index` is the backend's own numbering as this process sees it: for CUDA after CUDA_VISIBLE_DEVICES,
+    for OpenCL over all platforms. `uuid` is what CUDA_VISIBLE_DEVICES and `open_telemetry` take.
+    """
+
+    backend: Backend
+    index: int
+    name: str
+    limits: DeviceLimits
+    uuid: str | None = None
+    #: The driver's own version; for CUDA NVML's, such as ``580.95.05``.
+    driver: str | None = None
+    #: The newest CUDA version that the driver supports; None for OpenCL.
+    cuda_version: str | None = None
+    #: ``default``, ``exclusive_process`` or ``prohibited``; None where not known.
+    compute_mode: str | None = None
+    mig: bool = False
+    #: The OpenCL platform's name and, as pyopencl counts them, the platform and the device in it.
+    platform: str | None = None
+    platform_index: int | None = None
+    device_index: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary of JSON types."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**plain, "limits": self.limits.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The devices, and one sentence for everything that is missing, hidden or unusual."""
+
+    devices: tuple[Device, ...]
+    notes: tuple[str, ...]
+
+    def of(self, backend: Backend) -> tuple[Device, ...]:
+        """The devices of one backend, in its own order."""
+        return tuple(device for device in self.devices if device.backend == backend)
+
+    def device(self, backend: Backend, index: int = 0) -> Device:
+        """The device `index` of `backend`. Raises NoDevice, giving the notes, where there is none."""
+        for device in self.of(backend):
+            if device.index == index:
+                return device
+        seen = ", ".join(f"{d.backend} {d.index} ({d.name})" for d in self.devices) or "no device at all"
+        raise NoDevice(
+            f"There is no {backend} device {index} here; this process sees {seen}. "
+            + " ".join(self.notes or ("Choose one of those.",))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary of JSON types."""
+        return {"devices": [device.to_json() for device in self.devices], "notes": list(self.notes)}
+
+
+def probe(
+    *,
+    driver_module: Any = None,
+    nvml_module: Any = None,
+    opencl_module: Any = None,
+    environ: Mapping[str, str] | None = None,
+) -> Inventory:
+    """List the CUDA devices, then the OpenCL devices. Never raises for what a machine lacks.
+
+    The modules default to ``cuda.bindings.driver``, ``pynvml`` and ``pyopencl``, `environ` to this
+    process's; others may be handed in.
+    """
+    cuda = probe_cuda(driver_module=driver_module, nvml_module=nvml_module, environ=environ)
+    others = probe_opencl(opencl_module=opencl_module)
+    return Inventory(cuda.devices + others.devices, cuda.notes + others.notes)
+
+
+def probe_cuda(
+    *, driver_module: Any = None, nvml_module: Any = None, environ: Mapping[str, str] | None = None
+) -> Inventory:
+    """List the CUDA devices of this process."""
+    visible = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    driver = cuda_driver.load() if driver_module is None else driver_module
+    cuda = driver if isinstance(driver, CudaUnavailable) else cuda_driver.read_gpus(driver)
+    management = nvml.load() if nvml_module is None else nvml_module
+    physical = management if isinstance(management, NvmlUnavailable) else nvml.read_gpus(management)
+
+    if isinstance(cuda, CudaUnavailable):
+        return Inventory((), _notes_without_cuda(cuda, physical, visible))
+    gpus = physical.gpus if isinstance(physical, NvmlReport) else ()
+    driver_version = physical.driver if isinstance(physical, NvmlReport) else None
+    pairs = [(gpu, _match(gpu, gpus)) for gpu in cuda.gpus]
+    devices = tuple(_device(gpu, match, driver_version, cuda.cuda_version) for gpu, match in pairs)
+    return Inventory(devices, _notes(cuda, physical, pairs, visible))
+
+
+def probe_opencl(*, opencl_module: Any = None) -> Inventory:
+    """List the OpenCL devices of this process. An NVIDIA GPU may appear here as well as under CUDA."""
+    cl = opencl.load() if opencl_module is None else opencl_module
+    report = cl if isinstance(cl, OpenClUnavailable) else opencl.read_devices(cl)
+    if isinstance(report, OpenClUnavailable):
+        return Inventory((), (report.reason,))
+    devices = tuple(
+        Device(
+            backend="opencl",
+            index=found.index,
+            name=found.limits.name,
+            limits=found.limits,
+            driver=found.driver,
+            platform=found.platform,
+            platform_index=found.platform_index,
+            device_index=found.device_index,
+        )
+        for found in report.devices
+    )
+    return Inventory(devices, report.notes)
+
+
+def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
+    """The physical GPU behind a CUDA device: by UUID, or by PCI address for a MIG slice (own UUID).
+
+    Never by index: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER both reorder CUDA's numbering.
+    """
+    for candidate in physical:
+        if candidate.uuid.removeprefix("GPU-").lower() == gpu.uuid.lower():
+            return candidate
+    for candidate in physical:
+        if gpu.pci is not None and candidate.pci == gpu.pci:
+            return candidate
+    return None
+
+
+def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> Device:
+    limits, mig = gpu.limits, match is not None and match.mig_enabled
+    if match is not None and limits.memory_bandwidth is None and not gpu.integrated:
+        # Newer drivers may stop reporting clocks as attributes; NVML still does.
+        clock, width = match.max_memory_clock_hz, match.bus_width_bits
+        if clock is not None and width is not None:
+            limits = dataclasses.replace(
+                limits, memory_clock_hz=clock, memory_bandwidth=theoretical_bandwidth(clock, width)
+            )
+    if mig:
+        # The attributes describe the whole GPU's memory interface, of which a slice has a part.
+        limits = dataclasses.replace(limits, memory_bandwidth=None)
+    return Device(
+        backend="cuda",
+        index=gpu.index,
+        name=limits.name,
+        limits=limits,
+        uuid=("MIG-" if mig else "GPU-") + gpu.uuid,
+        driver=driver,
+        cuda_version=cuda_version,
+        compute_mode=None if match is None else match.compute_mode,
+        mig=mig,
+    )
+
+
+def _notes_without_cuda(
+    cuda: CudaUnavailable, physical: NvmlReport | NvmlUnavailable, visible: str | None
+) -> tuple[str, ...]:
+    if isinstance(physical, NvmlUnavailable):
+        return (cuda.reason, physical.reason)
+    if cuda.no_device and visible is not None and physical.gpus:
+        return (_hidden(physical.gpus, visible), *physical.notes)
+    present = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in physical.gpus) or "no GPU either"
+    return (cuda.reason, f"NVML sees {present}.", *physical.notes)
+
+
+def _notes(
+    cuda: CudaReport,
+    physical: NvmlReport | NvmlUnavailable,
+    pairs: list[tuple[CudaGpu, NvmlGpu | None]],
+    visible: str | None,
+) -> tuple[str, ...]:
+    notes = list(cuda.notes)
+    if isinstance(physical, NvmlUnavailable):
+        notes.append(physical.reason)
+    else:
+        notes.extend(physical.notes)
+        used = {match.index for _, match in pairs if match is not None}
+        hidden = tuple(gpu for gpu in physical.gpus if gpu.index not in used)
+        if hidden:
+            notes.append(_hidden(hidden, visible))
+    for gpu, match in pairs:
+        called = f"CUDA device {gpu.index} ({gpu.limits.name})"
+        if gpu.integrated:
+            notes.append(f"{called} shares its memory with the CPU; its theoretical bandwidth is not known.")
+        if match is None:
+            continue
+        if match.mig_enabled:
+            notes.append(
+                f"{called} is a MIG slice: its SMs and memory are the slice's, its clocks and power are "
+                "shared with the other slices, so timings vary with their load."
+            )
+        if match.mig_unknown is not None:
+            notes.append(f"{called} does not tell whether MIG is enabled ({match.mig_unknown}).")
+        if match.compute_mode == "prohibited":
+            notes.append(f"{called} is in compute mode 'prohibited': allow it with nvidia-smi -c DEFAULT.")
+    if len(pairs) > 1:
+        names = ", ".join(f"{gpu.index}: {gpu.limits.name}" for gpu, _ in pairs)
+        notes.append(f"{len(pairs)} CUDA devices are visible ({names}): each timing uses one of them alone.")
+    if importlib.util.find_spec("cupy") is None:
+        notes.append("The package CuPy is not installed: pip install 'tunesmith[cuda13]'.")
+    return tuple(notes)
+
+
+def _hidden(gpus: tuple[NvmlGpu, ...], visible: str | None) -> str:
+    names = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in gpus)
+    if visible is None:
+        return f"NVML sees {names}, but CUDA does not: check it with nvidia-smi."
+    return (
+        f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use what is hidden."
+    )

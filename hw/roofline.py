@@ -1,0 +1,126 @@
+"""The roofline of a device, from measurements: how fast could this workload possibly be.
+
+Owns the arithmetic over measured roofs. Measuring them needs a device and belongs to whoever times
+kernels. Source of the model: Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance
+Model for Multicore Architectures", CACM 52(4), 2009.
+
+Bytes are counted as read plus written, each element once per direction however often the kernel touches
+it: a copy of N bytes moves 2N. A floor is only as good as this count. Nothing that runs out of memory
+(a cold cache) is faster than its floor, so a measurement below it is a mistake in the measurement; a
+workload which stays in the L2 cache may be faster, which is why roofs at small sizes should be measured
+under the same cache conditions as the kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tunesmith.hw.errors import TunesmithError
+
+Bound = Literal["memory", "compute", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Measured roofs of one device.
+
+    `bandwidth` holds ``(bytes moved, bytes/s)`` points of a copy, in any order on entry, sorted by bytes
+    afterwards; `peak_flops` maps a data type's name to flop/s and may be empty. Raises ValueError where a
+    number is not positive and finite, or a size occurs twice.
+    """
+
+    bandwidth: tuple[tuple[int, float], ...] = ()
+    peak_flops: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        points = tuple(sorted((int(size), float(rate)) for size, rate in self.bandwidth))
+        numbers = [number for point in points for number in point] + list(self.peak_flops.values())
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise ValueError("a roof needs positive, finite numbers")
+        if len({size for size, _ in points}) < len(points):
+            raise ValueError("a roof needs one bandwidth for each size")
+        object.__setattr__(self, "bandwidth", points)
+        object.__setattr__(self, "peak_flops", dict(self.peak_flops))
+
+    def __hash__(self) -> int:
+        # The generated hash would fail on the dictionary.
+        return hash((self.bandwidth, tuple(sorted(self.peak_flops.items()))))
+
+    def bandwidth_at(self, moved_bytes: float) -> float | None:
+        """Bytes/s when `moved_bytes` are moved; None where nothing was measured.
+
+        Between points, linear in the logarithm of the size, since launch cost and ramp-up matter by
+        orders of magnitude; outside them, the nearest point, as there is nothing to extrapolate from.
+        """
+        points = self.bandwidth
+        if not points:
+            return None
+        if moved_bytes <= points[0][0]:
+            return points[0][1]
+        if moved_bytes >= points[-1][0]:
+            return points[-1][1]
+        right = bisect_left(points, moved_bytes, key=lambda point: point[0])
+        (size0, rate0), (size1, rate1) = points[right - 1], points[right]
+        share = math.log(moved_bytes / size0) / math.log(size1 / size0)
+        return rate0 + share * (rate1 - rate0)
+
+    def memory_seconds(self, moved_bytes: float) -> float | None:
+        """Seconds the memory needs to move `moved_bytes`; None where no bandwidth was measured."""
+        _check_amount(moved_bytes, "bytes")
+        rate = self.bandwidth_at(moved_bytes)
+        return None if rate is None else moved_bytes / rate
+
+    def compute_seconds(self, flops: float, dtype: str) -> float | None:
+        """Seconds the arithmetic needs at the peak of `dtype`; None where that peak is not known."""
+        _check_amount(flops, "flops")
+        peak = self.peak_flops.get(dtype)
+        return None if peak is None else flops / peak
+
+    def floor_seconds(self, moved_bytes: float, flops: float = 0.0, dtype: str = "") -> float | None:
+        """The shortest time physically possible: the larger of the memory's and the arithmetic's.
+
+        A roof that was not measured cannot raise the floor; with neither, None.
+        """
+        roofs = (self.memory_seconds(moved_bytes), self.compute_seconds(flops, dtype))
+        return max((seconds for seconds in roofs if seconds is not None), default=None)
+
+    def bound(self, moved_bytes: float, flops: float, dtype: str) -> Bound:
+        """Which roof the workload is under; ``unknown`` unless both were measured.
+
+        One exception: with no arithmetic at all only the memory can be the roof.
+        """
+        memory, compute = self.memory_seconds(moved_bytes), self.compute_seconds(flops, dtype)
+        if memory is not None and flops == 0 and moved_bytes > 0:
+            return "memory"
+        if memory is None or compute is None:
+            return "unknown"
+        return "memory" if memory >= compute else "compute"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary of JSON types; `from_json` restores an equal roofline."""
+        return {"bandwidth": [list(point) for point in self.bandwidth], "peak_flops": dict(self.peak_flops)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Roofline:
+        """Restore what `to_json` wrote. Raises TunesmithError where the data has another shape."""
+        try:
+            points: Iterable[Any] = data["bandwidth"]
+            peaks: Mapping[str, Any] = data["peak_flops"]
+            return cls(
+                bandwidth=tuple((int(size), float(rate)) for size, rate in points),
+                peak_flops={str(dtype): float(peak) for dtype, peak in peaks.items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TunesmithError(
+                f"The stored roofline cannot be read ({error!r}): measure it again, or write it with "
+                "Roofline.to_json()."
+            ) from error
+
+
+def _check_amount(amount: float, what: str) -> None:
+    if not (math.isfinite(amount) and amount >= 0):
+        raise ValueError(f"{what} must be a finite number of at least 0, not {amount}")

@@ -1,0 +1,195 @@
+"""The state of a GPU around a measurement: clocks, power, energy, temperature, throttling.
+
+Owns the reading of one sample from NVML. Whether a sample makes a measurement invalid is for whoever
+measures to decide; which devices exist is `probe`.
+
+A sample without energy costs some ten microseconds (H200; the first one milliseconds). Power is NVML's
+average (over a second on many GPUs). Energy is a counter since the driver was loaded, so the difference of
+two samples is the energy between them; reading it costs 4 ms on an H200 and it moves every 0.1 s, so it is
+read only on request and says something only about spans of a second or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from tunesmith.hw import nvml as nvml_access
+from tunesmith.hw.nvml import NvmlUnavailable
+
+#: Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "NvmlClocksEventReasons"). Idleness
+#: (bit 0) is not throttling and is left out.
+_IDLE: Final = 0x1
+_REASONS: Final[dict[int, str]] = {
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """One sample. None marks what this GPU does not report, and energy that was not asked for.
+
+    Clocks in Hz, power in W, energy in J since the driver was loaded, temperature in degrees Celsius.
+    """
+
+    sm_clock_hz: float | None
+    memory_clock_hz: float | None
+    power_w: float | None
+    energy_j: float | None
+    temperature_c: float | None
+    throttle_reasons: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoTelemetry:
+    """There is no telemetry, and why. Also a source whose every sample is itself."""
+
+    reason: str
+
+    def sample(self, *, energy: bool = False) -> NoTelemetry:
+        """Return this reason again."""
+        return self
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TelemetrySource(Protocol):
+    """Something that can be sampled around a measurement."""
+
+    def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
+        """Read the device once, with its energy counter only if asked."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...
+
+
+def decode_throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the reasons in an NVML bit mask, without idleness; unknown bits as ``unknown_0x200``."""
+    names = [name for bit, name in _REASONS.items() if bits & bit]
+    unknown = bits & ~(_IDLE | sum(_REASONS))
+    return tuple(names + [f"unknown_{1 << n:#x}" for n in range(unknown.bit_length()) if unknown >> n & 1])
+
+
+@dataclass(slots=True)
+class NvmlTelemetry:
+    """Samples one GPU. Opened by `open_telemetry`; close it, or use it as a context manager."""
+
+    nvml: Any = field(repr=False)
+    handle: Any = field(repr=False)
+    #: What this GPU does not report, by field, with NVML's reason; filled as it is found out.
+    unsupported: dict[str, str] = field(default_factory=dict)
+    _closed: bool = False
+
+    def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
+        """Read the GPU once; NoTelemetry where it was lost or the source is closed. Never raises.
+
+        `energy` adds the energy counter, which is slow to read.
+        """
+        if self._closed:
+            return NoTelemetry("This telemetry source was closed.")
+        nvml, handle = self.nvml, self.handle
+        try:
+            sm_mhz = self._read("sm_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+            memory_mhz = self._read(
+                "memory_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM
+            )
+            milliwatts = self._read("power_w", nvml.nvmlDeviceGetPowerUsage, handle)
+            counter = nvml.nvmlDeviceGetTotalEnergyConsumption
+            millijoules = self._read("energy_j", counter, handle) if energy else None
+            celsius = self._read(
+                "temperature_c", nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
+            )
+            bits = self._read("throttle_reasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        except nvml.NVMLError as error:
+            return NoTelemetry(f"NVML no longer reads the GPU ({error}): check it with nvidia-smi.")
+        return Telemetry(
+            sm_clock_hz=None if sm_mhz is None else sm_mhz * 1e6,
+            memory_clock_hz=None if memory_mhz is None else memory_mhz * 1e6,
+            power_w=None if milliwatts is None else milliwatts / 1e3,
+            energy_j=None if millijoules is None else millijoules / 1e3,
+            temperature_c=None if celsius is None else float(celsius),
+            throttle_reasons=None if bits is None else decode_throttle_reasons(bits),
+        )
+
+    def close(self) -> None:
+        """End the session with NVML; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.nvml.nvmlShutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, name: str, query: Any, *arguments: Any) -> Any:
+        """The answer, or None once the GPU said that it does not have one; other errors pass."""
+        if name in self.unsupported:
+            return None
+        try:
+            return query(*arguments)
+        except self.nvml.NVMLError as error:
+            if not nvml_access.is_absent(self.nvml, error):
+                raise
+            self.unsupported[name] = str(error)
+            return None
+
+
+def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
+    """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice).
+
+    Without a UUID the machine must have exactly one GPU. Never raises for what is missing: the answer is
+    then NoTelemetry with the reason.
+    """
+    nvml = nvml_access.load() if nvml_module is None else nvml_module
+    if isinstance(nvml, NvmlUnavailable):
+        return NoTelemetry(nvml.reason)
+    failed = nvml_access.start(nvml)
+    if failed is not None:
+        return NoTelemetry(failed.reason)
+    try:
+        found = _find(nvml, uuid)
+    except nvml.NVMLError as error:
+        wanted = "its GPU" if uuid is None else f"the GPU {uuid}"
+        found = NoTelemetry(f"NVML does not find {wanted} ({error}): list the GPUs with nvidia-smi -L.")
+    if isinstance(found, NoTelemetry):
+        nvml.nvmlShutdown()
+        return found
+    return NvmlTelemetry(nvml, found)
+
+
+def _find(nvml: Any, uuid: str | None) -> Any:
+    if uuid is not None:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        # A slice has no clocks or power of its own.
+        return (
+            nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+        )
+    count = nvml.nvmlDeviceGetCount()
+    if count == 1:
+        return nvml.nvmlDeviceGetHandleByIndex(0)
+    if count == 0:
+        return NoTelemetry("NVML sees no GPU: check it with nvidia-smi.")
+    return NoTelemetry(f"NVML sees {count} GPUs: say which one by its UUID (nvidia-smi -L).")

@@ -1,0 +1,118 @@
+"""The two halves of a backend: a `Compiler`, which needs no device, and a `Device`, which holds one.
+
+An object's life: a compile worker asks the `Compiler` for an `Artifact` (or a `CompileFailed`, a value); the artifact
+travels as bytes to a lane, whose `Device` loads it into a `Kernel`, binds it to buffers as `Launch`es, and runs them
+singly (to check) or as a `TimedSequence`. Every implementation must pass tests/kernels/backends/contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.specialise import Geometry, Specialised
+
+MAX_LOG = 20_000
+"""Characters of a compiler's log that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from."""
+
+    backend: str
+    arch: str
+    entry: str
+    code: bytes = field(repr=False)
+    digest: str
+    resources: Resources = Resources()
+
+
+class Compiler(Protocol):
+    """Source to machine code. Runs in a worker process; needs no device for CUDA."""
+
+    version: str
+    """The compiler and its version, part of the key of any cache of artifacts."""
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed: ...
+
+
+class DeviceError(Exception):
+    """The device or driver refused an operation. `sticky`: the process can no longer use the device."""
+
+    def __init__(self, message: str, *, sticky: bool = False) -> None:
+        super().__init__(message)
+        self.sticky = sticky
+
+
+class OutOfDeviceMemory(DeviceError):
+    """An allocation did not fit; nothing is lost."""
+
+
+class Buffer(Protocol):
+    """Device memory. `nbytes`: usable size in bytes."""
+
+    nbytes: int
+
+
+class Kernel(Protocol):
+    """A loaded kernel."""
+
+
+class TimedSequence(Protocol):
+    """Launches that run back to back, ready to be timed again and again."""
+
+    count: int
+
+    def seconds(self) -> float:
+        """Runs all launches once and returns the device time they took together, in seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with its geometry and arguments: buffers for arrays, NumPy scalars for scalars."""
+
+    kernel: Any
+    geometry: Geometry
+    arguments: tuple[Any, ...]
+
+
+class Device(Protocol):
+    """One device, held by one process. All methods raise `DeviceError`."""
+
+    backend: ClassVar[str]
+    limits: DeviceLimits
+    uuid: str
+    xp: Any
+    """The array module (numpy or cupy) of what `array` returns."""
+    cold_bytes: int
+    """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
+
+    def allocate(self, nbytes: int) -> Any: ...
+    def write(self, buffer: Any, data: NDArray[np.uint8], offset: int = 0) -> None: ...
+    def read(self, buffer: Any) -> NDArray[np.uint8]: ...
+    def copy(self, target: Any, source: Any) -> None: ...
+    def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
+        """A part of a buffer as a buffer (no copy); `offset` is a multiple of 512 bytes."""
+        ...
+
+    def array(self, buffer: Any, dtype: str) -> Any:
+        """The buffer as a flat array of the storage type (bfloat16 as uint16) for comparisons: a CuPy array on the
+        device, or a NumPy copy."""
+        ...
+
+    def load(self, artifact: Artifact) -> Any: ...
+    def launch(self, launch: Launch) -> None:
+        """Starts one launch; it may not have finished, or failed, on return."""
+        ...
+
+    def synchronize(self) -> None: ...
+    def sequence(self, launches: Sequence[Launch]) -> TimedSequence: ...
+    def free_bytes(self) -> int: ...

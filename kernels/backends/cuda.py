@@ -1,0 +1,145 @@
+"""CUDA devices through CuPy: load a cubin, launch it, time sequences of launches as replayed graphs.
+
+Compiling is `tunesmith.kernels.backends.cuda_compiler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.backends._base import Artifact, DeviceError, Launch, OutOfDeviceMemory
+
+# Errors after which the context is lost and every later call fails (CUDA driver and runtime API, "sticky" errors):
+# illegal address, launch timeout, hardware stack error, illegal instruction, misaligned address, invalid address
+# space, invalid program counter, launch failure, device assert.
+STICKY = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+OUT_OF_MEMORY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CudaBuffer:
+    """`array` is a uint8 CuPy array over the bytes."""
+
+    array: Any
+    nbytes: int
+
+
+class CudaSequence:
+    """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
+
+    def __init__(self, device: CudaDevice, launches: Sequence[Launch]) -> None:
+        self._device, self.count = device, len(launches)
+        stream, cupy = device.stream, device.cupy
+        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        with device.guarded():
+            stream.begin_capture()
+            try:
+                for launch in launches:
+                    device.enqueue(launch)
+            finally:
+                self._graph = stream.end_capture()
+            self._graph.upload(stream)
+
+    def seconds(self) -> float:
+        stream = self._device.stream
+        with self._device.guarded():
+            self._start.record(stream)
+            self._graph.launch(stream)
+            self._end.record(stream)
+            self._end.synchronize()
+            milliseconds: float = self._device.cupy.cuda.get_elapsed_time(self._start, self._end)
+        return milliseconds * 1e-3
+
+
+class CudaDevice:
+    backend: ClassVar[str] = "cuda"
+
+    def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
+        import cupy
+        from cupy_backends.cuda.api import driver, runtime
+
+        self.cupy, self._driver, self._runtime = cupy, driver, runtime
+        self.xp = cupy
+        self.limits = limits
+        with self.guarded():
+            cupy.cuda.Device(index).use()
+            properties = runtime.getDeviceProperties(index)
+            self.uuid = "GPU-" + bytes(properties["uuid"]).hex()
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+            # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
+            self.stream.use()
+        self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turns CUDA's errors into `DeviceError`."""
+        try:
+            yield
+        except self.cupy.cuda.memory.OutOfMemoryError as error:
+            raise OutOfDeviceMemory(str(error)) from error
+        except (self._driver.CUDADriverError, self._runtime.CUDARuntimeError) as error:
+            if error.status == OUT_OF_MEMORY:
+                raise OutOfDeviceMemory(str(error)) from error
+            raise DeviceError(str(error), sticky=error.status in STICKY) from error
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        with self.guarded():
+            return CudaBuffer(self.cupy.empty(nbytes, self.cupy.uint8), nbytes)
+
+    def write(self, buffer: CudaBuffer, data: NDArray[np.uint8], offset: int = 0) -> None:
+        with self.guarded():
+            buffer.array[offset : offset + data.nbytes].set(data)
+
+    def read(self, buffer: CudaBuffer) -> NDArray[np.uint8]:
+        with self.guarded():
+            host: NDArray[np.uint8] = buffer.array.get()
+        return host
+
+    def copy(self, target: CudaBuffer, source: CudaBuffer) -> None:
+        with self.guarded():
+            target.array[: source.nbytes] = source.array
+
+    def view(self, buffer: CudaBuffer, offset: int, nbytes: int) -> CudaBuffer:
+        return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
+
+    def array(self, buffer: CudaBuffer, dtype: str) -> Any:
+        return buffer.array.view(np.uint16 if dtype == "bfloat16" else np.dtype(dtype))
+
+    def load(self, artifact: Artifact) -> Any:
+        with self.guarded():
+            module = self.cupy.cuda.function.Module()
+            module.load(artifact.code)
+            return module.get_function(artifact.entry)
+
+    def enqueue(self, launch: Launch) -> None:
+        geometry = launch.geometry
+        if geometry.shared_bytes > (self.limits.shared_per_block or 48 << 10):
+            self._driver.funcSetAttribute(
+                launch.kernel.ptr, self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, geometry.shared_bytes
+            )
+        arguments = tuple(a.array if isinstance(a, CudaBuffer) else a for a in launch.arguments)
+        launch.kernel(geometry.grid, geometry.block, arguments, shared_mem=geometry.shared_bytes, stream=self.stream)
+
+    def launch(self, launch: Launch) -> None:
+        with self.guarded():
+            self.enqueue(launch)
+
+    def synchronize(self) -> None:
+        with self.guarded():
+            self.stream.synchronize()
+
+    def sequence(self, launches: Sequence[Launch]) -> CudaSequence:
+        return CudaSequence(self, launches)
+
+    def free_bytes(self) -> int:
+        with self.guarded():
+            free, _total = self._runtime.memGetInfo()
+            pooled = self.cupy.get_default_memory_pool().free_bytes()
+        return int(free + pooled)

@@ -1,0 +1,113 @@
+"""CUDA C++ to a cubin for one architecture, by NVRTC; needs neither a GPU nor a driver.
+
+Owns compiling and reading what ptxas reports. Loading and launching are `tunesmith.kernels.backends.cuda`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends._base import MAX_LOG, Artifact
+from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.specialise import Specialised
+
+INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
+_ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+class CudaUnavailable(TunesmithError):
+    """The packages that CUDA needs are not installed."""
+
+
+class NvrtcCompiler:
+    """Compiles for `arch` (such as "sm_90"). Raises `CudaUnavailable` when NVRTC or the CUDA headers are missing."""
+
+    def __init__(self, arch: str) -> None:
+        try:
+            from cuda.bindings import nvrtc
+            from cuda.pathfinder import find_nvidia_header_directory
+
+            status, major, minor = nvrtc.nvrtcVersion()
+        except ImportError as error:
+            raise CudaUnavailable(INSTALL.format(what="the package cuda-bindings is missing")) from error
+        except RuntimeError as error:
+            # What cuda.pathfinder raises when the shared library is not to be found.
+            raise CudaUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CudaUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
+        headers = find_nvidia_header_directory("cudart")
+        if headers is None:
+            raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+        self.arch = arch
+        self.version = f"nvrtc {major}.{minor}"
+        self._options = [
+            f"--gpu-architecture={arch}",
+            f"--include-path={headers}",
+            "--std=c++17",
+            # Without it NVRTC adds the working directory, and a source could include the user's files.
+            "--no-source-include",
+            "--ptxas-options=-v",
+        ]
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed:
+        """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""
+        from cuda.bindings import nvrtc
+
+        options = list(self._options)
+        if source.max_registers:
+            options.append(f"--maxrregcount={source.max_registers}")
+        if source.fast_math:
+            options.append("--use_fast_math")
+        program = _checked(nvrtc.nvrtcCreateProgram(source.source.encode(), f"{source.entry}.cu".encode(), 0, [], []))
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            text = log.rstrip(b" \0").decode(errors="replace")
+            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                return CompileFailed(first_error(text or status.name), text[:MAX_LOG])
+            code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+            _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+        resources = parse_resources(text, source.entry)
+        if resources.registers is None:
+            missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
+            return CompileFailed(missing, text[:MAX_LOG])
+        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    from cuda.bindings import nvrtc
+
+    if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC answers with {answer[0].name} outside of compilation")
+    return answer[1] if len(answer) > 1 else None
+
+
+def first_error(log: str) -> str:
+    """The first error line of NVRTC's log, which carries file and line."""
+    match = _ERROR_LINE.search(log)
+    lines = log.strip().splitlines()
+    return (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
+
+
+def parse_resources(log: str, entry: str) -> Resources:
+    """What `ptxas -v` says of `entry`: registers per thread, static shared memory per block, stack and spilled bytes
+    per thread. A field is None when the log does not tell."""
+    start = log.find(f"entry function '{entry}'")
+    if start < 0:
+        return Resources()
+    section = log[start:]
+    used, shared, stack = _USED.search(section), _SHARED.search(section), _STACK.search(section)
+    return Resources(
+        registers=int(used.group(1)) if used else None,
+        shared=int(shared.group(1)) if shared else 0,
+        local=int(stack.group(1)) if stack else None,
+        spills=int(stack.group(2)) + int(stack.group(3)) if stack else None,
+    )

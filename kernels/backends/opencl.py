@@ -1,0 +1,182 @@
+"""OpenCL C through pyopencl: compile to a program binary, load, launch, time by profiling events.
+
+Serves GPUs and CPUs alike. Buffers carry their own offsets, as OpenCL has no pointer arithmetic on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.backends._base import MAX_LOG, Artifact, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends.pocl import name_processor
+from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.specialise import Specialised
+
+_ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
+
+
+class OpenclUnavailable(TunesmithError):
+    """pyopencl or an OpenCL driver is missing."""
+
+
+def open_device(index: int) -> Any:
+    """The pyopencl device at `index`, counted over all platforms in the order `tunesmith devices` lists them."""
+    # Programs are cached by us; pyopencl's own cache would hide compile times and failures.
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise OpenclUnavailable("OpenCL is not available here: the package pyopencl is missing; install it with "
+                                "`pip install 'tunesmith[opencl]'`.") from error  # fmt: skip
+    try:
+        devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+    except pyopencl.Error as error:
+        raise OpenclUnavailable(f"OpenCL has no usable platform ({error}): install a driver, or the embedded one with "
+                                "`pip install 'tunesmith[opencl]'`.") from error  # fmt: skip
+    if not 0 <= index < len(devices):
+        raise OpenclUnavailable(f"There is no OpenCL device {index}; there are {len(devices)}: see `tunesmith devices`.")
+    name_processor(devices[index])
+    return devices[index]
+
+
+class OpenclCompiler:
+    """Builds for one device; the result is the driver's program binary."""
+
+    def __init__(self, device_index: int = 0) -> None:
+        import pyopencl
+
+        self._cl = pyopencl
+        self._device = open_device(device_index)
+        self._context = pyopencl.Context([self._device])
+        self.arch = str(self._device.version)
+        self.version = f"{self._device.platform.version}, driver {self._device.driver_version}"
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed:
+        options = ["-cl-std=CL1.2"] + (["-cl-fast-relaxed-math"] if source.fast_math else [])
+        program = self._cl.Program(self._context, source.source)
+        try:
+            program.build(options=options, cache_dir=False)
+            binary = program.get_info(self._cl.program_info.BINARIES)[0]
+            kernel = self._cl.Kernel(program, source.entry)
+            info = self._cl.kernel_work_group_info
+            shared = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, self._device))
+            local = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, self._device))
+        except self._cl.Error as error:
+            text = str(error)
+            if "INVALID_KERNEL_NAME" in text:
+                return CompileFailed(f"the source defines no kernel `__kernel void {source.entry}(...)`", text[:MAX_LOG])
+            match = _ERROR_LINE.search(text)
+            return CompileFailed((match.group(0).strip() if match else text.strip())[:500], text[:MAX_LOG])
+        # On CPUs private memory is the work-items' stack of a whole group, not a register spill.
+        is_gpu = bool(self._device.type & self._cl.device_type.GPU)
+        resources = Resources(shared=shared, local=local if is_gpu else None)
+        return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenclBuffer:
+    memory: Any
+    nbytes: int
+
+
+class OpenclSequence:
+    """Launches in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
+
+    def __init__(self, device: OpenclDevice, launches: Sequence[Launch]) -> None:
+        self._device, self._launches, self.count = device, list(launches), len(launches)
+
+    def seconds(self) -> float:
+        with self._device.guarded():
+            events = [self._device.enqueue(launch) for launch in self._launches]
+            self._device.queue.finish()
+            return sum(event.profile.end - event.profile.start for event in events) * 1e-9
+
+
+class OpenclDevice:
+    backend: ClassVar[str] = "opencl"
+
+    def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
+        import pyopencl
+
+        self._cl = pyopencl
+        self.xp = np
+        self.limits = limits
+        self._device = open_device(index)
+        self.uuid = f"opencl-{index}-{self._device.name}"
+        self._context = pyopencl.Context([self._device])
+        self.queue = pyopencl.CommandQueue(
+            self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE
+        )
+        self.cold_bytes = int(self._device.global_mem_cache_size) * 2
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except self._cl.MemoryError as error:
+            raise OutOfDeviceMemory(str(error)) from error
+        except self._cl.Error as error:
+            raise DeviceError(str(error)) from error
+
+    def allocate(self, nbytes: int) -> OpenclBuffer:
+        with self.guarded():
+            return OpenclBuffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes), nbytes)
+
+    def write(self, buffer: OpenclBuffer, data: NDArray[np.uint8], offset: int = 0) -> None:
+        with self.guarded():
+            self._cl.enqueue_copy(self.queue, buffer.memory, data, dst_offset=offset, is_blocking=True)
+
+    def read(self, buffer: OpenclBuffer) -> NDArray[np.uint8]:
+        host = np.empty(buffer.nbytes, np.uint8)
+        with self.guarded():
+            self._cl.enqueue_copy(self.queue, host, buffer.memory, is_blocking=True)
+        return host
+
+    def copy(self, target: OpenclBuffer, source: OpenclBuffer) -> None:
+        with self.guarded():
+            self._cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=source.nbytes).wait()
+
+    def view(self, buffer: OpenclBuffer, offset: int, nbytes: int) -> OpenclBuffer:
+        with self.guarded():
+            return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
+
+    def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
+        return self.read(buffer).view(np.uint16 if dtype == "bfloat16" else np.dtype(dtype))
+
+    def load(self, artifact: Artifact) -> Any:
+        with self.guarded():
+            program = self._cl.Program(self._context, [self._device], [artifact.code]).build()
+            return self._cl.Kernel(program, artifact.entry)
+
+    def enqueue(self, launch: Launch) -> Any:
+        kernel, geometry = launch.kernel, launch.geometry
+        for position, argument in enumerate(launch.arguments):
+            kernel.set_arg(position, argument.memory if isinstance(argument, OpenclBuffer) else argument)
+        if geometry.shared_bytes:
+            kernel.set_arg(len(launch.arguments), self._cl.LocalMemory(geometry.shared_bytes))
+        total = tuple(grid * block for grid, block in zip(geometry.grid, geometry.block, strict=True))
+        return self._cl.enqueue_nd_range_kernel(self.queue, kernel, total, geometry.block)
+
+    def launch(self, launch: Launch) -> None:
+        with self.guarded():
+            self.enqueue(launch)
+
+    def synchronize(self) -> None:
+        with self.guarded():
+            self.queue.finish()
+
+    def sequence(self, launches: Sequence[Launch]) -> OpenclSequence:
+        return OpenclSequence(self, launches)
+
+    def free_bytes(self) -> int:
+        return int(self._device.global_mem_size) // 4

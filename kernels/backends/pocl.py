@@ -1,0 +1,70 @@
+"""Makes the embedded CPU OpenCL usable on processors newer than it.
+
+The PoCL wheel is built on LLVM 14 (2022). On a processor it does not know, LLVM answers "generic" for the processor's
+name, which its own clang then refuses (`unknown target CPU 'generic'`, PoCL issue 1049), so that nothing compiles. The
+name lies in the device's structure as C text; here it is replaced by one that LLVM 14 knows and whose instruction set
+this machine has. Delete this module when a newer PoCL wheel exists.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from tunesmith.hw.errors import TunesmithError
+
+_STRUCTURE_BYTES = 2048
+_GENERIC = b"generic\0"
+# PoCL picks its built-in functions by the instruction sets the machine has, so the processor named must have the widest
+# vectors of them: AVX-512 built-ins compiled for a processor without AVX-512 abort in LLVM.
+_PROCESSORS = (
+    (b"skylake-avx512", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "adx", "movbe"}),
+    (b"haswell", {"avx2", "fma", "bmi1", "bmi2", "movbe"}),
+    (b"nehalem", {"sse4_1", "sse4_2", "popcnt"}),
+)
+
+
+class ProcessorTooOld(TunesmithError):
+    """The processor is both unknown to PoCL and without the instruction sets there are names for."""
+
+
+def name_processor(device: Any) -> bool:
+    """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed.
+
+    Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
+    name is written only where the allocation that holds "generic" has room for it.
+    """
+    if "pocl" not in device.platform.version.lower() or not device.version.endswith("-generic"):
+        return False
+    replaced = False
+    usable = ctypes.CDLL(None).malloc_usable_size
+    usable.restype = ctypes.c_size_t
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        structure = os.pread(memory.fileno(), _STRUCTURE_BYTES, device.int_ptr)
+        for (address,) in struct.iter_unpack("=Q", structure[: len(structure) // 8 * 8]):
+            try:
+                text = os.pread(memory.fileno(), len(_GENERIC), address)
+            except (OSError, OverflowError):
+                continue
+            if text == _GENERIC:
+                name = _processor_name() + b"\0"
+                if len(name) <= usable(ctypes.c_void_p(address)):
+                    ctypes.memmove(address, name, len(name))
+                    replaced = True
+    return replaced
+
+
+def _processor_name() -> bytes:
+    flags: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("flags"):
+            flags = set(line.split(":", 1)[1].split())
+            break
+    for name, needed in _PROCESSORS:
+        if flags >= needed:
+            return name
+    raise ProcessorTooOld("The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
+                          "an OpenCL driver for it, or use a machine with a GPU.")  # fmt: skip

@@ -1,0 +1,129 @@
+"""The Cartesian product of the parameters, as numbers: positions of values, keys of points, encoding and decoding.
+
+Owns no rules: which points are feasible is for `tunesmith.kernels.space` and `tunesmith.kernels.lazy_space`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.kernels.parameter import Config, Parameter
+from tunesmith.kernels.rule import Reason, SpaceError
+
+Codes = NDArray[np.uint16]
+"""Rows of positions: element (i, j) is the position of point i's value among the values of parameter j."""
+
+
+def value_array(values: Sequence[Any]) -> NDArray[Any]:
+    """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed."""
+    if all(isinstance(value, int) for value in values) and all(abs(value) < 1 << 62 for value in values):
+        return np.array([int(value) for value in values], dtype=np.int64)
+    if all(isinstance(value, int | float) for value in values):
+        return np.array([float(value) for value in values], dtype=np.float64)
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, dtype=np.str_)
+    mixed = np.empty(len(values), dtype=object)
+    mixed[:] = values
+    return mixed
+
+
+class Domain:
+    """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+        self.names = tuple(parameter.name for parameter in self.parameters)
+        repeated = {name for name in self.names if self.names.count(name) > 1}
+        if repeated:
+            raise SpaceError(f"The parameter {sorted(repeated)[0]} is declared twice; give each name once.")
+        self.sizes = tuple(len(parameter.values) for parameter in self.parameters)
+        self.cartesian = math.prod(self.sizes)
+        self.values = tuple(value_array(parameter.values) for parameter in self.parameters)
+        self.ordered = tuple(parameter.ordered for parameter in self.parameters)
+        self.column = {name: position for position, name in enumerate(self.names)}
+        strides: list[int] = []
+        step = 1
+        for size in reversed(self.sizes):
+            strides.append(step)
+            step *= size
+        self.strides = tuple(reversed(strides))
+        # Neighbouring values of an ordered parameter, smallest first: `values` need not be listed in rising order.
+        self._rank = tuple(
+            np.argsort(np.argsort(values, kind="stable"), kind="stable") if ordered else np.arange(len(values))
+            for values, ordered in zip(self.values, self.ordered, strict=True)
+        )
+        self._positions = tuple(
+            {(type(value), value): position for position, value in enumerate(parameter.values)}
+            for parameter in self.parameters
+        )
+
+    def rank(self, column: int) -> NDArray[np.intp]:
+        """For each value of parameter `column` its place in rising order (as listed when it is not ordered)."""
+        return self._rank[column]
+
+    def config(self, row: Sequence[int] | NDArray[Any]) -> Config:
+        """The configuration of a row of positions."""
+        return {
+            parameter.name: parameter.values[int(code)] for parameter, code in zip(self.parameters, row, strict=True)
+        }
+
+    def encode(self, config: Config) -> tuple[int, ...] | Reason:
+        """The row of positions of `config`, or the reason why it is not even in the product."""
+        extra = sorted(set(config) - set(self.names))
+        if extra:
+            return Reason("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
+        row = []
+        for parameter, positions in zip(self.parameters, self._positions, strict=True):
+            if parameter.name not in config:
+                return Reason("missing_parameter", parameter.name, f"The parameter {parameter.name} has no value.")
+            value = config[parameter.name]
+            code = positions.get((type(value), value))
+            if code is None and isinstance(value, int | float) and not isinstance(value, bool):
+                # Text formats lose the difference between 1 and 1.0; equal numbers are the same value.
+                other = float if isinstance(value, int) else int
+                code = positions.get((other, value))
+            if code is None:
+                return Reason(
+                    "unknown_value",
+                    parameter.name,
+                    f"{parameter.name}={value!r} is not among its {len(parameter.values)} values.",
+                )
+            row.append(code)
+        return tuple(row)
+
+    def key(self, row: Sequence[int] | NDArray[Any]) -> int:
+        """The place of a row in the Cartesian product, the last parameter running fastest."""
+        return sum(int(code) * stride for code, stride in zip(row, self.strides, strict=True))
+
+    def row(self, key: int) -> tuple[int, ...]:
+        """The row of positions at place `key` of the Cartesian product."""
+        row = []
+        for stride in self.strides:
+            code, key = divmod(key, stride)
+            row.append(code)
+        return tuple(row)
+
+    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> list[tuple[int, list[list[int]]]]:
+        """For each parameter the other values to try from `row`, in runs: within a run, first feasible wins.
+
+        With `adjacent`, an ordered parameter has two runs, the values above and those below, nearest first; every
+        other value is a run of its own.
+        """
+        moves: list[tuple[int, list[list[int]]]] = []
+        for column, size in enumerate(self.sizes):
+            here = int(row[column])
+            if adjacent and self.ordered[column]:
+                ranks = self._rank[column]
+                order = np.argsort(ranks, kind="stable")
+                place = int(ranks[here])
+                above = [int(code) for code in order[place + 1 :]]
+                below = [int(code) for code in order[:place][::-1]]
+                moves.append((column, [run for run in (above, below) if run]))
+            else:
+                moves.append((column, [[code] for code in range(size) if code != here]))
+        return moves

@@ -1,0 +1,125 @@
+"""A space too large to list: membership, random points and neighbours without ever having all points.
+
+Owns `LazySpace`, which offers what `SearchSpace` promises. A point is its place in the full product (a whole number of
+any size). Groups of parameters that no rule ties together are listed apart, so that a large space is often an exact
+product of small lists. A group that is itself too large is drawn from by random descent: parameter by parameter among
+the values that the rules leave, each draw weighted by how many values there were (Knuth, "Estimating the efficiency of
+backtrack programs", 1975), and resampled by those weights to be nearly uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.kernels.domain import Codes, Domain
+from tunesmith.kernels.enumeration import Group, Plan, blank, expand, list_group, list_groups
+from tunesmith.kernels.parameter import Parameter
+from tunesmith.kernels.rule import Rule, SpaceTooLarge
+from tunesmith.kernels.space import SearchSpace, by_label
+
+GROUP_LIMIT = 200_000
+"""Partial points of one group that are kept; beyond, the group is drawn from."""
+_SAMPLE = 20_000
+_OVERSAMPLE = 4
+
+
+class LazySpace(SearchSpace):
+    """Feasible points on demand. `size` is exact where every group of parameters could be listed, else None."""
+
+    listed = False
+
+    def __init__(self, plan: Plan, parts: Sequence[Codes | None], size: int | None, rejected: Mapping[str, int]) -> None:
+        super().__init__(plan)
+        self._parts = tuple(parts)
+        self._size = size
+        self.rejected = rejected
+        self.rejected_exact = size is not None
+        self._checks = tuple(plan.sequence())
+
+    @classmethod
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule]) -> LazySpace:
+        """Prepares the space: lists what can be listed, counts or estimates what each rule refuses."""
+        plan = Plan(Domain(parameters), rules)
+        counts: dict[int, int] = {}
+        try:
+            whole = list_groups(plan, GROUP_LIMIT, None, counts)
+        except SpaceTooLarge:
+            parts = [list_group(plan, group, GROUP_LIMIT, lambda rule, count: None) for group in plan.groups]
+            size = 0 if any(part is not None and not len(part) for part in parts) else None
+            return cls(plan, parts, size, by_label(plan, _estimated(plan)))
+        return cls(plan, whole or [], prod(len(part) for part in whole) if whole else 0, by_label(plan, counts))
+
+    @property
+    def size(self) -> int | None:
+        """How many feasible points there are, None when a group of parameters is too large to count."""
+        return self._size
+
+    def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
+        rows = [self.domain.row(int(point)) for point in points]
+        return np.array(rows, dtype=np.uint16).reshape(-1, len(self.domain.sizes))
+
+    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
+        codes = np.asarray(row, dtype=np.uint16)[None, :]
+        if all(self._plan.holds(check, codes)[0] for check in self._checks):
+            return self.domain.key(codes[0])
+        return None
+
+    def sample(self, rng: np.random.Generator, count: int) -> list[int]:
+        """Up to `count` different points, uniform over listed groups and nearly so over the others."""
+        found: dict[int, None] = {}
+        if self.empty:
+            return []
+        for _ in range(10):
+            for row in self._draw(rng, 2 * (count - len(found)) + 8):
+                found[self.domain.key(row)] = None
+            if len(found) >= count:
+                break
+        return list(found)[:count]
+
+    def _draw(self, rng: np.random.Generator, count: int) -> Codes:
+        rows = np.zeros((count, len(self.domain.sizes)), dtype=np.uint16)
+        for group, part in zip(self._plan.groups, self._parts, strict=True):
+            if part is not None:
+                drawn = part[rng.integers(len(part), size=count)]
+            else:
+                drawn = self._descend(rng, group, count * _OVERSAMPLE, count)
+                if not len(drawn):
+                    return rows[:0]
+            columns = list(group.columns)
+            rows[:, columns] = drawn[:, columns]
+        return rows
+
+    def _descend(self, rng: np.random.Generator, group: Group, width: int, count: int) -> Codes:
+        """`count` parts of `group`, with repeats, from `width` descents; none when every descent got stuck."""
+        rows = np.repeat(blank(self.domain), width, axis=0)
+        weight = np.zeros(width)
+        for depth in range(len(group.columns)):
+            grown, origin = expand(self._plan, group, depth, rows, lambda rule, count: None)
+            if not len(grown):
+                return grown
+            starts = np.flatnonzero(np.r_[True, origin[1:] != origin[:-1]])
+            choices = np.diff(np.r_[starts, len(origin)])
+            chosen = starts + (rng.random(len(starts)) * choices).astype(np.int64)
+            weight = weight[origin[starts]] + np.log(choices)
+            rows = grown[chosen]
+        share = np.exp(weight - weight.max())
+        return rows[rng.choice(len(rows), size=count, p=share / share.sum())]
+
+
+def _estimated(plan: Plan) -> dict[int, int]:
+    """Points refused by each rule, scaled up from a fixed random sample of the full product."""
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(size, size=_SAMPLE) for size in plan.domain.sizes]
+    rows = np.stack(columns, axis=1).astype(np.uint16)
+    counts: dict[int, int] = {}
+    for check in plan.sequence():
+        answers = plan.holds(check, rows)
+        refused = len(rows) - int(np.count_nonzero(answers))
+        counts[check.rule] = counts.get(check.rule, 0) + refused * plan.domain.cartesian // _SAMPLE
+        rows = rows[answers]
+    return counts

@@ -1,0 +1,153 @@
+"""What became of one configuration on one workload: measured, or one of the ways to fail.
+
+A failure is a value with a reason, never a score and never an exception. `to_json` and `from_json` are exact
+inverses; the journal stores nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Checked against the reference and timed.
+
+    seconds: median kernel time of one launch, L2 cold; low, high: its 95 % interval; samples: number of samples the
+    median is over, each the mean of `launches` launches; errors: per checked argument the largest error as a share
+    of its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none.
+    """
+
+    kind: ClassVar[str] = "measured"
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    launches: int
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Never ran: a constraint or a limit of the device forbids it. `rule` names which, `detail` says why."""
+
+    kind: ClassVar[str] = "rejected"
+    reason: str
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFailed:
+    """The compiler refused the source; `first_error` is its first error with line, `log` the whole text, cut."""
+
+    kind: ClassVar[str] = "compile_failed"
+    first_error: str
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """Loading or launching failed; `error` is what the driver said. `sticky`: the device context is lost."""
+
+    kind: ClassVar[str] = "launch_failed"
+    error: str
+    sticky: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResult:
+    """It ran and its result is not right. `reason`: one of `tunesmith.kernels.check.REASONS`."""
+
+    kind: ClassVar[str] = "wrong_result"
+    reason: str
+    argument: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """Ended by its deadline. `phase`: "compile" or "run"; `limit`: seconds allowed."""
+
+    kind: ClassVar[str] = "timed_out"
+    phase: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process that ran it died. `phase`: "compile" or "run"."""
+
+    kind: ClassVar[str] = "crashed"
+    phase: str
+    detail: str
+
+
+Outcome = Measured | Rejected | CompileFailed | LaunchFailed | WrongResult | TimedOut | Crashed
+Failure = Rejected | CompileFailed | LaunchFailed | WrongResult | TimedOut | Crashed
+KINDS: dict[str, type[Outcome]] = {outcome.kind: outcome for outcome in get_args(Outcome)}
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """A JSON object whose "kind" tells the type."""
+    return {"kind": outcome.kind, **dataclasses.asdict(outcome)}
+
+
+def from_json(data: dict[str, Any]) -> Outcome:
+    """The inverse of `to_json`."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return KINDS[fields.pop("kind")](**fields)
+
+
+def describe(outcome: Outcome) -> str:
+    """One line for people."""
+    match outcome:
+        case Measured():
+            return f"{outcome.seconds * 1e6:.2f} us"
+        case Rejected():
+            return outcome.detail
+        case CompileFailed():
+            return f"does not compile: {outcome.first_error}"
+        case LaunchFailed():
+            return f"cannot be launched: {outcome.error}"
+        case WrongResult():
+            return f"wrong result in {outcome.argument}: {outcome.detail}"
+        case TimedOut():
+            return f"the {outcome.phase} step exceeded its deadline of {outcome.limit:g} s"
+        case Crashed():
+            return f"the process died in the {outcome.phase} step: {outcome.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the compiler says one thread and one block take: registers per thread, bytes of static shared memory,
+    bytes of local (stack) memory per thread, bytes spilled per thread. None where the compiler does not say."""
+
+    registers: int | None = None
+    shared: int | None = None
+    local: int | None = None
+    spills: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One configuration of one template on several workloads: an outcome for each, by workload name.
+
+    compile_seconds and lane_seconds are wall-clock time spent in the compile worker and on the device's lane.
+    """
+
+    template: str
+    config: dict[str, bool | int | float | str]
+    outcomes: dict[str, Outcome]
+    resources: Resources = Resources()
+    artifact: str = ""
+    compile_seconds: float = 0.0
+    lane_seconds: float = 0.0
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first outcome that is not a measurement, if any."""
+        return next((o for o in self.outcomes.values() if not isinstance(o, Measured)), None)

@@ -1,0 +1,38 @@
+"""Search strategies by name: ask for a configuration, tell what became of it.
+
+Owns the registry. A strategy is one class in one file, a subclass of `Strategy`; models are imported only when the
+strategy that needs them is made. "default" picks itself from the space, the budget and the workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tunesmith.kernels.search._base import Observation, SearchError, Strategy, replay
+from tunesmith.kernels.space import SearchSpace
+
+__all__ = ["STRATEGIES", "Observation", "SearchError", "Strategy", "make_strategy", "replay"]
+
+STRATEGIES: Mapping[str, str] = MappingProxyType(
+    {
+        "random": "tunesmith.kernels.search.random:RandomSearch",
+        "exhaustive": "tunesmith.kernels.search.exhaustive:ExhaustiveSearch",
+        "default": "tunesmith.kernels.search.random:RandomSearch",
+    }
+)
+"""Name -> "module:class". """
+
+
+def make_strategy(name: str, space: SearchSpace, **arguments: Any) -> Strategy:
+    """The strategy called `name` on `space`; `arguments` are those of `Strategy` (`seed` is required).
+
+    Raises `SearchError` for an unknown name.
+    """
+    if name not in STRATEGIES:
+        raise SearchError(f"There is no search strategy '{name}'; choose one of {', '.join(STRATEGIES)}.")
+    module, _, attribute = STRATEGIES[name].partition(":")
+    strategy: Strategy = getattr(importlib.import_module(module), attribute)(space, **arguments)
+    return strategy

@@ -1,0 +1,249 @@
+"""The contract of a search: ask for a point, tell what became of it, in any order, with many in flight.
+
+Owns `Observation`, the bookkeeping every strategy shares (what was asked, what is in flight, what is known) and
+resuming. What to ask next is for the strategies, one a file; how points are measured is not known here.
+
+Resuming is exact by construction: the random numbers of an ask derive from the seed and from how many asks and tells
+came before it, and a strategy's own state changes only when an ask is noted or a result told. So the sequence of
+events *is* the state; `state` writes it down and `restore` or `replay` notes it again without recomputing an ask.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.rule import Reason
+from tunesmith.kernels.space import SearchSpace
+
+
+class SearchError(TunesmithError):
+    """A search was asked for, or fed, something that does not fit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What is known of one point.
+
+    value: the objective, to be minimised, positive and finite; None when the point failed. interval: its confidence
+    interval in the same unit. failure: the kind of failure ("compile_failed", ...), None when measured. dropped: the
+    measurement was ended early as a clear loser, so that `value` is a lower bound only.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    failure: str | None = None
+    dropped: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.failure is None):
+            raise SearchError("An observation has either a value or a kind of failure; give exactly one of them.")
+        if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
+            raise SearchError(f"The objective must be positive and finite, not {self.value!r}; tell a failure instead.")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values; `from_json` is the inverse."""
+        interval = None if self.interval is None else list(self.interval)
+        return {"value": self.value, "interval": interval, "failure": self.failure, "dropped": self.dropped}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Observation:
+        """The observation that `to_json` wrote."""
+        interval = data["interval"]
+        return cls(data["value"], None if interval is None else (interval[0], interval[1]), data["failure"],
+                   data["dropped"])  # fmt: skip
+
+
+class Strategy(ABC):
+    """Chooses points of `space` one at a time; deterministic under `seed` for the same sequence of asks and tells.
+
+    budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
+    for planning and not enforced. seeds: configurations to ask first; those that are infeasible are not asked and
+    stand with their reasons in `refused_seeds`. A strategy never asks an infeasible point, nor one that was asked or
+    told before, and never waits for a particular result.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        *,
+        seed: int,
+        budget: int | None = None,
+        workers: int = 1,
+        seeds: Sequence[Config] = (),
+    ) -> None:
+        if workers < 1 or (budget is not None and budget < 1):
+            raise SearchError(f"A search needs at least 1 worker and a budget of at least 1, not {workers}, {budget}.")
+        self.space, self.seed, self.budget, self.workers = space, seed, budget, workers
+        self.asked: dict[int, None] = {}
+        self.pending: set[int] = set()
+        self.known: dict[int, Observation] = {}
+        self.best: tuple[int, float] | None = None
+        """The point with the smallest complete value so far, and that value."""
+        self.refused_seeds: list[tuple[Config, Reason]] = []
+        self._events: list[tuple[int, Observation | None]] = []
+        self._tells = 0
+        self._dry = False
+        self._queue: deque[int] = deque()
+        for config in seeds:
+            point = space.index(config)
+            if point is not None:
+                self._queue.append(point)
+            else:
+                reason = space.reject(config)
+                assert reason is not None
+                self.refused_seeds.append((dict(config), reason))
+
+    @abstractmethod
+    def _propose(self, rng: np.random.Generator) -> int | None:
+        """A point that is not `taken`, or None when there is none to ask now. Changes no state but caches."""
+
+    def _note_asked(self, point: int) -> None:  # noqa: B027 (a hook: most strategies have nothing to note)
+        """`point` is now in flight."""
+
+    def _note_told(self, point: int, observation: Observation) -> None:  # noqa: B027
+        """`observation` has been recorded for `point`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One sentence for the user: what is used, and why."""
+
+    def ask(self) -> Config | None:
+        """The next configuration; None when there is nothing to ask now or ever (see `exhausted`)."""
+        point = self._next_queued()
+        if point is None:
+            point = self._propose(self._rng())
+        if point is None:
+            self._dry = not self.pending
+            return None
+        if self.taken(point):
+            raise AssertionError(f"{self.name} proposed point {point} twice")
+        self._ask_noted(point)
+        return self.space.config(point)
+
+    def tell(self, config: Config, observation: Observation) -> None:
+        """Records a result. It may be of a point never asked (an earlier run, the baseline) or a second measurement
+        of the same point, which replaces the first. Raises `SearchError` for a configuration outside the space."""
+        point = self.space.index(config)
+        if point is None:
+            reason = self.space.reject(config)
+            raise SearchError(f"The result of {config} does not belong to this space: {reason.detail if reason else ''}")
+        self._events.append((point, observation))
+        self._tells += 1
+        self._dry = False
+        self.pending.discard(point)
+        self.known[point] = observation
+        if observation.value is not None and not observation.dropped:
+            if self.best is None or observation.value < self.best[1]:
+                self.best = point, observation.value
+            elif self.best[0] == point:
+                complete = [
+                    (seen.value, other) for other, seen in self.known.items() if seen.value and not seen.dropped
+                ]
+                value, other = min(complete)
+                self.best = other, value
+        self._note_told(point, observation)
+
+    @property
+    def exhausted(self) -> bool:
+        """True when no ask will ever give a point again, whatever is still told."""
+        size = self.space.size
+        if size is not None and size <= len(self.known.keys() | self.asked.keys()):
+            return True
+        return self._dry and not self.pending
+
+    def taken(self, point: int) -> bool:
+        """Whether `point` was asked or told before."""
+        return point in self.asked or point in self.known
+
+    def assume_asked(self, config: Config) -> None:
+        """Notes an ask of an earlier session without computing it again. Raises `SearchError` outside the space."""
+        point = self.space.index(config)
+        if point is None:
+            raise SearchError(f"The configuration {config} was asked in another space; start a new search.")
+        self._ask_noted(point)
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on elsewhere, as JSON values: the events, and what the random numbers derive from."""
+        events = [
+            {"codes": self.space.codes_of([point])[0].tolist(), "told": None if seen is None else seen.to_json()}
+            for point, seen in self._events
+        ]
+        rng = {"seed": self.seed, "asks": len(self.asked), "tells": self._tells}
+        return {"strategy": self.name, "rng": rng, "events": events}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken; for a new strategy of the same class, space and arguments.
+
+        Raises `SearchError` when the state is of another strategy, seed or space.
+        """
+        if state["strategy"] != self.name or state["rng"]["seed"] != self.seed or self._events:
+            raise SearchError(
+                f"A state of {state['strategy']} with seed {state['rng']['seed']} continues only in a new search of "
+                f"the same kind, not in {self.name} with seed {self.seed}."
+            )
+        for event in state["events"]:
+            config = self.space.domain.config(event["codes"])
+            if event["told"] is None:
+                self.assume_asked(config)
+            else:
+                self.tell(config, Observation.from_json(event["told"]))
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed & ((1 << 64) - 1), len(self.asked), self._tells])
+
+    def _next_queued(self) -> int | None:
+        while self._queue:
+            point = self._queue[0]
+            if not self.taken(point):
+                return point
+            self._queue.popleft()
+        return None
+
+    def _ask_noted(self, point: int) -> None:
+        self._events.append((point, None))
+        self.asked[point] = None
+        if point not in self.known:
+            self.pending.add(point)
+        self._note_asked(point)
+
+    def _fresh(self, rng: np.random.Generator, count: int = 1) -> list[int]:
+        """Up to `count` random points that are not taken."""
+        size = self.space.size
+        used = len(self.known.keys() | self.asked.keys())
+        if size is not None and self.space.listed and (used + count) * 4 > size:
+            left = np.ones(size, dtype=np.bool_)
+            left[list(self.known.keys() | self.asked.keys())] = False
+            free = np.flatnonzero(left)
+            return [int(point) for point in rng.permutation(free)[:count]]
+        found: dict[int, None] = {}
+        for _ in range(20):
+            for point in self.space.sample(rng, 2 * count):
+                if not self.taken(point):
+                    found[point] = None
+            if len(found) >= count:
+                break
+        return list(found)[:count]
+
+
+def replay(strategy: Strategy, events: Iterable[tuple[Config, Observation | None]]) -> None:
+    """Brings a new `strategy` to where the journal left off: (config, None) was asked, (config, result) was told.
+
+    The events must come in the order in which they happened; the strategy then goes on exactly as the first one
+    would have (same class, space, seed and arguments given).
+    """
+    for config, observation in events:
+        if observation is None:
+            strategy.assume_asked(config)
+        else:
+            strategy.tell(config, observation)

@@ -1,0 +1,102 @@
+"""The source a compiler sees: a template with its parameters and the workload's types written in as macros.
+
+What is compiled is exactly what is handed to the user in the end, so a winner can be rebuilt from its text alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunesmith.kernels.expression import SIZEOF, parse
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.task import Workload
+from tunesmith.kernels.template import BackendName, Template
+
+C_TYPES: Mapping[BackendName, Mapping[str, str]] = {
+    "cuda": {
+        "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16",
+        "int64": "long long", "uint64": "unsigned long long", "int32": "int", "uint32": "unsigned int",
+        "int16": "short", "uint16": "unsigned short", "int8": "signed char", "uint8": "unsigned char", "bool": "bool",
+    },
+    "opencl": {
+        # Half arithmetic is an extension many devices lack, so 16-bit floats are storage: half is read with
+        # vload_half, bfloat16 is the upper half of a float kept in a ushort.
+        "float64": "double", "float32": "float", "float16": "half", "bfloat16": "ushort",
+        "int64": "long", "uint64": "ulong", "int32": "int", "uint32": "uint",
+        "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar", "bool": "uchar",
+    },
+}  # fmt: skip
+CUDA_HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """A complete translation unit. max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed."""
+
+    backend: BackendName
+    entry: str
+    source: str
+    max_registers: int | None = None
+    fast_math: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Content hash of everything that decides the machine code, compiler and architecture apart."""
+        text = "\0".join((self.backend, self.entry, str(self.max_registers), str(self.fast_math), self.source))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One launch: grid in blocks, block in threads, dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+def literal(value: bool | int | float | str) -> str:
+    """A parameter's value as macro text."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def specialise(template: Template, config: Config, types: Mapping[str, str]) -> Specialised:
+    """The source of `template` at `config` for a workload's `types` (type name -> data type).
+
+    Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
+    becomes a macro of its value. `#line` keeps the compiler's line numbers those of the template.
+    """
+    lines = [f"// {template.name}: specialised by Tunesmith"]
+    if template.backend == "cuda":
+        lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(set(types.values())) if dtype in CUDA_HEADERS]
+    for name, dtype in sorted(types.items()):
+        lines += [f"#define {name} {C_TYPES[template.backend][dtype]}", f"#define {name}_IS_{dtype.upper()} 1"]
+    lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items())]
+    lines.append(f'#line 1 "{template.name}"')
+    names: dict[str, Any] = {**{dtype: dtype for dtype in SIZEOF}, **types, **config}
+    cap = parse(template.max_registers).integer(names) if template.max_registers else 0
+    return Specialised(
+        backend=template.backend,
+        entry=template.entry,
+        source="\n".join(lines) + "\n" + template.source,
+        max_registers=cap or None,
+        fast_math=bool(parse(template.fast_math).evaluate(names)),
+    )
+
+
+def geometry(template: Template, config: Config, workload: Workload) -> Geometry:
+    """The launch of `template` at `config` on `workload`; raises `ExpressionError` when it has no whole value."""
+    names = {**workload.names, **config}
+
+    def extents(texts: tuple[str, ...]) -> tuple[int, int, int]:
+        values = [parse(text).integer(names) for text in texts]
+        x, y, z = values + [1] * (3 - len(values))
+        return x, y, z
+
+    shared = parse(template.launch.shared_bytes).integer(names)
+    return Geometry(extents(template.launch.grid), extents(template.launch.block), shared)

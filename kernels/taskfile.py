@@ -1,0 +1,165 @@
+"""Reads a task from task.toml and the files beside it, and finds the tasks that ship with Tunesmith.
+
+Every error names file, key, value and remedy. What a task means is `tunesmith.kernels.task`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
+from tunesmith.kernels.task import Task, TaskError
+from tunesmith.kernels.template import Template
+
+LIBRARY = Path(__file__).resolve().parent / "library"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def library_tasks() -> dict[str, Path]:
+    """Name -> task.toml of each task that ships with Tunesmith."""
+    return {path.parent.name: path for path in sorted(LIBRARY.glob("*/task.toml"))}
+
+
+def load_task(text: str) -> Task:
+    """The task named `text` (a library task's name, or a path to a task.toml); raises `TaskError`."""
+    library = library_tasks()
+    if text in library:
+        return read_task(library[text])
+    path = Path(text)
+    if path.is_dir() and (path / "task.toml").is_file():
+        path = path / "task.toml"
+    if path.is_file():
+        return read_task(path)
+    raise TaskError(f"There is no task '{text}': give the path of a task.toml or one of {', '.join(library)}.")
+
+
+def read_task(path: Path) -> Task:
+    """Reads and validates one task.toml; raises `TaskError` or `ExpressionError`."""
+    data = _toml(path)
+    reference = data.get("reference")
+    if not isinstance(reference, str) or ":" not in reference:
+        raise TaskError(f"{path}, key reference: give the function as 'FILE.py:FUNCTION', not {reference!r}.")
+    file, data["reference_name"] = reference.rsplit(":", 1)
+    data["reference"] = _text(path.parent / file, path, "reference")
+    backends = data.get("backends")
+    if not isinstance(backends, dict) or not backends:
+        raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
+    for name, sources in backends.items():
+        if not isinstance(sources, dict):
+            raise TaskError(f"{path}, key backends.{name}: give a table with `baseline` and `templates`.")
+        _resolve_sources(sources, str(name), str(data.get("entry", "")), path)
+    for index, workload in enumerate(data.get("workloads") or []):
+        if isinstance(workload, dict):
+            workload.setdefault("name", _workload_name(workload, index))
+            workload.setdefault("types", {name: options[0] for name, options in (data.get("types") or {}).items()
+                                          if isinstance(options, list) and options})  # fmt: skip
+    task = _validated(Task, data, path)
+    _validate_expressions(task, path)
+    return task
+
+
+def read_template(path: Path, backend: str, entry: str) -> Template:
+    """Reads one template TOML (its `source_file` is relative to it); raises `TaskError`."""
+    data = _toml(path)
+    data.setdefault("backend", backend)
+    data.setdefault("entry", entry)
+    data.setdefault("name", path.stem)
+    if "source_file" in data:
+        data["source"] = _text(path.parent / str(data.pop("source_file")), path, "source_file")
+    return _validated(Template, data, path)
+
+
+def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Path) -> None:
+    baseline = sources.get("baseline")
+    if not isinstance(baseline, dict) or "source_file" not in baseline or "launch" not in baseline:
+        raise TaskError(f"{path}, key backends.{backend}.baseline: give `source_file` and `launch` (grid and block).")
+    fields = dict(baseline)
+    label = fields.pop("label", "plain")
+    fields["source"] = _text(path.parent / str(fields.pop("source_file")), path, f"backends.{backend}.baseline")
+    sources["baseline"] = {"label": label, "template": {"name": "baseline", "backend": backend, "entry": entry, **fields}}
+    files = sources.get("templates", [])
+    if not isinstance(files, list):
+        raise TaskError(f"{path}, key backends.{backend}.templates: give a list of template files.")
+    sources["templates"] = [read_template(path.parent / str(file), backend, entry) for file in files]
+
+
+def _workload_name(workload: Mapping[str, Any], index: int) -> str:
+    sizes = workload.get("sizes")
+    types = workload.get("types")
+    if not isinstance(sizes, dict) or not sizes:
+        return f"workload{index}"
+    name = "x".join(str(value) for value in sizes.values())
+    return "-".join([name, *(str(dtype) for dtype in types.values())]) if isinstance(types, dict) else name
+
+
+def _validate_expressions(task: Task, path: Path) -> None:
+    sizes = frozenset(task.size_names)
+    known = sizes | frozenset(task.types) | frozenset(SIZEOF)
+    for workload in task.workloads:
+        where = f"{path}, workload {workload.name}"
+        if frozenset(workload.sizes) != sizes:
+            raise TaskError(f"{where}: it has the sizes {', '.join(workload.sizes)}, but the first workload has "
+                            f"{', '.join(sorted(sizes))}; all must have the same.")  # fmt: skip
+        if missing := frozenset(task.types) - frozenset(workload.types):
+            raise TaskError(f"{where}: the type {min(missing)} has no value in `types`.")
+        for name, dtype in workload.types.items():
+            if dtype not in task.types.get(name, ()):
+                options = ", ".join(task.types.get(name, ())) or "none, as [types] does not list it"
+                raise TaskError(f"{where}: the dtype '{dtype}' of {name} is not known; [types] allows {options}.")
+        for name, size in workload.sizes.items():
+            if size <= 0:
+                raise TaskError(f"{where}: the size {name} = {size} is not positive.")
+    texts = [("bytes", task.bytes), ("flops", task.flops)]
+    for argument in task.arguments:
+        texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
+        texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
+    for key, text in texts:
+        parse(text).require(known, f"{path}, {key}")
+    for workload in task.workloads:
+        for argument in task.arguments:
+            if argument.role == "scalar":
+                task.scalar_of(argument, workload)
+            else:
+                task.shape_of(argument, workload)
+    for name, sources in task.backends.items():
+        for template in (sources.baseline.template, *sources.templates):
+            template.validate_names(known, f"{path}, {name} template {template.name}")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"{path} is not valid TOML: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is not UTF-8 text: {error}.") from error
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _text(file: Path, path: Path, key: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: {error}.") from error
+
+
+def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
+    try:
+        return model.model_validate(data)
+    except ExpressionError as error:
+        raise TaskError(f"{path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        message = first["msg"].removeprefix("Value error, ")
+        value = "" if first["type"] in ("missing", "value_error") else f" (it is {first['input']!r:.80})"
+        more = f" ({error.error_count() - 1} more after that)" if error.error_count() > 1 else ""
+        raise TaskError(f"{path}, key {key}: {message}{value}{more}.") from error

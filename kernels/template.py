@@ -1,0 +1,124 @@
+"""A template: device source whose execution choices are parameters, with constraints and launch geometry.
+
+One pydantic schema serves files and models alike. Owns what a template says; which points are feasible on a device is
+`tunesmith.kernels.feasible`, and what source a compiler sees is `tunesmith.kernels.specialise`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tunesmith.kernels.expression import SIZEOF, parse
+from tunesmith.kernels.parameter import NAME_PATTERN, Config, Parameter
+
+BackendName = Literal["cuda", "opencl"]
+MAX_SOURCE_BYTES = 1 << 20
+MAX_PARAMETERS = 64
+ExpressionText = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Constraint(BaseModel):
+    """A condition every configuration must meet, over parameters, the workload's sizes and its types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    expression: ExpressionText
+    because: Annotated[str, Field(description="one sentence for the reader of a rejection")] = ""
+
+
+class Launch(BaseModel):
+    """Launch geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
+    work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grid: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
+    block: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
+    shared_bytes: ExpressionText = "0"
+
+    @field_validator("grid", "block", mode="before")
+    @classmethod
+    def _texts(cls, value: object) -> object:
+        # A bare number is natural in TOML (`block = [256]`) and in a model's answer.
+        if isinstance(value, list | tuple):
+            return tuple(str(item) if isinstance(item, int) else item for item in value)
+        return value
+
+
+class Template(BaseModel):
+    """Source plus parameters plus constraints plus launch geometry.
+
+    Parameters reach the source as macros of the same name; the workload's types reach it as type macros (see
+    `tunesmith.kernels.specialise`). A kernel without parameters is a template with one point: baselines are that.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    backend: BackendName
+    source: Annotated[str, Field(min_length=1, description="the whole device source")]
+    entry: Annotated[str, Field(pattern=NAME_PATTERN, description="the kernel's name; in CUDA it is extern \"C\"")]
+    parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
+    constraints: tuple[Constraint, ...] = ()
+    launch: Launch
+    static_shared_bytes: Annotated[
+        ExpressionText,
+        Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),
+    ] = "0"
+    max_registers: Annotated[
+        ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
+    ] = None
+    fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
+    description: str = ""
+
+    @field_validator("source")
+    @classmethod
+    def _bounded(cls, source: str) -> str:
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise ValueError(f"the source is larger than {MAX_SOURCE_BYTES} bytes")
+        return source
+
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _bare_constraints(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            return tuple({"expression": item} if isinstance(item, str) else item for item in value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [parameter.name for parameter in self.parameters]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"the parameter {min(repeated)} is listed twice")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Content hash: templates with the same meaning-bearing fields have the same id."""
+        payload = self.model_dump_json(exclude={"description", "name"})
+        return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
+
+    @property
+    def default_config(self) -> Config:
+        return {parameter.name: parameter.start for parameter in self.parameters}
+
+    def expressions(self) -> list[tuple[str, str]]:
+        """Every expression with the key it stands at."""
+        found = [(f"constraints[{i}]", constraint.expression) for i, constraint in enumerate(self.constraints)]
+        found += [(f"launch.grid[{i}]", text) for i, text in enumerate(self.launch.grid)]
+        found += [(f"launch.block[{i}]", text) for i, text in enumerate(self.launch.block)]
+        found.append(("launch.shared_bytes", self.launch.shared_bytes))
+        found.append(("static_shared_bytes", self.static_shared_bytes))
+        found.append(("fast_math", self.fast_math))
+        if self.max_registers is not None:
+            found.append(("max_registers", self.max_registers))
+        return found
+
+    def validate_names(self, workload_names: frozenset[str], where: str) -> None:
+        """Raises `ExpressionError` where an expression uses a name that neither the task nor the template defines."""
+        known = workload_names | {parameter.name for parameter in self.parameters} | frozenset(SIZEOF)
+        for key, text in self.expressions():
+            parse(text).require(known, f"{where}, key {key}")

@@ -1,0 +1,219 @@
+"""Stand-ins for ``pynvml`` and ``cuda.bindings.driver``, holding just the calls that this room makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+UUIDS = tuple(f"{n}{n}{n}{n}{n}{n}{n}{n}-0000-1111-2222-333333333333" for n in range(10))
+MIG_UUID = "abcdefab-0000-1111-2222-333333333333"
+
+#: What the CUDA driver answers for an H200, without the prefix CU_DEVICE_ATTRIBUTE_.
+H200_ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "INTEGRATED": 0,
+    "WARP_SIZE": 32,
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "CLOCK_RATE": 1_980_000,
+    "MEMORY_CLOCK_RATE": 3_201_000,
+    "GLOBAL_MEMORY_BUS_WIDTH": 6016,
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "MAX_BLOCK_DIM_X": 1024,
+    "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCK_DIM_Z": 64,
+    "MAX_GRID_DIM_X": 2**31 - 1,
+    "MAX_GRID_DIM_Y": 65535,
+    "MAX_GRID_DIM_Z": 65535,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
+    "MULTIPROCESSOR_COUNT": 132,
+    "L2_CACHE_SIZE": 60 * 2**20,
+}
+
+
+class FakeResult(IntEnum):
+    """The result codes that the tests need, with CUDA's values."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_STUB_LIBRARY = 34
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_INVALID_DEVICE = 101
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
+    CUDA_ERROR_UNKNOWN = 999
+
+
+class _Attributes:
+    """Any attribute's enum member is its own name."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+@dataclass
+class FakeDriver:
+    """Each device is ``(uuid, PCI bus id, overrides of H200_ATTRIBUTES)``."""
+
+    devices: list[tuple[str, str, dict[str, int]]] = field(default_factory=list)
+    init_result: FakeResult = FakeResult.CUDA_SUCCESS
+    init_error: Exception | None = None
+    broken: frozenset[int] = frozenset()
+    CUdevice_attribute: Any = field(default_factory=_Attributes)
+
+    def cuInit(self, flags: int) -> tuple[FakeResult]:
+        if self.init_error is not None:
+            raise self.init_error
+        return (self.init_result,)
+
+    def cuDriverGetVersion(self) -> tuple[FakeResult, int]:
+        return FakeResult.CUDA_SUCCESS, 13000
+
+    def cuDeviceGetCount(self) -> tuple[FakeResult, int]:
+        return FakeResult.CUDA_SUCCESS, len(self.devices)
+
+    def cuDeviceGet(self, index: int) -> tuple[FakeResult, int]:
+        if index in self.broken:
+            return FakeResult.CUDA_ERROR_INVALID_DEVICE, 0
+        return FakeResult.CUDA_SUCCESS, index
+
+    def cuDeviceGetName(self, length: int, device: int) -> tuple[FakeResult, bytes]:
+        return FakeResult.CUDA_SUCCESS, b"NVIDIA H200".ljust(length, b"\0")
+
+    def cuDeviceGetPCIBusId(self, length: int, device: int) -> tuple[FakeResult, bytes]:
+        return FakeResult.CUDA_SUCCESS, self.devices[device][1].encode().ljust(length, b"\0")
+
+    def cuDeviceGetUuid(self, device: int) -> tuple[FakeResult, Any]:
+        raw = bytes.fromhex(self.devices[device][0].replace("-", ""))
+        return FakeResult.CUDA_SUCCESS, SimpleNamespace(bytes=raw)
+
+    def cuDeviceTotalMem(self, device: int) -> tuple[FakeResult, int]:
+        return FakeResult.CUDA_SUCCESS, 140 * 2**30
+
+    def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
+        name = key.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return FakeResult.CUDA_SUCCESS, (H200_ATTRIBUTES | self.devices[device][2])[name]
+
+
+class FakeNvmlError(Exception):
+    """Like pynvml.NVMLError: the code is in `value`."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+@dataclass
+class FakeGpu:
+    """A physical GPU as NVML sees it. `failing` maps a call's name to the error code it gives."""
+
+    uuid: str
+    pci: str
+    mig: bool | None = None
+    name: str = "NVIDIA H200"
+    failing: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class FakeNvml:
+    """The calls of pynvml which this room makes; a handle is the FakeGpu itself."""
+
+    gpus: list[FakeGpu] = field(default_factory=list)
+    init_error: int | None = None
+    throttle_bits: int = 0
+    started: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    NVMLError = FakeNvmlError
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_NOT_FOUND = 6
+    NVML_ERROR_DRIVER_NOT_LOADED = 9
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
+    NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
+    NVML_TEMPERATURE_GPU = 0
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVML_COMPUTEMODE_DEFAULT = 0
+    NVML_COMPUTEMODE_PROHIBITED = 2
+    NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
+
+    def _answer(self, call: str, gpu: FakeGpu, value: Any) -> Any:
+        self.calls.append(call)
+        if call in gpu.failing:
+            raise FakeNvmlError(gpu.failing[call])
+        return value
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise FakeNvmlError(self.init_error)
+        self.started += 1
+
+    def nvmlShutdown(self) -> None:
+        self.started -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.95.05"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        return self._answer("handle", self.gpus[index], self.gpus[index])
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        for gpu in self.gpus:
+            if uuid in (gpu.uuid, f"MIG-{MIG_UUID}"):
+                return gpu
+        raise FakeNvmlError(self.NVML_ERROR_NOT_FOUND)
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: FakeGpu) -> FakeGpu:
+        return self._answer("parent", handle, handle)
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
+        return gpu.uuid
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
+        return gpu.name
+
+    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> Any:
+        return SimpleNamespace(busId=gpu.pci)
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> list[int]:
+        self._answer("mig", gpu, None)
+        if gpu.mig is None:
+            raise FakeNvmlError(self.NVML_ERROR_NOT_SUPPORTED)
+        return [int(gpu.mig), int(gpu.mig)]
+
+    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, which: int) -> int:
+        return self._answer("max_clock", gpu, 3201)
+
+    def nvmlDeviceGetMemoryBusWidth(self, gpu: FakeGpu) -> int:
+        return self._answer("bus_width", gpu, 6016)
+
+    def nvmlDeviceGetComputeMode(self, gpu: FakeGpu) -> int:
+        return self._answer("compute_mode", gpu, 0)
+
+    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, which: int) -> int:
+        return self._answer("clock", gpu, 1980 if which == self.NVML_CLOCK_SM else 3201)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
+        return self._answer("power", gpu, 350_500)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:
+        return self._answer("energy", gpu, 12_345)
+
+    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:
+        return self._answer("temperature", gpu, 41)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: FakeGpu) -> int:
+        return self._answer("throttle", gpu, self.throttle_bits)

@@ -1,0 +1,114 @@
+"""The limits record, the table, the products, and the reading of a user's target."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.errors import TunesmithError, UnknownTarget
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.products import PRODUCT_NAMES, product_limits
+from tunesmith.hw.targets import resolve_target
+
+KIB = 1024
+
+
+def test_the_h200_as_its_driver_reports_it():
+    h200 = resolve_target("h200")
+    assert (h200.sm_count, h200.registers_per_sm, h200.max_threads_per_sm) == (132, 65536, 2048)
+    assert (h200.shared_per_sm, h200.shared_per_block_optin) == (228 * KIB, 227 * KIB)
+    assert (h200.l2_bytes, h200.max_blocks_per_sm, h200.arch) == (60 * 2**20, 32, "sm_90")
+    assert h200.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("product", "terabytes_per_second"),
+    [("v100", 0.898), ("t4", 0.320), ("a100", 2.039), ("a100-40gb", 1.555), ("a10", 0.600), ("a40", 0.696),
+     ("rtx3090", 0.936), ("l4", 0.300), ("l40s", 0.864), ("rtx4090", 1.008), ("h100", 3.35),
+     ("h100-pcie", 2.04), ("rtx5090", 1.792), ("thor", 0.273)],
+)  # fmt: skip
+def test_bandwidth_from_clock_and_width_is_the_data_sheets(product, terabytes_per_second):
+    assert product_limits(product).memory_bandwidth == pytest.approx(terabytes_per_second * 1e12, rel=3e-3)
+
+
+@pytest.mark.parametrize("text", [*CAPABILITIES, *PRODUCT_NAMES])
+def test_every_row_survives_json_and_names_its_source(text):
+    limits = resolve_target(text)
+    assert DeviceLimits.from_json(json.loads(json.dumps(limits.to_json()))) == limits
+    assert limits.source.startswith("table: CUDA C++ Programming Guide")
+    assert limits.max_threads_per_sm == limits.max_warps_per_sm * limits.warp_size
+    assert limits.shared_per_block_optin + limits.shared_reserved_per_block == limits.shared_per_sm
+
+
+@pytest.mark.parametrize(
+    ("text", "arch"),
+    [("sm_90", "sm_90"), ("9.0", "sm_90"), ("SM90", "sm_90"), ("sm_90a", "sm_90a"), ("sm_100f", "sm_100f"),
+     ("12.1", "sm_121"), ("H200", "sm_90"), ("NVIDIA GeForce RTX 4090", "sm_89"), ("rtx-3090", "sm_86"),
+     ("NVIDIA H100 80GB HBM3", "sm_90"), (" a100 ", "sm_80")],
+)  # fmt: skip
+def test_the_same_target_by_many_names(text, arch):
+    assert resolve_target(text).arch == arch
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("h20", "h200"), ("sm_91", "sm_90"), ("sm_80a", "sm_80"), ("sm_90f", "sm_90"), ("rtx4080", "rtx4090"),
+     ("zzz", "TOML")],
+)  # fmt: skip
+def test_an_unknown_target_lists_near_ones(text, hint):
+    with pytest.raises(UnknownTarget, match=hint):
+        resolve_target(text)
+
+
+def _file(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_overrides_its_base(tmp_path):
+    path = _file(tmp_path, 'base = "h200"\nname = "half"\nsm_count = 66\nmax_grid_dims = [1024, 1, 1]\n')
+    half = resolve_target(str(path))
+    changed = {"name": "half", "sm_count": 66, "max_grid_dims": (1024, 1, 1), "source": half.source}
+    assert half == dataclasses.replace(resolve_target("h200"), **changed)
+    assert half.source.startswith(f"file {path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sm_count = 3\n", "lacks the key 'base'"),
+        ('base = "sm_90"\nclock_hz = "fast"\n', "'clock_hz': write a positive number"),
+        ('base = "sm_91"\n', "sm_90"),
+        ('base = "sm_90"\nsms = 3\n', "unknown key 'sms'"),
+        ('base = "sm_90"\nsm_count = "many"\n', "'sm_count': write a positive whole number"),
+        ('base = "sm_90"\nsm_count = true\n', "'sm_count': write a positive whole number"),
+        ('base = "sm_90"\nclock_hz = -1\n', "'clock_hz': write a positive number"),
+        ('base = "sm_90"\nmax_block_dims = [1, 2]\n', "three"),
+        ('base = "sm_90"\nbackend = "metal"\n', "'cuda' or 'opencl'"),
+        ('base = "sm_90\n', "not valid TOML"),
+    ],
+)
+def test_mistakes_in_a_file_name_the_file_and_the_key(tmp_path, text, said):
+    path = _file(tmp_path, text)
+    with pytest.raises(UnknownTarget) as caught:
+        resolve_target(str(path))
+    assert str(path) in str(caught.value) and said in str(caught.value)
+
+
+def test_a_missing_file_and_a_file_that_is_not_text(tmp_path):
+    with pytest.raises(UnknownTarget, match="cannot be read"):
+        resolve_target(str(tmp_path / "none.toml"))
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnknownTarget, match="UTF-8"):
+        resolve_target(str(tmp_path / "bad.toml"))
+
+
+def test_a_stored_description_with_a_missing_key():
+    data = limits_of("9.0").to_json()
+    del data["arch"]
+    with pytest.raises(TunesmithError, match="lacks arch"):
+        DeviceLimits.from_json(data)

@@ -1,0 +1,200 @@
+"""Occupancy: published and hand-worked values, properties, and NVIDIA's own calculator as the judge."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.occupancy import blocks_per_sm, occupancy
+
+KIB = 1024
+capabilities = st.sampled_from(CAPABILITIES)
+threads_of_a_block = st.integers(1, 1024)
+registers_of_a_thread = st.integers(0, 255)
+shared_of_a_block = st.integers(0, 228 * KIB)
+
+
+@pytest.mark.parametrize(
+    ("capability", "threads", "registers", "shared", "blocks", "limiter"),
+    [
+        # The best practices guide's example: with 65,536 registers and 2,048 threads an SM, more than
+        # 32 registers a thread cost occupancy.
+        ("9.0", 256, 32, 0, 8, "threads"),
+        ("9.0", 256, 33, 0, 6, "registers"),
+        # 37 registers round up to 40, so 12 warps fit a sub-partition and 48 an SM.
+        ("9.0", 128, 37, 0, 12, "registers"),
+        # From the same guide for 7.0: 37 registers and 128 threads give 75 %, with 320 threads 63 %.
+        ("7.0", 128, 37, 0, 12, "registers"),
+        ("7.0", 320, 37, 0, 4, "registers"),
+        ("9.0", 1024, 64, 0, 1, "registers"),
+        ("9.0", 1024, 65, 0, 0, "registers_per_block"),
+        # 25 warps take 64,000 registers, but are counted as 28: 71,680.
+        ("9.0", 800, 80, 0, 0, "registers_per_block"),
+        ("9.0", 768, 80, 0, 1, "registers"),
+        ("9.0", 32, 16, 0, 32, "blocks"),
+        ("9.0", 1025, 16, 0, 0, "threads_per_block"),
+        ("9.0", 32, 256, 0, 0, "registers_per_thread"),
+        # 228 KiB an SM, each block 1 KiB more than it asks for.
+        ("9.0", 128, 32, 227 * KIB, 1, "shared"),
+        ("9.0", 128, 32, 227 * KIB + 1, 0, "shared_per_block"),
+        ("9.0", 128, 32, 113 * KIB, 2, "shared"),
+        ("9.0", 128, 32, 113 * KIB + 1, 1, "shared"),
+        # 8.6 holds 48 warps and 16 blocks, so its 1,536 threads need blocks of at least 96.
+        ("8.6", 64, 32, 0, 16, "blocks"),
+        ("8.6", 96, 32, 0, 16, "threads"),
+        ("8.6", 1024, 40, 0, 1, "threads"),
+        ("8.6", 128, 40, 32 * KIB, 3, "shared"),
+        ("7.5", 256, 32, 0, 4, "threads"),
+        # Nothing is reserved before 8.0: all 64 KiB can be asked for.
+        ("7.5", 256, 32, 64 * KIB, 1, "shared"),
+        ("12.0", 1024, 32, 0, 1, "threads"),
+        ("11.0", 128, 32, 0, 12, "threads"),
+    ],
+)
+def test_known_values(capability, threads, registers, shared, blocks, limiter):
+    result = occupancy(limits_of(capability), threads=threads, registers=registers, shared=shared)
+    assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
+
+
+def test_fraction_counts_whole_warps():
+    result = occupancy(limits_of("9.0"), threads=33, registers=32, shared=0)
+    assert (result.blocks_per_sm, result.active_warps, result.fraction) == (32, 64, 1.0)
+
+
+def test_bounds_of_each_resource():
+    result = occupancy(limits_of("9.0"), threads=128, registers=37, shared=20 * KIB)
+    assert (result.bound("threads"), result.bound("registers"), result.bound("shared")) == (16, 12, 10)
+    assert (result.bound("blocks"), result.bound("registers_per_block")) == (32, None)
+    assert result.to_json()["bounds"]["shared"] == 10
+
+
+@given(capabilities, threads_of_a_block, registers_of_a_thread, shared_of_a_block)
+def test_the_limiter_has_the_smallest_bound(capability, threads, registers, shared):
+    result = occupancy(limits_of(capability), threads=threads, registers=registers, shared=shared)
+    assert result.limiter is not None
+    assert result.bound(result.limiter) == result.blocks_per_sm
+    assert all(bound is None or bound >= result.blocks_per_sm for _, bound in result.bounds)
+    assert result.fraction is not None and 0 <= result.fraction <= 1
+
+
+@given(capabilities, threads_of_a_block, registers_of_a_thread, shared_of_a_block, st.integers(0, 64))
+def test_more_registers_or_shared_memory_never_help(capability, threads, registers, shared, more):
+    limits = limits_of(capability)
+    here = blocks_per_sm(limits, threads, registers, shared)
+    assert blocks_per_sm(limits, threads, registers + more, shared) <= here
+    assert blocks_per_sm(limits, threads, registers, shared + more * 97) <= here
+
+
+@given(capabilities, threads_of_a_block, registers_of_a_thread, shared_of_a_block, st.integers(0, 512))
+def test_larger_blocks_are_never_more_numerous(capability, threads, registers, shared, more):
+    # In blocks, not in warps: 1,024 threads can leave an SM of 1,536 emptier than 768 do.
+    limits = limits_of(capability)
+    here = blocks_per_sm(limits, threads, registers, shared)
+    assert blocks_per_sm(limits, threads + more, registers, shared) <= here
+
+
+@given(
+    capabilities,
+    st.lists(st.tuples(st.integers(1, 1100), st.integers(0, 260), shared_of_a_block), min_size=1),
+)
+@settings(max_examples=50)
+def test_arrays_agree_with_single_points(capability, points):
+    limits = limits_of(capability)
+    threads, registers, shared = np.array(points).T
+    together = blocks_per_sm(limits, threads, registers, shared)
+    singly = [occupancy(limits, threads=t, registers=r, shared=s).blocks_per_sm for t, r, s in points]
+    assert together.tolist() == singly
+
+
+def test_arrays_broadcast():
+    grid = blocks_per_sm(limits_of("9.0"), np.array([[128], [256]]), np.array([32, 64, 128]), 0)
+    assert grid.tolist() == [[16, 8, 4], [8, 4, 2]]
+    assert blocks_per_sm(limits_of("9.0"), np.array([], dtype=int), 32, 0).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [(0, 32, 0), (32, -1, 0), (32, 32, -1)])
+def test_impossible_numbers_are_refused(bad):
+    with pytest.raises(ValueError, match="at least"):
+        blocks_per_sm(limits_of("9.0"), *bad)
+
+
+def test_a_device_without_limits_per_sm_only_checks_the_block():
+    cpu = DeviceLimits(
+        name="a CPU", backend="opencl", kind="cpu", arch="OpenCL 3.0", max_threads_per_block=4096,
+        max_block_dims=(4096, 4096, 4096), shared_per_block=KIB,
+    )  # fmt: skip
+    fits = occupancy(cpu, threads=4096, registers=255, shared=KIB)
+    assert (fits.blocks_per_sm, fits.limiter, fits.active_warps, fits.fraction) == (1, None, None, None)
+    assert occupancy(cpu, threads=4097, registers=0, shared=0).limiter == "threads_per_block"
+    assert occupancy(cpu, threads=1, registers=0, shared=KIB + 1).limiter == "shared_per_block"
+
+
+def _cuda_include() -> Path | None:
+    found = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (found.submodule_search_locations or [])] if found else []
+    headers = [header for root in roots for header in root.glob("*/include/cuda_occupancy.h")]
+    return headers[0].parent if headers else None
+
+
+_JUDGE = r"""
+#include <cstdio>
+#include <climits>
+#include <cuda_occupancy.h>
+int main() {
+    int major, minor, threads_sm, shared_sm, optin, reserved, t, r, s;
+    while (scanf("%d %d %d %d %d %d %d %d %d", &major, &minor, &threads_sm, &shared_sm, &optin, &reserved,
+                 &t, &r, &s) == 9) {
+        cudaOccDeviceProp p; cudaOccFuncAttributes f; cudaOccDeviceState d; cudaOccResult out;
+        p.computeMajor = major; p.computeMinor = minor; p.maxThreadsPerBlock = 1024;
+        p.maxThreadsPerMultiprocessor = threads_sm; p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+        p.warpSize = 32; p.sharedMemPerBlock = 48 * 1024; p.sharedMemPerMultiprocessor = shared_sm;
+        p.numSms = 1; p.sharedMemPerBlockOptin = optin; p.reservedSharedMemPerBlock = reserved;
+        f.maxThreadsPerBlock = INT_MAX; f.numRegs = r; f.sharedSizeBytes = 0;
+        f.partitionedGCConfig = PARTITIONED_GC_OFF; f.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        f.maxDynamicSharedSizeBytes = optin; f.numBlockBarriers = 1;
+        int code = cudaOccMaxActiveBlocksPerMultiprocessor(&out, &p, &f, &d, t, s);
+        printf("%d\n", code ? -code : out.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+def test_nvidias_calculator_agrees_on_every_capability(tmp_path):
+    compiler, include = shutil.which("c++"), _cuda_include()
+    if compiler is None or include is None:
+        pytest.skip("needs a C++ compiler and the headers of nvidia-cuda-runtime")
+    (tmp_path / "judge.cpp").write_text(_JUDGE)
+    command = [compiler, "-w", f"-I{include}", "judge.cpp", "-o", "judge"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    rng = np.random.default_rng(0)
+    lines, ours = [], []
+    for capability in CAPABILITIES:
+        limits = limits_of(capability)
+        assert limits.shared_per_block_optin is not None
+        count = 3000
+        threads = rng.integers(1, 1056, count)
+        registers = rng.integers(0, 256, count)
+        # Half of the points without shared memory, so that the other resources bind often enough.
+        shared = rng.integers(0, limits.shared_per_block_optin + 300, count) * rng.integers(0, 2, count)
+        ours += blocks_per_sm(limits, threads, registers, shared).tolist()
+        device = (
+            f"{capability.replace('.', ' ')} {limits.max_threads_per_sm} {limits.shared_per_sm} "
+            f"{limits.shared_per_block_optin} {limits.shared_reserved_per_block}"
+        )
+        lines += [f"{device} {t} {r} {s}" for t, r, s in zip(threads, registers, shared, strict=True)]
+    points = "\n".join(lines)
+    told = subprocess.run(
+        [str(tmp_path / "judge")], input=points, capture_output=True, text=True, check=True, timeout=60
+    )
+    theirs = [int(line) for line in told.stdout.split()]
+    differing = [(line, a, b) for line, a, b in zip(lines, ours, theirs, strict=True) if a != b]
+    assert differing == []

@@ -1,0 +1,218 @@
+"""Finding devices: this machine as it is, and machines that only stand-ins can show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hw_fakes import MIG_UUID, UUIDS, FakeDriver, FakeGpu, FakeNvml, FakeResult
+
+from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.probe import Inventory, probe, probe_cuda, probe_opencl
+from tunesmith.hw.products import product_limits
+
+PCI = ("0000:3B:00.0", "0000:5E:00.0", "0000:86:00.0")
+LONG_PCI = tuple("0000" + pci for pci in PCI)
+
+
+def machine(count=1, visible=None, mig=None, **overrides):
+    """NVML with `count` GPUs, and CUDA which sees those at the indices `visible`, in that order."""
+    gpus = [FakeGpu(f"GPU-{UUIDS[n]}", LONG_PCI[n], mig=mig, name=f"NVIDIA H20{n}") for n in range(count)]
+    shown = range(count) if visible is None else visible
+    driver = FakeDriver([(UUIDS[n], PCI[n], overrides) for n in shown])
+    return driver, FakeNvml(gpus)
+
+
+def see(driver, nvml, **environ):
+    inventory = probe_cuda(driver_module=driver, nvml_module=nvml, environ=environ)
+    assert getattr(nvml, "started", 0) == 0, "the session with NVML must be ended"
+    assert json.loads(json.dumps(inventory.to_json()))["notes"] == list(inventory.notes)
+    assert all(note.endswith(".") for note in inventory.notes)
+    return inventory
+
+
+def test_this_machine_raises_nothing_and_every_note_is_a_sentence():
+    inventory = probe()
+    json.dumps(inventory.to_json())
+    assert all(note[0].isupper() and note.rstrip().endswith(".") for note in inventory.notes)
+    if not inventory.of("cuda"):
+        assert any("driver" in note or "cuda-bindings" in note for note in inventory.notes)
+
+
+def test_a_cuda_device_in_full():
+    device = see(*machine()).device("cuda")
+    assert (device.uuid, device.driver, device.cuda_version) == (f"GPU-{UUIDS[0]}", "580.95.05", "13.0")
+    assert (device.compute_mode, device.mig) == ("default", False)
+    table = product_limits("h200").to_json()
+    differing = {key for key, value in device.limits.to_json().items() if table[key] != value}
+    assert differing == {"source"}
+
+
+def test_cuda_numbers_devices_otherwise_than_nvml():
+    inventory = see(*machine(3, visible=[2, 0]), CUDA_VISIBLE_DEVICES="2,0")
+    assert [device.uuid for device in inventory.devices] == [f"GPU-{UUIDS[2]}", f"GPU-{UUIDS[0]}"]
+    assert any("hides NVIDIA H201" in note and UUIDS[1] in note for note in inventory.notes)
+    assert any("2 CUDA devices are visible" in note for note in inventory.notes)
+
+
+def test_all_gpus_hidden():
+    driver, nvml = machine(2)
+    driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
+    inventory = see(driver, nvml, CUDA_VISIBLE_DEVICES="")
+    assert inventory.devices == ()
+    assert len(inventory.notes) == 1
+    assert inventory.notes[0].startswith("CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000")
+
+
+def test_a_gpu_that_cuda_does_not_see_for_another_reason():
+    driver, nvml = machine(1)
+    driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
+    assert any("NVML sees NVIDIA H200" in note for note in see(driver, nvml).notes)
+
+
+def test_a_mig_slice_is_matched_by_its_address():
+    driver = FakeDriver([(MIG_UUID, PCI[0], {"MULTIPROCESSOR_COUNT": 16})])
+    nvml = FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", LONG_PCI[0], mig=True)])
+    inventory = see(driver, nvml)
+    device = inventory.devices[0]
+    assert (device.uuid, device.mig, device.limits.sm_count) == (f"MIG-{MIG_UUID}", True, 16)
+    assert device.limits.memory_bandwidth is None
+    assert any("MIG slice" in note for note in inventory.notes)
+
+
+def test_a_mig_mode_that_may_not_be_read():
+    driver, nvml = machine()
+    nvml.gpus[0].failing["mig"] = nvml.NVML_ERROR_NO_PERMISSION
+    inventory = see(driver, nvml)
+    assert not inventory.devices[0].mig
+    assert any("does not tell whether MIG is enabled" in note for note in inventory.notes)
+
+
+def test_clocks_that_only_nvml_reports():
+    driver, nvml = machine(1, MEMORY_CLOCK_RATE=0)
+    assert see(driver, nvml).devices[0].limits.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
+    nvml.gpus[0].failing |= {"max_clock": 3, "bus_width": 3, "compute_mode": 4}
+    device = see(driver, nvml).devices[0]
+    assert (device.limits.memory_bandwidth, device.compute_mode) == (None, None)
+
+
+def test_an_integrated_gpu_gets_no_bandwidth():
+    inventory = see(*machine(1, INTEGRATED=1))
+    assert inventory.devices[0].limits.memory_bandwidth is None
+    assert any("shares its memory" in note for note in inventory.notes)
+
+
+def test_a_capability_outside_the_table_says_so():
+    device = see(*machine(1, COMPUTE_CAPABILITY_MAJOR=13)).devices[0]
+    assert device.limits.arch == "sm_130" and "assumed" in device.limits.source
+
+
+def test_one_broken_device_does_not_hide_the_others():
+    driver, nvml = machine(2)
+    driver.broken = frozenset({0})
+    nvml.gpus[0].failing["handle"] = nvml.NVML_ERROR_GPU_IS_LOST
+    inventory = see(driver, nvml)
+    assert [device.index for device in inventory.devices] == [1]
+    assert sum("cannot" in note for note in inventory.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [(FakeResult.CUDA_ERROR_STUB_LIBRARY, "stub"), (FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "restart"),
+     (FakeResult.CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN")],
+)  # fmt: skip
+def test_a_driver_that_does_not_start(result, said):
+    driver, nvml = machine()
+    driver.init_result = result
+    assert said in see(driver, nvml).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(12, "NVML was not found"), (9, "modprobe"), (18, "restart"), (999, "999")]
+)
+def test_nvml_that_does_not_start_leaves_cuda_usable(code, said):
+    driver, nvml = machine()
+    nvml.init_error = code
+    inventory = see(driver, nvml)
+    assert len(inventory.devices) == 1 and inventory.devices[0].driver is None
+    assert any(said in note for note in inventory.notes)
+
+
+def test_libcuda_is_missing():
+    driver, nvml = machine()
+    driver.init_error, nvml.init_error = RuntimeError("Failed to dlopen libcuda.so.1"), 12
+    notes = see(driver, nvml).notes
+    assert "libcuda is missing" in notes[0] and "NVML was not found" in notes[1]
+
+
+def test_packages_that_are_not_installed(monkeypatch):
+    for name in ("cuda.bindings.driver", "pynvml", "pyopencl"):
+        monkeypatch.setitem(sys.modules, name, None)
+    inventory = probe(environ={})
+    assert inventory.devices == ()
+    assert ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
+    assert "tunesmith[opencl]" in inventory.notes[2]
+
+
+def test_asking_for_a_device_that_is_not_here():
+    with pytest.raises(NoDevice, match=r"no cuda device 0 here; this process sees no device at all\. Why\."):
+        Inventory((), ("Why.",)).device("cuda")
+
+
+class FakeClError(Exception):
+    """pyopencl's root of errors."""
+
+
+def fake_opencl(*devices, platform_error=None, device_error=None):
+    def get_devices():
+        if device_error:
+            raise FakeClError(device_error)
+        return devices
+
+    def get_platforms():
+        if platform_error:
+            raise FakeClError(platform_error)
+        return [SimpleNamespace(name="Some platform", get_devices=get_devices)]
+
+    kinds = SimpleNamespace(CPU=2, GPU=4)
+    return SimpleNamespace(Error=FakeClError, device_type=kinds, get_platforms=get_platforms)
+
+
+def fake_cl_device(kind, **more):
+    values = {
+        "type": kind, "name": " A device ", "version": "OpenCL 3.0", "driver_version": "1", "extensions": "",
+        "max_work_group_size": 256, "max_work_item_sizes": [256, 256], "local_mem_size": 65536,
+        "max_compute_units": 8, "global_mem_cache_size": 0, "global_mem_size": 2**30,
+        "max_clock_frequency": 1500,
+    } | more  # fmt: skip
+    return SimpleNamespace(**values)
+
+
+def test_opencl_devices():
+    amd = fake_cl_device(4, extensions="cl_amd_device_attribute_query", wavefront_width_amd=64)
+    inventory = probe_opencl(opencl_module=fake_opencl(fake_cl_device(8), fake_cl_device(2), amd))
+    cpu, gpu = inventory.devices
+    assert (cpu.index, cpu.platform_index, cpu.device_index) == (0, 0, 1)
+    assert (cpu.limits.kind, gpu.limits.kind, gpu.limits.warp_size) == ("cpu", "gpu", 64)
+    assert gpu.limits.max_block_dims == (256, 256, 1)
+    assert (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
+    assert "neither a CPU nor a GPU" in inventory.notes[0]
+
+
+def test_opencl_without_platform_or_device():
+    nothing = probe_opencl(opencl_module=fake_opencl(platform_error="PLATFORM_NOT_FOUND_KHR"))
+    assert nothing.devices == () and "tunesmith[opencl]" in nothing.notes[0]
+    empty = probe_opencl(opencl_module=fake_opencl(device_error="DEVICE_NOT_FOUND"))
+    assert empty.devices == () and "lists no device" in empty.notes[0]
+
+
+def test_the_real_opencl_cpu():
+    pytest.importorskip("pyopencl", reason="needs pyopencl")
+    cpus = [device for device in probe_opencl().devices if device.limits.kind == "cpu"]
+    if not cpus:
+        pytest.skip("no OpenCL CPU driver is installed")
+    limits = cpus[0].limits
+    assert limits.max_threads_per_block >= 1 and limits.registers_per_sm is None
+    assert limits.shared_per_block is not None and limits.shared_per_block > 0

@@ -1,0 +1,86 @@
+"""The roofline: interpolation, floors, and which roof binds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.roofline import Roofline
+
+MIB = 2**20
+#: Measured on an H200: copy, bytes read plus written.
+H200 = Roofline(
+    bandwidth=((2048 * MIB, 4.15e12), (64 * MIB, 3.88e12), (256 * MIB, 4.09e12)),
+    peak_flops={"float16": 800e12},
+)
+
+
+def test_measured_points_are_met_and_the_ends_are_flat():
+    assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048]
+    assert H200.bandwidth_at(256 * MIB) == pytest.approx(4.09e12)
+    assert H200.bandwidth_at(1) == 3.88e12 and H200.bandwidth_at(10**12) == 4.15e12
+
+
+def test_between_points_it_is_linear_in_the_logarithm():
+    assert H200.bandwidth_at(128 * MIB) == pytest.approx((3.88e12 + 4.09e12) / 2)
+
+
+def test_the_floor_of_a_silu_on_the_h200():
+    # silu_and_mul, 4096 x 11008 in half precision: reads two, writes one.
+    floor = H200.floor_seconds(3 * 4096 * 11008 * 2)
+    assert floor == pytest.approx(65e-6, rel=0.03)
+
+
+def test_which_roof_binds():
+    assert H200.bound(64 * MIB, 1e6, "float16") == "memory"
+    assert H200.bound(64, 1e12, "float16") == "compute"
+    assert H200.bound(64 * MIB, 1e6, "float32") == "unknown"
+    assert H200.bound(64 * MIB, 0, "float32") == "memory"
+    assert Roofline().bound(1, 1, "float32") == "unknown"
+    assert H200.floor_seconds(64, 1e12, "float16") == pytest.approx(1e12 / 800e12)
+    assert Roofline().floor_seconds(64) is None
+    assert Roofline(peak_flops={"x": 2.0}).floor_seconds(64, 4, "x") == 2.0
+
+
+@given(st.floats(0, 1e15), st.floats(0, 1e18))
+def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
+    floor = H200.floor_seconds(moved, flops, "float16")
+    assert floor is not None and floor >= flops / 800e12
+    assert floor >= moved / 4.15e12 * (1 - 1e-12)
+    more = H200.floor_seconds(moved * 1.5 + 1, flops, "float16")
+    assert more is not None and more >= floor
+
+
+def test_json_restores_it():
+    restored = Roofline.from_json(json.loads(json.dumps(H200.to_json())))
+    assert restored == H200 and hash(restored) == hash(H200)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"bandwidth": 3, "peak_flops": {}},
+        {"bandwidth": [[1, -1]], "peak_flops": {}},
+        {"bandwidth": [], "peak_flops": []},
+        {"bandwidth": [[1]], "peak_flops": {}},
+    ],
+)
+def test_stored_data_of_another_shape_is_refused(data):
+    with pytest.raises(TunesmithError, match="measure it again"):
+        Roofline.from_json(data)
+
+
+def test_numbers_that_are_no_roof_are_refused():
+    with pytest.raises(ValueError, match="positive"):
+        Roofline(bandwidth=((0, 1.0),))
+    with pytest.raises(ValueError, match="one bandwidth for each size"):
+        Roofline(bandwidth=((8, 1.0), (8, 2.0)))
+    with pytest.raises(ValueError, match="bytes"):
+        H200.floor_seconds(-1)
+    with pytest.raises(ValueError, match="flops"):
+        H200.floor_seconds(1, float("inf"), "float16")

@@ -1,0 +1,94 @@
+"""Telemetry: one sample, what a GPU does not report, and GPUs that go away."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
+
+from tunesmith.hw.telemetry import (
+    NoTelemetry,
+    NvmlTelemetry,
+    Telemetry,
+    decode_throttle_reasons,
+    open_telemetry,
+)
+
+
+def one_gpu(**failing):
+    return FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", "00000000:3B:00.0", failing=failing)])
+
+
+def test_a_sample_is_in_si_units():
+    nvml = one_gpu()
+    nvml.throttle_bits = 0x1 | 0x4
+    with open_telemetry(nvml_module=nvml) as source:
+        full = Telemetry(1.98e9, 3.201e9, 350.5, 12.345, 41.0, ("sw_power_cap",))
+        assert source.sample(energy=True) == full
+        assert source.sample() == dataclasses.replace(full, energy_j=None)
+    assert (nvml.started, nvml.calls.count("energy")) == (0, 1)
+
+
+def test_reasons_are_named_and_idleness_is_none():
+    assert decode_throttle_reasons(0) == decode_throttle_reasons(1) == ()
+    assert decode_throttle_reasons(0x8 | 0x20 | 0x40 | 0x80 | 0x10 | 0x2) == (
+        "applications_clocks_setting",
+        "hw_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    )
+    assert decode_throttle_reasons(0x600) == ("unknown_0x200", "unknown_0x400")
+
+
+def test_what_a_gpu_does_not_report_is_none_and_asked_once():
+    nvml = one_gpu(energy=3, power=4)
+    with open_telemetry(f"GPU-{UUIDS[0]}", nvml_module=nvml) as source:
+        first, second = source.sample(energy=True), source.sample(energy=True)
+    assert isinstance(source, NvmlTelemetry)
+    assert first == second
+    assert isinstance(first, Telemetry)
+    assert (first.energy_j, first.power_w, first.sm_clock_hz) == (None, None, 1.98e9)
+    assert (nvml.calls.count("energy"), sorted(source.unsupported)) == (1, ["energy_j", "power_w"])
+
+
+def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
+    nvml = one_gpu()
+    with open_telemetry(nvml_module=nvml) as source:
+        nvml.gpus[0].failing["power"] = nvml.NVML_ERROR_GPU_IS_LOST
+        lost = source.sample()
+    assert isinstance(lost, NoTelemetry) and "no longer reads the GPU" in lost.reason
+    assert isinstance(source.sample(), NoTelemetry)
+    source.close()
+    assert nvml.started == 0
+
+
+def test_a_mig_slice_is_read_through_its_gpu():
+    nvml = one_gpu()
+    with open_telemetry(f"MIG-{MIG_UUID}", nvml_module=nvml) as source:
+        assert isinstance(source.sample(), Telemetry)
+    assert "parent" in nvml.calls
+
+
+@pytest.mark.parametrize(
+    ("nvml", "uuid", "said"),
+    [
+        (FakeNvml(), None, "sees no GPU"),
+        (FakeNvml([FakeGpu("GPU-a", ""), FakeGpu("GPU-b", "")]), None, "sees 2 GPUs"),
+        (FakeNvml([FakeGpu("GPU-a", "")]), "GPU-x", "does not find the GPU GPU-x"),
+        (FakeNvml(init_error=12), None, "NVML was not found"),
+    ],
+)
+def test_why_there_is_no_telemetry(nvml, uuid, said):
+    source = open_telemetry(uuid, nvml_module=nvml)
+    assert isinstance(source, NoTelemetry) and said in source.reason
+    assert source.sample() is source
+    assert nvml.started == 0
+
+
+def test_this_machine():
+    with open_telemetry() as source:
+        sample = source.sample()
+    assert isinstance(sample, Telemetry) or sample.reason.endswith(".")
