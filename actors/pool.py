@@ -78,7 +78,8 @@ class _Job:
 
 @dataclass(slots=True)
 class _Worker:
-    make: Callable[[], Any]
+    make: Callable[[int], Any]
+    seed: int
     actor: Any = None
     reference: Any = None
     started: float = 0.0
@@ -88,10 +89,12 @@ class _Worker:
     ready: bool = False
     deaths: int = 0
 
-    def renew(self) -> None:
+    def renew(self, seed: int | None = None) -> None:
+        """Ends the process, if any, and starts another, with buffers drawn from `seed`."""
         if self.actor is not None:
             ray.kill(self.actor)
-        self.actor, self.reference, self.job, self.ready = self.make(), None, None, False
+        self.seed = self.seed if seed is None else seed
+        self.actor, self.reference, self.job, self.ready = self.make(self.seed), None, None, False
 
 
 class Pool:
@@ -125,8 +128,12 @@ class Pool:
         """Compiling and timing share the processor, so they take turns."""
         lane_class: Any = ray.remote(num_gpus=1 if gpu else 0, num_cpus=0 if gpu else 1, max_restarts=0)(Lane)
         compile_class: Any = ray.remote(num_cpus=0 if self._exclusive else 1, max_restarts=0)(CompileWorker)
-        self._lanes = [_Worker(lambda: lane_class.remote(task, limits, index, seed)) for _ in range(lanes)]
-        self._compilers = [_Worker(lambda: compile_class.remote(limits, index)) for _ in range(compilers)]
+        # Arguments that every worker needs are stored once in the cluster, not sent with each.
+        shared_task = ray.put(task)
+        self._lanes = [
+            _Worker(lambda drawn: lane_class.remote(shared_task, limits, index, drawn), seed) for _ in range(lanes)
+        ]
+        self._compilers = [_Worker(lambda _: compile_class.remote(limits, index), seed) for _ in range(compilers)]
         self._to_compile: deque[tuple[_Job, TypesKey]] = deque()
         self._to_visit: deque[_Job] = deque()
         self._done: deque[tuple[Request, Evaluation]] = deque()
@@ -197,15 +204,26 @@ class Pool:
         return roofline if isinstance(roofline, Roofline) else Roofline()
 
     def duel(
-        self, baseline: Request, candidates: Sequence[Request], workload: str, *, rounds: int, budget_seconds: float
+        self,
+        baseline: Request,
+        candidates: Sequence[Request],
+        workload: str,
+        *,
+        seed: int,
+        rounds: int,
+        budget_seconds: float,
     ) -> Duel:
-        """Baseline and candidates interleaved on `workload`, in a fresh process."""
+        """Baseline and candidates interleaved on `workload`, on fresh contents in a process that did not search.
+
+        Duels of the same `seed` share a process. Nothing else may be in flight.
+        """
         compiled = [self._compile_now(request) for request in (baseline, *candidates)]
         base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
         if not isinstance(base, Candidate):
             return Duel(workload, tuple(base for _ in candidates))
         lane = self._lanes[0]
-        lane.renew()
+        if lane.seed != seed:
+            lane.renew(seed)
         self._call(lane, "prepare", self.deadlines.prepare, [workload])
         deadline = self.deadlines.visit * (1 + len(compiled)) + budget_seconds * len(compiled)
         answer = self._call(lane, "duel", deadline, base, ready, workload, rounds, budget_seconds)
@@ -254,6 +272,8 @@ class Pool:
         if not (self._exclusive and compiling):
             for lane in self._lanes:
                 if lane.reference is None and self._to_visit:
+                    if lane.seed != self._seed:
+                        lane.renew(self._seed)
                     self._start_visit(lane)
 
     def _start_compile(self, worker: _Worker) -> None:

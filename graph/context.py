@@ -1,0 +1,146 @@
+"""What the roles of a run share: task, device, pool, journal, settings, and the listener that shows progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tunesmith.actors.pool import Pool
+from tunesmith.graph.journal import Store
+from tunesmith.graph.settings import Settings
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import Device
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.outcome import Evaluation, from_json, to_json
+from tunesmith.kernels.outcome import Resources as Resources
+from tunesmith.kernels.task import BackendSources, Task, Workload
+from tunesmith.kernels.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One thing that happened, for showing. phase: the role at work; best: objective of the best so far (time over
+    baseline), None before the first; failures: count by kind."""
+
+    phase: str
+    message: str = ""
+    done: int = 0
+    budget: int = 0
+    best: float | None = None
+    share_of_floor: float | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+class Listener(Protocol):
+    """Shows progress; must be quick and must not raise."""
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+def silent(progress: Progress) -> None:
+    """A listener that shows nothing."""
+
+
+@dataclass(slots=True)
+class Context:
+    """`make_pool` starts the pool when a role first needs it: deciding that nothing is left to do needs no device."""
+
+    task: Task
+    device: Device
+    limits: tuple[DeviceLimits, ...]
+    """Those of the device, then those of a target the winner must fit as well."""
+    settings: Settings
+    journal: Store
+    make_pool: Callable[[], Pool]
+    listener: Listener = silent
+    _pool: Pool | None = None
+
+    @property
+    def pool(self) -> Pool:
+        if self._pool is None:
+            self.listener(Progress("start", "starting workers"))
+            self._pool = self.make_pool().__enter__()
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.__exit__()
+            self._pool = None
+
+    @property
+    def sources(self) -> BackendSources:
+        return self.task.sources(self.device.backend)
+
+    @property
+    def tuned(self) -> tuple[Workload, ...]:
+        return self.task.workloads_for(self.device.limits.kind, held_out=False)
+
+    @property
+    def held_out(self) -> tuple[Workload, ...]:
+        return self.task.workloads_for(self.device.limits.kind, held_out=True)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {workload.name: workload.weight for workload in self.task.workloads}
+
+    def roofline(self) -> Roofline:
+        """The device's measured roofs; measured once in a run."""
+        event = self.journal.last("roofline")
+        if event is None:
+            self.listener(Progress("plan", "measuring the device's roofs"))
+            roofline = self.pool.calibrate()
+            self.journal.append("roofline", roofline.to_json())
+            return roofline
+        return Roofline.from_json(event.data)
+
+    def floor(self, workload: Workload) -> float | None:
+        """The shortest possible seconds of a workload, if the roofs are known."""
+        task = self.task
+        return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+    def template(self, template_id: str) -> Template:
+        """The template of an id, from the journal."""
+        for event in self.journal.events("template"):
+            if event.data["id"] == template_id:
+                return Template.model_validate(event.data["template"])
+        raise KeyError(template_id)
+
+    def seconds_left(self) -> float:
+        limit = self.settings.time_limit
+        return float("inf") if limit is None else limit - self.journal.seconds_spent()
+
+    def evaluations_left(self) -> int:
+        return self.settings.evaluations - self.journal.count("evaluation")
+
+
+def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
+    """An evaluation as the journal stores it."""
+    resources = evaluation.resources
+    return {
+        "template": evaluation.template,
+        "config": evaluation.config,
+        "outcomes": {name: to_json(outcome) for name, outcome in evaluation.outcomes.items()},
+        "resources": {
+            "registers": resources.registers,
+            "shared": resources.shared,
+            "local": resources.local,
+            "spills": resources.spills,
+        },
+        "artifact": evaluation.artifact,
+        "compile_seconds": evaluation.compile_seconds,
+        "lane_seconds": evaluation.lane_seconds,
+    }
+
+
+def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
+    """The inverse of `evaluation_to_json`; keys it does not know are left alone."""
+    return Evaluation(
+        template=data["template"],
+        config=data["config"],
+        outcomes={name: from_json(outcome) for name, outcome in data["outcomes"].items()},
+        resources=Resources(**data["resources"]),
+        artifact=data["artifact"],
+        compile_seconds=data["compile_seconds"],
+        lane_seconds=data["lane_seconds"],
+    )

@@ -1,0 +1,95 @@
+"""The winners as files that stand alone: specialised source, configuration, geometry, a launcher.
+
+best/
+    general/        the configuration for all shapes: a kernel source for each combination of types
+    <workload>/     the best for one shape, where it differs from the general one
+    dispatch.json   which folder to use for which shape
+    reference.py    the task's reference
+Each folder holds kernel sources, launch.json and launch.py, which runs without Tunesmith.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tunesmith.graph.context import Context
+from tunesmith.kernels.bench import types_key
+from tunesmith.kernels.parameter import Config, config_key
+from tunesmith.kernels.specialise import geometry, specialise
+from tunesmith.kernels.task import Workload
+from tunesmith.kernels.template import Template
+
+SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
+LAUNCHERS = Path(__file__).resolve().parent / "launchers"
+
+
+def export_best(context: Context, folder: Path, summary: dict[str, Any]) -> None:
+    """Writes what `summary` found best into `folder`, replacing what an earlier round wrote."""
+    shutil.rmtree(folder, ignore_errors=True)
+    general = summary["general"]
+    if general is None and not summary["dispatch"]:
+        return
+    folder.mkdir(parents=True)
+    (folder / "reference.py").write_text(context.task.reference, encoding="utf-8")
+    dispatch = []
+    if general is not None:
+        workloads = [*context.tuned, *context.held_out]
+        _export(context, folder / "general", general["template"], general["config"], workloads)
+    for row in summary["dispatch"]:
+        same = general is not None and (row["template"], config_key(row["config"])) == (
+            general["template"], config_key(general["config"]))  # fmt: skip
+        name = "general" if same else re.sub(r"[^A-Za-z0-9_.-]+", "-", row["workload"])
+        if not same:
+            _export(context, folder / name, row["template"], row["config"], [context.task.workload(row["workload"])])
+        dispatch.append({"sizes": row["sizes"], "folder": name, "ratio": row["ratio"]})
+    rule = "an exact match of sizes uses its folder; any other shape uses `otherwise`"
+    otherwise = "general" if general is not None else None
+    text = json.dumps({"rule": rule, "otherwise": otherwise, "shapes": dispatch}, indent=2)
+    (folder / "dispatch.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _export(context: Context, folder: Path, template_id: str, config: Config, workloads: Sequence[Workload]) -> None:
+    template = context.template(template_id)
+    folder.mkdir()
+    launches: dict[str, Any] = {}
+    for workload in workloads:
+        source = specialise(template, config, workload.types)
+        file = "-".join(["kernel", *(dtype for _, dtype in types_key(workload))]) + SUFFIX[template.backend]
+        (folder / file).write_text(source.source, encoding="utf-8")
+        launches[workload.name] = {
+            "source": file,
+            "max_registers": source.max_registers,
+            "fast_math": source.fast_math,
+            **_launch(context, template, config, workload),
+        }
+    about = {
+        "task": context.task.name,
+        "template": template.name,
+        "config": config,
+        "device": context.device.name,
+        "entry": template.entry,
+        "reference": context.task.reference_name,
+        "workloads": launches,
+    }
+    (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+
+
+def _launch(context: Context, template: Template, config: Config, workload: Workload) -> dict[str, Any]:
+    task, shape = context.task, geometry(template, config, workload)
+    arguments: list[dict[str, Any]] = []
+    for argument in task.arguments:
+        entry: dict[str, Any] = {"name": argument.name, "role": argument.role, "dtype": task.dtype_of(argument, workload)}
+        if argument.role == "scalar":
+            entry["value"] = task.scalar_of(argument, workload)
+        else:
+            entry["shape"] = task.shape_of(argument, workload)
+            tolerance = task.tolerance_of(entry["dtype"])
+            entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
+        arguments.append(entry)
+    return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}

@@ -1,0 +1,62 @@
+"""Runs this folder's kernel with CuPy alone: python launch.py [WORKLOAD]. Needs cupy, and ml_dtypes for bfloat16."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import cupy
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+
+
+def dtype(name):
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def main():
+    about = json.loads((HERE / "launch.json").read_text())
+    name = sys.argv[1] if len(sys.argv) > 1 else next(iter(about["workloads"]))
+    if name not in about["workloads"]:
+        sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
+    launch = about["workloads"][name]
+    options = ["--std=c++17"] + (["--use_fast_math"] if launch["fast_math"] else [])
+    if launch["max_registers"]:
+        options.append(f"--maxrregcount={launch['max_registers']}")
+    kernel = cupy.RawModule(code=(HERE / launch["source"]).read_text(), options=tuple(options)).get_function(about["entry"])
+    kernel.max_dynamic_shared_size_bytes = launch["shared_bytes"]
+    rng, values, arguments, read = np.random.default_rng(0), {}, [], {}
+    for argument in launch["arguments"]:
+        kind = dtype(argument["dtype"])
+        if argument["role"] == "scalar":
+            values[argument["name"]] = kind.type(argument["value"])
+            read[argument["name"]] = argument["value"]
+        else:
+            host = rng.standard_normal(argument["shape"], dtype=np.float32).astype(kind)
+            if argument["role"] != "out":
+                read[argument["name"]] = host.astype(np.float64)
+            values[argument["name"]] = cupy.asarray(host.view(np.uint8))
+        arguments.append(values[argument["name"]])
+    expected = runpy.run_path(str(HERE.parent / "reference.py"))[about["reference"]](**read)
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    kernel(tuple(launch["grid"]), tuple(launch["block"]), tuple(arguments), shared_mem=launch["shared_bytes"])
+    end.record()
+    end.synchronize()
+    right = True
+    for argument in launch["arguments"]:
+        if argument["role"] in ("out", "inout"):
+            got = values[argument["name"]].get().view(dtype(argument["dtype"])).astype(np.float64)
+            want = expected[argument["name"]]
+            right &= np.allclose(got.reshape(want.shape), want, **argument["tolerance"], equal_nan=True)
+    print(f"{about['task']} on {name}: {'right' if right else 'WRONG'}, first launch {cupy.cuda.get_elapsed_time(start, end):.3f} ms")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Reading the journal: baselines, evaluations, objectives. Pure functions of what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from tunesmith.actors.pool import Request
+from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.bench import weighted_geomean
+from tunesmith.kernels.outcome import Evaluation, Measured, Outcome, describe
+from tunesmith.kernels.search import Observation
+from tunesmith.kernels.task import Workload
+
+
+class BaselineError(TunesmithError):
+    """The baseline, against which all is compared, does not run or is not right."""
+
+
+def baseline_request(context: Context, workloads: Sequence[Workload]) -> Request:
+    """The baseline as a request for the pool."""
+    return Request(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
+
+
+def baseline_seconds(context: Context) -> dict[str, float]:
+    """The baseline's time on each tuned workload, measured once in a run. Raises `BaselineError`."""
+    event = context.journal.last("baseline")
+    if event is None:
+        context.listener(Progress("plan", "measuring the baseline"))
+        evaluation = context.pool.evaluate([baseline_request(context, context.tuned)])[0]
+        context.journal.append("baseline", evaluation_to_json(evaluation))
+    else:
+        evaluation = evaluation_from_json(event.data)
+    for name, outcome in evaluation.outcomes.items():
+        if not isinstance(outcome, Measured):
+            raise BaselineError(f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: "
+                                f"it {_as_clause(outcome)}. Mend its source, its launch or the reference.")  # fmt: skip
+    return seconds_of(evaluation)
+
+
+def _as_clause(outcome: Outcome) -> str:
+    text = describe(outcome).rstrip(".")
+    return text if text.startswith(("does", "cannot")) else f"gives this: {text}"
+
+
+def seconds_of(evaluation: Evaluation) -> dict[str, float]:
+    """Seconds per workload of those that were measured."""
+    return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
+
+
+def evaluations(context: Context) -> list[Evaluation]:
+    """All evaluations of the run so far, in the order they ended."""
+    return [evaluation_from_json(event.data) for event in context.journal.events("evaluation")]
+
+
+def objective(
+    evaluation: Evaluation, workloads: Iterable[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+) -> float | None:
+    """Weighted geometric mean over `workloads` of time / baseline time; None unless all were measured."""
+    seconds = seconds_of(evaluation)
+    names = list(workloads)
+    if not all(name in seconds for name in names):
+        return None
+    return weighted_geomean({name: seconds[name] / baseline[name] for name in names}, weights)
+
+
+def observation(
+    evaluation: Evaluation, workloads: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+) -> Observation:
+    """What the search is told: the objective with its interval, or the kind of failure.
+
+    The interval takes the workloads' errors as independent: half-widths add in quadrature in the logarithm.
+    """
+    value = objective(evaluation, workloads, baseline, weights)
+    if value is None:
+        failure = evaluation.failure
+        return Observation(None, failure=failure.kind if failure else "not_measured")
+    total = sum(weights[name] for name in workloads)
+    spread = 0.0
+    for name in workloads:
+        outcome = evaluation.outcomes[name]
+        assert isinstance(outcome, Measured)
+        half = math.log(max(outcome.high, outcome.low) / outcome.low) / 2 if outcome.low > 0 else 0.0
+        spread += (weights[name] / total * half) ** 2
+    return Observation(value, (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread))))
+
+
+def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
+    """How many evaluations failed, by the kind of their first failure."""
+    return dict(Counter(failure.kind for evaluation in found if (failure := evaluation.failure) is not None))

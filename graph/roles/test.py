@@ -1,0 +1,127 @@
+"""The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
+
+Only what survives here counts. A finalist that fails anywhere is out, whatever it promised. The verdict says which
+configuration is best in general, which for each shape, and what the general one costs on shapes nobody tuned for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tunesmith.actors.pool import Request
+from tunesmith.graph.context import Context, Progress
+from tunesmith.graph.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.state import Done, State
+from tunesmith.graph.verdict import build_verdict
+from tunesmith.kernels.bench import Duel
+from tunesmith.kernels.outcome import to_json
+from tunesmith.kernels.parameter import Config, config_key
+from tunesmith.kernels.task import Workload
+from tunesmith.kernels.timing import Comparison
+
+PER_SHAPE = 2
+"""Finalists that a workload sends beside the general ones."""
+ROUNDS = 40
+SECONDS = 0.5
+"""Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
+FLOOR_SHARE = 0.95
+"""Close enough to the physical limit to stop."""
+FRESH_SEED = 1_000_003
+"""Added to the seed for each test, so that finalists meet contents that the search never saw."""
+
+Finalist = tuple[str, Config]
+"""Template id and configuration."""
+
+
+class Tester:
+    name = "test"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state["round"]
+        stage = f"round-{number}"
+        general, per_shape = finalists(context)
+        if not general and not any(per_shape.values()):
+            return {"verdict": {}, "done": _done(context, number, None) or "nothing valid"}
+        duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
+        for workload in (*context.tuned, *context.held_out):
+            if workload.name not in duels:
+                entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+                duels[workload.name] = self._duel(context, workload, entrants, number)
+        verdict = build_verdict(context, list(duels.values()), general)
+        context.journal.append("verdict", verdict, stage)
+        context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
+        return {"verdict": {"sentence": verdict["sentence"]}, "done": _done(context, number, verdict)}
+
+    def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
+        context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
+        requests = [
+            Request(index + 1, context.template(template), config, (workload.name,))
+            for index, (template, config) in enumerate(entrants)
+        ]
+        duel = context.pool.duel(
+            baseline_request(context, [workload]),
+            requests,
+            workload.name,
+            seed=context.settings.seed + number * FRESH_SEED,
+            rounds=ROUNDS,
+            budget_seconds=SECONDS,
+        )
+        data = {"workload": workload.name, "entries": _entries(entrants, duel)}
+        context.journal.append("duel", data, f"round-{number}")
+        return data
+
+
+def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload."""
+    baseline, known = baseline_seconds(context), evaluations(context)
+    names = [workload.name for workload in context.tuned]
+    weights = context.weights
+    ranked: list[tuple[float, Finalist]] = []
+    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
+    for evaluation in known:
+        entrant = (evaluation.template, evaluation.config)
+        value = objective(evaluation, names, baseline, weights)
+        if value is not None:
+            ranked.append((value, entrant))
+        for name, seconds in seconds_of(evaluation).items():
+            if name in single and evaluation.failure is None:
+                single[name].append((seconds, entrant))
+    general = [entrant for _, entrant in sorted(ranked, key=lambda item: item[0])[: context.settings.finalists]]
+    per_shape = {
+        name: [entrant for _, entrant in sorted(found, key=lambda item: item[0])[:PER_SHAPE]]
+        for name, found in single.items()
+    }
+    return general, per_shape
+
+
+def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
+    return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
+
+
+def _entries(entrants: Sequence[Finalist], duel: Duel) -> list[dict[str, Any]]:
+    entries = []
+    for (template, config), result in zip(entrants, duel.results, strict=True):
+        entry: dict[str, Any] = {"template": template, "config": config}
+        if isinstance(result, Comparison):
+            entry["comparison"] = asdict(result) | {"verdict": result.verdict}
+        else:
+            entry["failure"] = to_json(result)
+        entries.append(entry)
+    return entries
+
+
+def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done:
+    if number >= context.settings.rounds:
+        return "rounds"
+    if context.seconds_left() <= 0:
+        return "time"
+    if context.evaluations_left() <= 0:
+        return "evaluations"
+    if verdict and all((row["share_of_floor"] or 0.0) >= FLOOR_SHARE for row in verdict["tuned"]):
+        return "floor"
+    searched = context.journal.last("searched", f"round-{number}")
+    if searched is not None and searched.data["exhausted"] and number > 1:
+        return "exhausted"
+    return ""

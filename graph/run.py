@@ -1,0 +1,155 @@
+"""A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
+
+Owns the run's folder, the choice of the device, and the life of cluster and pool around the graph. Both functions are
+the Python API; the command line is a thin layer over them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.graph.context import Context, Listener, Progress, silent
+from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.summary import summarise, write_results
+from tunesmith.hw.errors import NoDevice, TunesmithError
+from tunesmith.hw.probe import Device, Inventory, probe
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.task import Task, TaskError
+from tunesmith.kernels.taskfile import load_task
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run found. summary: the JSON of summary.json; folder: where everything is; valid: whether any
+    configuration is right and was measured."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def valid(self) -> bool:
+        return self.summary["general"] is not None or any(row["best"] for row in self.summary["tuned"])
+
+
+def tune(task: str | Path, *, run_dir: str | Path | None = None, listener: Listener = silent, **settings: Any) -> RunResult:
+    """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
+
+    settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
+    finalists). run_dir: a folder that does not hold a run yet; left out, runs/<task>-<number>. Raises `TunesmithError`
+    for a mistake of the user's; `resume(run_dir)` goes on after an interruption.
+    """
+    chosen = make_settings(task=str(task), **settings)
+    loaded = load_task(chosen.task)
+    if chosen.target is not None:
+        resolve_target(chosen.target)
+    device = choose_device(loaded, chosen.backend, probe())
+    folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
+    if (folder / "journal.sqlite").exists():
+        raise SettingsError(f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose "
+                            "another folder.")  # fmt: skip
+    with Journal(folder, create=True) as journal:
+        journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
+                               "device": device.to_json()})  # fmt: skip
+        return _carry_on(folder, journal, loaded, device, chosen, listener)
+
+
+def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
+    """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again."""
+    folder = Path(run_dir)
+    with Journal(folder, create=False) as journal:
+        started = journal.last("run")
+        if started is None:
+            raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
+        settings = Settings.model_validate(started.data["settings"])
+        task = Task.model_validate(started.data["task"])
+        device = choose_device(task, started.data["device"]["backend"], probe())
+        if device.name != started.data["device"]["name"]:
+            raise JournalError(f"{folder} was measured on {started.data['device']['name']}, but this machine has "
+                               f"{device.name}: resume it where it began.")  # fmt: skip
+        return _carry_on(folder, journal, task, device, settings, listener)
+
+
+def choose_device(task: Task, backend: str, inventory: Inventory) -> Device:
+    """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
+    task has sources. Raises `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
+    if backend != "auto":
+        task.sources(backend)
+        return inventory.device("cuda" if backend == "cuda" else "opencl")
+    candidates = [device for device in inventory.devices if device.backend in task.backends]
+    if not candidates:
+        notes = " ".join(inventory.notes)
+        raise NoDevice(f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}")
+    return min(candidates, key=lambda d: (d.backend != "cuda", d.limits.kind != "gpu", d.index))
+
+
+def _carry_on(
+    folder: Path, journal: Journal, task: Task, device: Device, settings: Settings, listener: Listener
+) -> RunResult:
+    """Runs the graph from its last checkpoint, or from the start, to its end."""
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from tunesmith.graph.build import build_graph
+
+    limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
+    if not task.workloads_for(device.limits.kind, held_out=False):
+        raise TaskError(f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` "
+                        f"lists '{device.limits.kind}'.")  # fmt: skip
+    with _pools(task, device, settings) as make_pool:
+        context = Context(task, device, tuple(limits), settings, journal, make_pool, listener)
+        connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
+        try:
+            graph = build_graph().compile(checkpointer=SqliteSaver(connection))
+            config: Any = {"configurable": {"thread_id": folder.name}, "recursion_limit": 10 * settings.rounds + 50}
+            begun = graph.get_state(config).values
+            if begun.get("done"):
+                listener(Progress("done", f"the run had ended: {begun['done']}"))
+            else:
+                # None goes on from the checkpoint; the journal tells each role what it already did.
+                graph.invoke(None if begun else {"round": 0}, config, context=context)
+            state = graph.get_state(config).values
+        finally:
+            connection.close()
+            context.close()
+        summary = summarise(context, str(state.get("done", "")))
+        write_results(context, folder, summary)
+    return RunResult(folder, summary)
+
+
+@contextmanager
+def _pools(task: Task, device: Device, settings: Settings) -> Iterator[Any]:
+    """A maker of pools; the cluster behind them starts with the first and ends with the block."""
+    from contextlib import ExitStack
+
+    from tunesmith.actors.cluster import cluster, wait_for
+    from tunesmith.actors.pool import Pool
+
+    with ExitStack() as stack:
+
+        def make() -> Pool:
+            offer = stack.enter_context(cluster())
+            gpu = device.backend == "cuda"
+            if gpu:
+                wait_for("GPU", 1)
+            workers = settings.workers or max(1, min(offer.cpus, settings.evaluations))
+            return Pool(
+                task,
+                device.limits,
+                device.index,
+                lanes=max(1, offer.gpus) if gpu else 1,
+                compilers=workers if gpu else 1,
+                seed=settings.seed,
+                workloads=[w.name for w in task.workloads_for(device.limits.kind, held_out=False)],
+            )
+
+        yield make
+
+
+
+
+__all__ = ["RunResult", "TunesmithError", "choose_device", "resume", "tune"]

@@ -1,0 +1,65 @@
+"""What the user asked of a run, as stored beside it; validated where it comes in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tunesmith.hw.errors import TunesmithError
+
+
+class SettingsError(TunesmithError):
+    """A setting has no meaning."""
+
+
+class Settings(BaseModel):
+    """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
+    turns of the loop; target: another device the winner must also fit; workers: compile processes, None for as many
+    as there are cores; finalists: how many configurations are re-measured against the baseline."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    backend: Literal["auto", "cuda", "opencl"] = "auto"
+    target: str | None = None
+    evaluations: Annotated[int, Field(ge=1, le=10_000_000)] = 100
+    time_limit: Annotated[float, Field(gt=0)] | None = None
+    rounds: Annotated[int, Field(ge=1, le=1000)] = 2
+    strategy: str = "default"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    finalists: Annotated[int, Field(ge=1, le=64)] = 5
+
+
+def make_settings(**values: object) -> Settings:
+    """Settings from values of any origin; raises `SettingsError` naming the one that is wrong."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise SettingsError(f"{option}: {first['msg']}, not {first['input']!r}.") from error
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as "90", "90s", "10m" or "1h30m"; raises `SettingsError`."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    if parts is None or not any(parts.groups()):
+        raise SettingsError(f"--time-limit: '{text}' is no duration; write it as 90s, 10m or 1h30m.")
+    hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+    return hours * _UNITS["h"] + minutes * _UNITS["m"] + seconds
+
+
+def new_run_dir(task: str, base: Path) -> Path:
+    """A folder that does not exist yet, named by task and a counter."""
+    name = Path(task).parent.name if task.endswith(".toml") else Path(task).name
+    number = 1
+    while (path := base / f"{name or 'run'}-{number:03d}").exists():
+        number += 1
+    return path

@@ -1,0 +1,59 @@
+"""The end of a run: its summary as JSON, the report as HTML, and the winners as files."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tunesmith import __version__
+from tunesmith.graph.context import Context
+from tunesmith.graph.export import export_best
+from tunesmith.graph.measurements import evaluations, failures_by_kind
+from tunesmith.graph.report import render_report
+
+PACKAGES = ("ray", "langgraph", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-cuda-nvrtc", "pyopencl")
+
+
+def summarise(context: Context, done: str) -> dict[str, Any]:
+    """Everything a reader of results needs, from the journal."""
+    journal = context.journal
+    verdict = journal.last("verdict")
+    found = evaluations(context)
+    searches = [{"stage": event.stage} | event.data for event in journal.events("searched")]
+    empty = {"general": None, "ratio": None, "tuned": [], "held_out": [], "disqualified": [], "dispatch": [],
+             "sentence": "no valid configuration was found."}  # fmt: skip
+    return {
+        "task": context.task.name,
+        "summary": context.task.summary,
+        "device": context.device.to_json(),
+        "baseline_label": context.sources.baseline.label,
+        "settings": context.settings.model_dump(mode="json"),
+        "ended_by": done,
+        "seconds": round(journal.seconds_spent(), 3),
+        "evaluations": len(found),
+        "failures": failures_by_kind(found),
+        "searches": searches,
+        "plans": [event.data for event in journal.events("plan")],
+        "roofline": context.roofline().to_json(),
+        "versions": _versions(),
+        **(verdict.data if verdict else empty),
+    }
+
+
+def write_results(context: Context, folder: Path, summary: dict[str, Any]) -> None:
+    """Writes summary.json, best/ and report.html into the run's folder."""
+    export_best(context, folder / "best", summary)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(render_report(context, summary), encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    found = {"tunesmith": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""The command line, importable as `tunesmith.cli`. Heavy packages are imported by the command that needs them."""

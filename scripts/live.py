@@ -1,0 +1,83 @@
+"""What is seen while a run works: a status line that renews itself on a terminal, plain lines elsewhere.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tunesmith.graph.context import Listener, Progress
+
+PLAIN_SECONDS = 5.0
+"""Between plain progress lines, so that logs stay short."""
+
+
+@contextmanager
+def view() -> Iterator[Listener]:
+    """A listener fit for where standard error goes."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with _Live(console) as live:
+            yield live
+    else:
+        yield _Plain(console)
+
+
+def _account(progress: Progress) -> str:
+    parts = []
+    if progress.best is not None:
+        parts.append(f"best {1 / progress.best:.2f}x baseline")
+    if progress.failures:
+        parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(progress.failures.items())))
+    return "; ".join(parts)
+
+
+class _Plain:
+    def __init__(self, console: Console) -> None:
+        self._console, self._last = console, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.message:
+            self._print(progress, progress.message)
+        elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
+            self._last = time.monotonic()
+            self._print(progress, f"{progress.done}/{progress.budget} evaluations  {_account(progress)}")
+
+    def _print(self, progress: Progress, text: str) -> None:
+        self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
+
+
+class _Live:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.fields[phase]:>8}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[account]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None, phase="start", account="")
+
+    def __enter__(self) -> _Live:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.message:
+            self._console.print(f"{progress.phase:>8}  {progress.message}", markup=False, soft_wrap=True)
+        self._bar.update(self._task, phase=progress.phase)
+        if progress.budget:
+            self._bar.update(self._task, completed=progress.done, total=progress.budget, account=_account(progress))

@@ -1,0 +1,158 @@
+"""The command line: a thin layer over the Python API. Each command's body is in its own module.
+
+Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 130 interrupted (the
+run can be resumed).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from tunesmith import __version__
+from tunesmith.hw.errors import TunesmithError
+
+EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 2, 3, 130
+
+app = typer.Typer(
+    name="tunesmith",
+    help="Tunes GPU kernels: parameters exposed by a template, searched under the device's limits, checked and timed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")]
+TaskArgument = Annotated[str, typer.Argument(help="A library task's name (see `tunesmith tasks`) or the path of a task.toml.")]
+Target = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option(help="A device by name (h200), architecture (sm_90) or TOML file, instead of or beside the one here."),
+]
+Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"tunesmith {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def devices(json: Json = False) -> None:
+    """List the devices that can be tuned on, and what is missing for others."""
+    from tunesmith.cli.show import show_devices
+
+    show_devices(as_json=json)
+
+
+@app.command()
+def tasks(json: Json = False) -> None:
+    """List the tasks that ship with Tunesmith."""
+    from tunesmith.cli.show import show_tasks
+
+    show_tasks(as_json=json)
+
+
+@app.command()
+def graph() -> None:
+    """Print the state machine as a mermaid drawing."""
+    from tunesmith.graph.build import draw
+
+    typer.echo(draw())
+
+
+@app.command()
+def space(
+    task: TaskArgument,
+    workload: Annotated[Optional[str], typer.Option(help="One workload; left out, all tuned ones at once.")] = None,  # noqa: UP045
+    target: Target = None,
+    backend: Backend = "auto",
+    json: Json = False,
+) -> None:
+    """Say how many configurations are feasible, and how many are rejected for which reason."""
+    from tunesmith.cli.show import show_space
+
+    show_space(task, workload, target, backend, as_json=json)
+
+
+@app.command()
+def tune(
+    task: TaskArgument,
+    backend: Backend = "auto",
+    target: Target = None,
+    evaluations: Annotated[int, typer.Option(help="Configurations to measure.")] = 100,
+    time_limit: Annotated[Optional[str], typer.Option(help="Such as 90s, 10m, 1h30m; no limit if left out.")] = None,  # noqa: UP045
+    rounds: Annotated[int, typer.Option(help="Turns of plan, template, tune, test.")] = 2,
+    strategy: Annotated[str, typer.Option(help="How to search; see docs/search.md.")] = "default",
+    seed: Annotated[int, typer.Option(help="Decides the search's choices and the contents of all buffers.")] = 0,
+    run_dir: Annotated[Optional[Path], typer.Option(help="Where to keep the run; runs/TASK-NNN if left out.")] = None,  # noqa: UP045
+    workers: Annotated[Optional[int], typer.Option(help="Compile processes; one a core if left out.")] = None,  # noqa: UP045
+    json: Json = False,
+) -> None:
+    """Tune a task on the device, and report what was found."""
+    from tunesmith.cli.drive import drive_tune
+
+    settings: dict[str, object] = {
+        "backend": backend,
+        "target": target,
+        "evaluations": evaluations,
+        "rounds": rounds,
+        "strategy": strategy,
+        "seed": seed,
+        "workers": workers,
+    }
+    raise typer.Exit(drive_tune(task, run_dir, time_limit, settings, as_json=json))
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    json: Json = False,
+) -> None:
+    """Go on with an interrupted run; nothing measured is lost or measured again."""
+    from tunesmith.cli.drive import drive_resume
+
+    raise typer.Exit(drive_resume(run_dir, as_json=json))
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    json: Json = False,
+) -> None:
+    """Print what a run found, and say where its HTML report is."""
+    from tunesmith.cli.show import show_report
+
+    show_report(run_dir, as_json=json)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line; never returns."""
+    try:
+        app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
+    except TunesmithError as error:
+        typer.echo(f"tunesmith: {error}", err=True)
+        sys.exit(EXIT_MISTAKE)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (`tunesmith tasks | head`); that is no failure of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Tables for people: a run's summary, devices, tasks, spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def console() -> Console:
+    """Standard output; wide enough for tables where it is not a terminal."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=160)
+
+
+def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """What a run found: the sentence, a row for each workload, where everything is."""
+    out = console()
+    device = summary["device"]
+    out.print(f"\n{summary['task']} on {device['name']} ({device['backend']}): {summary['sentence']}", markup=False)
+    for title, key in (("Tuned workloads", "tuned"), ("Held-out workloads", "held_out")):
+        if summary[key]:
+            out.print(_workloads(title, summary, summary[key]))
+    if summary["general"] is not None:
+        config = ", ".join(f"{name}={value}" for name, value in summary["general"]["config"].items())
+        out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
+    failures = ", ".join(f"{kind} {count}" for kind, count in summary["failures"].items()) or "none"
+    out.print(f"{summary['evaluations']} evaluations in {summary['seconds']:.0f} s (failures: {failures}); ended by: "
+              f"{summary['ended_by'] or 'interruption'}", markup=False, soft_wrap=True)  # fmt: skip
+    out.print(f"Code:   {folder / 'best'}\nReport: {folder / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("workload")
+    columns = (f"baseline ({summary['baseline_label']}), us", "general, us", "speed-up", "95 % interval",
+               "best for shape, us", "floor, us", "of floor", "regret")  # fmt: skip
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        general, best = row["general"], row["best"]
+        table.add_row(
+            row["workload"],
+            _us(row["baseline_seconds"]),
+            _us(general["seconds"]) if general else "-",
+            f"{1 / general['ratio']:.2f}x" if general else "-",
+            f"{1 / general['high']:.2f} - {1 / general['low']:.2f}" if general else "-",
+            _us(best["seconds"]) if best else "-",
+            _us(row["floor_seconds"]),
+            _percent(row["share_of_floor"]),
+            _percent(row["regret"]),
+        )
+    return table
+
+
+def _us(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
