@@ -68,10 +68,19 @@ class Roofline:
         share = math.log(moved_bytes / size0) / math.log(size1 / size0)
         return rate0 + share * (rate1 - rate0)
 
+    @property
+    def peak_bandwidth(self) -> float | None:
+        """The best bandwidth measured at any size, in bytes/s; None where nothing was measured."""
+        return max((rate for _, rate in self.bandwidth), default=None)
+
     def memory_seconds(self, moved_bytes: float) -> float | None:
-        """Seconds the memory needs to move `moved_bytes`; None where no bandwidth was measured."""
+        """Seconds the memory needs to move `moved_bytes` at the best bandwidth; None where none was measured.
+
+        A small copy's own bandwidth includes its launch and ramp-up, which are no limit of the memory, and a
+        kernel that mostly reads can beat a copy of the same size; so the peak is what bounds from below.
+        """
         _check_amount(moved_bytes, "bytes")
-        rate = self.bandwidth_at(moved_bytes)
+        rate = self.peak_bandwidth
         return None if rate is None else moved_bytes / rate
 
     def compute_seconds(self, flops: float, dtype: str) -> float | None:

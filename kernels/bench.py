@@ -68,16 +68,24 @@ class Rotation:
         self._segments: list[TimedSequence | None] = [None] * (len(launches) // window)
         self._next = 0
 
+    def run_first(self) -> None:
+        """Runs the first sample's launches once, untimed."""
+        self._segment(0, warm=False).seconds()
+
     def __call__(self) -> float:
         position = self._next
         self._next = (position + 1) % len(self._segments)
+        return self._segment(position, warm=True).seconds() / self.window
+
+    def _segment(self, position: int, *, warm: bool) -> TimedSequence:
         segment = self._segments[position]
         if segment is None:
             start = position * self.window
             segment = self._segments[position] = self._device.sequence(self._launches[start : start + self.window])
-            # The first run of a sequence uploads it to the device; its time is not the kernel's.
-            segment.seconds()
-        return segment.seconds() / self.window
+            if warm:
+                # The first run of a sequence brings it to the device; its time is not the kernel's.
+                segment.seconds()
+        return segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +208,7 @@ class Bench:
             rotation = Rotation(device, launches, min(max(1, window), data.sets))
             # Launches that are timed are launches that were checked: the last of the first sample must be right too.
             data.restore()
-            rotation()
+            rotation.run_first()
             again = check_set(data, rotation.window - 1)
             if isinstance(again, WrongResult):
                 return again

@@ -30,7 +30,11 @@ from tunesmith.kernels.space import Space
 
 _FAILED_VALUE = 1e19
 """Old files write 1e20 for a failure; no kernel runs for so many milliseconds."""
-_TO_KIND = {"CompilationFailedConfig": "compile_failed", "RuntimeFailedConfig": "launch_failed", "InvalidConfig": "rejected"}
+_TO_KIND = {
+    "CompilationFailedConfig": "compile_failed",
+    "RuntimeFailedConfig": "launch_failed",
+    "InvalidConfig": "rejected",
+}
 _FROM_KIND = {"compile_failed": "CompilationFailedConfig", "rejected": "InvalidConfig"}
 _REPAIRS = 64
 
@@ -95,7 +99,8 @@ def read_cache(path: Path) -> Table:
         parameters = tuple(Parameter(name=key, values=tuple(data["tune_params"][key])) for key in keys)
         cache: Mapping[str, Mapping[str, Any]] = data["cache"]
     except (KeyError, TypeError, ValidationError) as error:
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it needs tune_params and cache ({error}).") from error
+        text = f"{path} is not a Kernel Tuner cache file: it needs tune_params and cache ({error})."
+        raise CacheFileError(text) from error
     domain = Domain(parameters)
     rows, times, failures, compiled, benchmarked = [], [], [], [], []
     for key, record in cache.items():
@@ -173,7 +178,7 @@ def _outcome(path: Path, key: str, record: Mapping[str, Any]) -> tuple[float, st
     time = record.get("time")
     if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
         return float(time), None
-    if isinstance(time, int | float) or isinstance(time, str):
+    if isinstance(time, int | float | str):
         return float("nan"), str(record.get("failure") or _TO_KIND.get(str(time), "launch_failed"))
     raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.task import Tolerance
-from tunesmith.kernels.workload_data import RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData
+from tunesmith.kernels.workload_data import RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData, to_float64
 
 REASONS = {
     "mismatch": "an element differs from the reference by more than the tolerance",
@@ -22,13 +22,6 @@ REASONS = {
 }
 CHUNK = 1 << 22
 """Elements compared at a time; bounds the memory of temporaries."""
-
-
-def to_float64(xp: Any, raw: Any, dtype: str) -> Any:
-    """Values of a storage type (bfloat16 as uint16) as float64."""
-    if dtype == "bfloat16":
-        return (raw.astype(xp.uint32) << 16).view(xp.float32).astype(xp.float64)
-    return raw.astype(xp.float64)
 
 
 def deviation(xp: Any, got: Any, expected: Any, tolerance: Tolerance) -> Any:

@@ -33,7 +33,9 @@ class LazySpace(SearchSpace):
 
     listed = False
 
-    def __init__(self, plan: Plan, parts: Sequence[Codes | None], size: int | None, rejected: Mapping[str, int]) -> None:
+    def __init__(
+        self, plan: Plan, parts: Sequence[Codes | None], size: int | None, rejected: Mapping[str, int]
+    ) -> None:
         super().__init__(plan)
         self._parts = tuple(parts)
         self._size = size

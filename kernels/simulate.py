@@ -143,7 +143,8 @@ class _Replayed:
         own += time.perf_counter() - started
         flight: list[tuple[float, int, int]] = []
         now, asks, best = 0.0, 0, math.inf
-        found, clock = [], []
+        found: list[float] = []
+        clock: list[float] = []
         while len(found) < budget:
             while len(flight) < workers and asks < budget:
                 started = time.perf_counter()

@@ -221,7 +221,13 @@ class Space(SearchSpace):
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         if count >= len(self):
             return [int(point) for point in rng.permutation(len(self))]
-        return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
+        if count * 3 > len(self):
+            return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
+        found: dict[int, None] = {}
+        # Not rng.choice: it would shuffle all points to draw a few.
+        while len(found) < count:
+            found.update(dict.fromkeys(rng.integers(len(self), size=count).tolist()))
+        return list(found)[:count]
 
 
 def by_label(plan: Plan, counts: Mapping[int, int]) -> dict[str, int]:

@@ -26,8 +26,15 @@ RED_ZONE_BYTE = 0xA5
 POISON_BYTE = 0xFF
 """Fills outputs before a launch: a NaN in every float type, -1 in every integer."""
 MAX_SETS = 512
-RANDOM_BLOCK = (1 << 24) - 3
+RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays repeat them. Odd, so that rows of usual widths differ."""
+OVERFLOW = {
+    "float16": 65520.0,
+    "bfloat16": 2.0**128 * (1 - 2.0**-9),
+    "float32": 2.0**128 * (1 - 2.0**-25),
+}
+"""Magnitude from which round-to-nearest gives infinity: the largest finite value and half a unit in its last place
+(IEEE 754-2019, section 4.3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ def storage_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def draw(fill: Fill, count: int, dtype: str, rng: np.random.Generator) -> NDArray[Any]:
-    """`count` elements as `fill` says, in the storage type; see `Fill`."""
+    """At most `count` elements as `fill` says, in the storage type; see `Fill`. Fewer are meant to be repeated."""
     drawn = min(count, RANDOM_BLOCK)
     match fill.kind:
         case "normal":
@@ -65,58 +72,65 @@ def draw(fill: Fill, count: int, dtype: str, rng: np.random.Generator) -> NDArra
         values[rng.random(drawn) < special.fraction] = special.value
     target = storage_dtype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        stored = (np.rint(values) if target.kind in "iub" else values).astype(target)
-    return np.resize(stored, count) if count > drawn else stored
+        stored: NDArray[Any] = (np.rint(values) if target.kind in "iub" else values).astype(target)
+    return stored
 
 
-def expected_results(task: Task, workload: Workload, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What the reference gives for `inputs` (storage type), as float64 arrays by output name.
+def to_float64(xp: Any, raw: Any, dtype: str) -> Any:
+    """Values of a storage type (bfloat16 as uint16) as float64, on whichever device they are."""
+    if dtype == "bfloat16":
+        return (raw.astype(xp.uint32) << 16).view(xp.float32).astype(xp.float64)
+    return raw.astype(xp.float64)
 
+
+def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the reference gives for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
+
+    The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the array
+    they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the host.
     Magnitudes the storage type cannot hold become infinities, as they do when a kernel stores them. Raises
     `TaskError` when the reference raises or returns something else than the declared outputs.
     """
-    namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
-    values: dict[str, Any] = {}
-    for argument in task.arguments:
-        if argument.role == "scalar":
-            values[argument.name] = task.scalar_of(argument, workload)
-        elif argument.role in ("in", "inout"):
-            values[argument.name] = inputs[argument.name].astype(np.float64)
     where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
-    try:
-        exec(compile(task.reference, f"<reference of {task.name}>", "exec"), namespace)
-        function = namespace[task.reference_name]
-        with np.errstate(all="ignore"):
-            results = function(**values)
-    except Exception as error:  # noqa: BLE001 - the user's own code may raise anything; all of it is their mistake
-        raise TaskError(f"{where} raises {type(error).__name__}: {error}; mend it or its argument names.") from error
+    scalars = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
+    results: Any = None
+    if xp is not np:
+        try:
+            results = _call_reference(task, {**inputs, **scalars})
+        except Exception:  # noqa: BLE001 - whatever stops it on the device, the host has the last word
+            results = None
+        if not isinstance(results, dict) or not all(isinstance(value, xp.ndarray) for value in results.values()):
+            results = None
+    if results is None:
+        on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
+        try:
+            results = _call_reference(task, {**on_host, **scalars})
+        except Exception as error:  # noqa: BLE001 - the user's own code may raise anything; all of it is their mistake
+            raise TaskError(f"{where} raises {type(error).__name__}: {error}; mend it or its argument names.") from error
     names = {argument.name for argument in task.outputs}
     if not isinstance(results, dict) or set(results) != names:
-        given = sorted(results) if isinstance(results, dict) else type(results).__name__
+        given = ", ".join(map(str, results)) if isinstance(results, dict) else type(results).__name__
         raise TaskError(f"{where} must return a dict with {', '.join(sorted(names))}; it returns {given}.")
     expected = {}
     for argument in task.outputs:
         shape = task.shape_of(argument, workload)
-        result = np.asarray(results[argument.name], dtype=np.float64)
+        result = xp.asarray(results[argument.name], dtype=xp.float64)
         if result.shape != shape:
             raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
-        expected[argument.name] = _as_stored(result, task.dtype_of(argument, workload)).reshape(-1)
+        limit = OVERFLOW.get(task.dtype_of(argument, workload))
+        if limit is not None:
+            result = xp.where(xp.abs(result) >= limit, xp.copysign(xp.inf, result), result)
+        expected[argument.name] = result.reshape(-1)
     return expected
 
 
-def _as_stored(values: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
-    """Overflow to infinity as in the storage type; everything else keeps its float64 value."""
-    target = storage_dtype(dtype)
-    if target.kind in "iub" or dtype == "float64":
-        return values
-    import ml_dtypes
-
-    largest = float(ml_dtypes.finfo(target).max)
-    if np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values)) <= largest:
-        return values
-    with np.errstate(over="ignore"):
-        overflowed = np.isinf(values.astype(np.float32).astype(target))
-    return np.where(overflowed, np.copysign(np.inf, values), values)
+def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
+    namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
+    exec(compile(task.reference, f"<reference of {task.name}>", "exec"), namespace)
+    if task.reference_name not in namespace:
+        raise NameError(f"there is no function {task.reference_name} in it")
+    with np.errstate(all="ignore"):
+        return namespace[task.reference_name](**values)
 
 
 class WorkloadData:
@@ -129,19 +143,20 @@ class WorkloadData:
     def __init__(self, device: Device, task: Task, workload: Workload, *, seed: int, max_bytes: int) -> None:
         self.device, self.task, self.workload, self.seed = device, task, workload, seed
         self.places, self.set_bytes = self._layout()
-        rng = np.random.default_rng([seed, sum(map(ord, workload.name))])
-        inputs = {
-            place.argument.name: draw(place.argument.fill, math.prod(place.shape), place.dtype, rng).reshape(place.shape)
+        inputs = self._draw_inputs()
+        converted = {
+            place.argument.name: to_float64(device.xp, inputs[place.argument.name], place.dtype).reshape(place.shape)
             for place in self.places
             if place.argument.role != "out"
         }
-        expected = expected_results(task, workload, inputs)
-        result_bytes = sum(array.nbytes for array in expected.values())
+        self.expected = expected_results(device.xp, task, workload, converted)
+        del converted
+        result_bytes = sum(array.nbytes for array in self.expected.values())
         room = max_bytes - result_bytes
         if 2 * self.set_bytes > room:
+            needed, allowed = (2 * self.set_bytes + result_bytes) / 2**30, max_bytes / 2**30
             raise OutOfDeviceMemory(
-                f"the workload {workload.name} needs {(2 * self.set_bytes + result_bytes) / 2**30:.1f} GiB of device memory; "
-                f"{max_bytes / 2**30:.1f} GiB may be used"
+                f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
         wanted = max(2, math.ceil(device.cold_bytes / self.set_bytes))
         self.sets = max(1, min(wanted, MAX_SETS, room // (2 * self.set_bytes)))
@@ -150,7 +165,6 @@ class WorkloadData:
         image = self._image(inputs)
         for index in range(self.sets):
             device.write(self._pristine, image, index * self.set_bytes)
-        self.expected = {name: self._on_device(values) for name, values in expected.items()}
         self._scalars = {
             argument.name: storage_dtype(task.dtype_of(argument, workload)).type(task.scalar_of(argument, workload))
             for argument in task.arguments
@@ -172,17 +186,28 @@ class WorkloadData:
             cursor += padded + 2 * RED_ZONE
         return tuple(places), cursor
 
-    def _image(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-        image = np.full(self.set_bytes, RED_ZONE_BYTE, np.uint8)
+    def _draw_inputs(self) -> dict[str, Any]:
+        """Flat arrays of the storage type (bfloat16 as uint16), on the device."""
+        xp = self.device.xp
+        # Names differ in their letters, so that workloads of one seed do not share contents.
+        rng = np.random.default_rng([self.seed, *self.workload.name.encode()])
+        inputs = {}
         for place in self.places:
-            target = image[place.offset : place.offset + place.nbytes]
-            values = inputs.get(place.argument.name)
-            target[:] = POISON_BYTE if values is None else values.reshape(-1).view(np.uint8)
-        return image
+            if place.argument.role == "out":
+                continue
+            count = math.prod(place.shape)
+            block = draw(place.argument.fill, count, place.dtype, rng)
+            raw = xp.asarray(block.view(np.uint16) if place.dtype == "bfloat16" else block)
+            inputs[place.argument.name] = raw if block.size == count else xp.resize(raw, count)
+        return inputs
 
-    def _on_device(self, values: NDArray[np.float64]) -> Any:
-        # Comparisons happen where `Device.array` puts its arrays: on the device for CUDA, on the host for OpenCL.
-        return self.device.xp.asarray(values)
+    def _image(self, inputs: Mapping[str, Any]) -> Any:
+        image = self.device.xp.full(self.set_bytes, RED_ZONE_BYTE, np.uint8)
+        for place in self.places:
+            values = inputs.get(place.argument.name)
+            target = slice(place.offset, place.offset + place.nbytes)
+            image[target] = POISON_BYTE if values is None else values.view(np.uint8)
+        return image
 
     def restore(self) -> None:
         """Makes every set as it was before any launch: inputs, poisoned outputs, red zones."""

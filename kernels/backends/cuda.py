@@ -93,9 +93,9 @@ class CudaDevice:
         with self.guarded():
             return CudaBuffer(self.cupy.empty(nbytes, self.cupy.uint8), nbytes)
 
-    def write(self, buffer: CudaBuffer, data: NDArray[np.uint8], offset: int = 0) -> None:
+    def write(self, buffer: CudaBuffer, data: Any, offset: int = 0) -> None:
         with self.guarded():
-            buffer.array[offset : offset + data.nbytes].set(data)
+            buffer.array[offset : offset + data.nbytes] = self.cupy.asarray(data)
 
     def read(self, buffer: CudaBuffer) -> NDArray[np.uint8]:
         with self.guarded():

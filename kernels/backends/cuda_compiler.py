@@ -53,6 +53,19 @@ class NvrtcCompiler:
             "--no-source-include",
             "--ptxas-options=-v",
         ]
+        # Newer NVRTCs remember results on disk, and then say nothing of registers, as ptxas does not run.
+        if self._accepts("--no-cache"):
+            self._options.append("--no-cache")
+
+    def _accepts(self, option: str) -> bool:
+        from cuda.bindings import nvrtc
+
+        program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, 2, [f"--gpu-architecture={self.arch}".encode(), option.encode()])
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+        return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed:
         """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""

@@ -20,10 +20,12 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
         "random": "tunesmith.kernels.search.random:RandomSearch",
         "exhaustive": "tunesmith.kernels.search.exhaustive:ExhaustiveSearch",
-        "default": "tunesmith.kernels.search.random:RandomSearch",
+        "local": "tunesmith.kernels.search.local:LocalSearch",
+        "surrogate": "tunesmith.kernels.search.surrogate:SurrogateSearch",
+        "default": "tunesmith.kernels.search.default:default_search",
     }
 )
-"""Name -> "module:class". """
+"""Name -> "module:callable", a class or, for the default, the function that picks one."""
 
 
 def make_strategy(name: str, space: SearchSpace, **arguments: Any) -> Strategy:

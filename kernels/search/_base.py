@@ -90,6 +90,8 @@ class Strategy(ABC):
         self.known: dict[int, Observation] = {}
         self.best: tuple[int, float] | None = None
         """The point with the smallest complete value so far, and that value."""
+        self.because = ""
+        """Why this strategy was picked, when it was picked for the user."""
         self.refused_seeds: list[tuple[Config, Reason]] = []
         self._events: list[tuple[int, Observation | None]] = []
         self._tells = 0
@@ -115,8 +117,12 @@ class Strategy(ABC):
         """`observation` has been recorded for `point`."""
 
     @abstractmethod
+    def _method(self) -> str:
+        """What the strategy does, as a clause that starts with its name."""
+
     def describe(self) -> str:
-        """One sentence for the user: what is used, and why."""
+        """One sentence for the user: what was picked, why, and what it does."""
+        return f"{self.because}; {self._method()}." if self.because else f"{self._method()}."
 
     def ask(self) -> Config | None:
         """The next configuration; None when there is nothing to ask now or ever (see `exhausted`)."""
@@ -137,7 +143,8 @@ class Strategy(ABC):
         point = self.space.index(config)
         if point is None:
             reason = self.space.reject(config)
-            raise SearchError(f"The result of {config} does not belong to this space: {reason.detail if reason else ''}")
+            why = reason.detail if reason is not None else "it has no such point."
+            raise SearchError(f"The result of {config} does not belong to this space: {why}")
         self._events.append((point, observation))
         self._tells += 1
         self._dry = False

@@ -43,6 +43,5 @@ class ExhaustiveSearch(Strategy):
             self._cursor += 1
         return self._cursor if self._cursor < size else None
 
-    def describe(self) -> str:
-        """One sentence for the user."""
-        return f"exhaustive: all {self.space.size} feasible points, in order."
+    def _method(self) -> str:
+        return f"exhaustive: all {self.space.size} feasible points, in order"

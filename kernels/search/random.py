@@ -21,6 +21,5 @@ class RandomSearch(Strategy):
         found = self._fresh(rng)
         return found[0] if found else None
 
-    def describe(self) -> str:
-        """One sentence for the user."""
-        return "random: feasible points in random order, each at most once; learns nothing from the results."
+    def _method(self) -> str:
+        return "random: feasible points in random order, each at most once; learns nothing from the results"

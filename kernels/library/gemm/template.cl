@@ -1,0 +1,137 @@
+// A work-item computes TM rows of TN vectors of VEC columns in registers, a work-group GROUP_Y by GROUP_X of such pieces.
+// With LOCAL its work-items first copy tiles of A and B, BK deep, to local memory; without it they read the matrices
+// themselves, through the caches. OpenCL's vector loads need no alignment beyond an element's.
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#if VEC == 1
+#define FLOATS float
+#define UINTS uint
+#define VLOAD(i, from) ((from)[i])
+#define VSTORE(x, i, to) ((to)[i] = (x))
+#define VLOAD_HALF vload_half
+#define VSTORE_HALF vstore_half_rte
+#define USHORTS ushort
+#else
+#define FLOATS JOIN(float, VEC)
+#define UINTS JOIN(uint, VEC)
+#define USHORTS JOIN(ushort, VEC)
+#define VLOAD JOIN(vload, VEC)
+#define VSTORE JOIN(vstore, VEC)
+#define VLOAD_HALF JOIN(vload_half, VEC)
+#define VSTORE_HALF JOIN(JOIN(vstore_half, VEC), _rte)
+#endif
+
+#if T_IS_FLOAT16
+float load(__global const T* from) { return vload_half(0, from); }
+void store(__global T* to, float x) { vstore_half_rte(x, 0, to); }
+FLOATS loads(__global const T* from) { return VLOAD_HALF(0, from); }
+void stores(__global T* to, FLOATS x) { VSTORE_HALF(x, 0, to); }
+#elif T_IS_BFLOAT16
+// bfloat16 is the upper half of a float; a store rounds to nearest even.
+float load(__global const T* from) { return as_float((uint)*from << 16); }
+void store(__global T* to, float x) {
+    const uint bits = as_uint(x);
+    *to = isnan(x) ? (ushort)0x7fc0 : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+FLOATS loads(__global const T* from) {
+    return JOIN(as_, FLOATS)(JOIN(convert_, UINTS)(VLOAD(0, from)) << 16);
+}
+void stores(__global T* to, FLOATS x) {
+    const UINTS bits = JOIN(as_, UINTS)(x);
+    const UINTS rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    // A NaN is the one value that differs from itself; rounding could make it an infinity.
+    VSTORE(JOIN(convert_, USHORTS)(x != x ? (UINTS)0x7fc0 : rounded), 0, to);
+}
+#else
+float load(__global const T* from) { return *from; }
+void store(__global T* to, float x) { *to = x; }
+FLOATS loads(__global const T* from) { return VLOAD(0, from); }
+void stores(__global T* to, FLOATS x) { VSTORE(x, 0, to); }
+#endif
+
+#if VEC == 1
+#define VLOCAL_LOAD(from) (*(from))
+#define VLOCAL_STORE(x, to) (*(to) = (x))
+#else
+#define VLOCAL_LOAD(from) VLOAD(0, from)
+#define VLOCAL_STORE(x, to) VSTORE(x, 0, to)
+#endif
+#define ROWS (GROUP_Y * TM)
+#define COLS (GROUP_X * TN * VEC)
+
+// VEC elements of a row from `col` on, zero where the matrix has none.
+FLOATS within(__global const T* matrix, int row, int col, int rows, int cols) {
+    __global const T* from = matrix + (size_t)row * cols + col;
+    if (row < rows && col + VEC <= cols) return loads(from);
+    union { FLOATS vector; float element[VEC]; } parts;
+    for (int e = 0; e < VEC; ++e) parts.element[e] = row < rows && col + e < cols ? load(from + e) : 0.0f;
+    return parts.vector;
+}
+
+__kernel __attribute__((reqd_work_group_size(GROUP_X, GROUP_Y, 1)))
+void gemm(__global const T* restrict a, __global const T* restrict b, __global T* restrict c, int m, int n, int k) {
+    const int x = get_local_id(0), y = get_local_id(1);
+    const int row0 = get_group_id(1) * ROWS, col0 = get_group_id(0) * COLS;
+    const int row = row0 + y * TM;
+
+    FLOATS sum[TM][TN];
+    for (int r = 0; r < TM; ++r)
+        for (int s = 0; s < TN; ++s) sum[r][s] = (FLOATS)0.0f;
+
+#if LOCAL
+    __local float tile_a[BK][ROWS];
+    __local float tile_b[BK][COLS];
+    const int me = y * GROUP_X + x;
+    for (int start = 0; start < k; start += BK) {
+        for (int i = me; i < ROWS * BK; i += GROUP_X * GROUP_Y) {
+            const int r = i / BK, d = i % BK;
+            tile_a[d][r] = row0 + r < m && start + d < k ? load(a + (size_t)(row0 + r) * k + start + d) : 0.0f;
+        }
+        for (int i = me; i < BK * COLS / VEC; i += GROUP_X * GROUP_Y) {
+            const int d = i / (COLS / VEC), col = i % (COLS / VEC) * VEC;
+            VLOCAL_STORE(within(b, start + d, col0 + col, k, n), &tile_b[d][col]);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int d = 0; d < BK; ++d) {
+            for (int s = 0; s < TN; ++s) {
+                const FLOATS factor = VLOCAL_LOAD(&tile_b[d][(s * GROUP_X + x) * VEC]);
+                for (int r = 0; r < TM; ++r) sum[r][s] += tile_a[d][y * TM + r] * factor;
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+#else
+    if (row + TM <= m && col0 + COLS <= n) {
+        // The whole piece lies inside, so that nothing needs a test.
+        for (int d = 0; d < k; ++d) {
+            for (int s = 0; s < TN; ++s) {
+                const FLOATS factor = loads(b + (size_t)d * n + col0 + (s * GROUP_X + x) * VEC);
+                for (int r = 0; r < TM; ++r) sum[r][s] += load(a + (size_t)(row + r) * k + d) * factor;
+            }
+        }
+    } else {
+        for (int d = 0; d < k; ++d) {
+            for (int s = 0; s < TN; ++s) {
+                const FLOATS factor = within(b, d, col0 + (s * GROUP_X + x) * VEC, k, n);
+                for (int r = 0; r < TM; ++r)
+                    sum[r][s] += (row + r < m ? load(a + (size_t)(row + r) * k + d) : 0.0f) * factor;
+            }
+        }
+    }
+#endif
+
+    for (int r = 0; r < TM && row + r < m; ++r) {
+        for (int s = 0; s < TN; ++s) {
+            const int col = col0 + (s * GROUP_X + x) * VEC;
+            __global T* to = c + (size_t)(row + r) * n + col;
+            if (col + VEC <= n) {
+                stores(to, sum[r][s]);
+            } else {
+                union { FLOATS vector; float element[VEC]; } parts;
+                parts.vector = sum[r][s];
+                for (int e = 0; col + e < n; ++e) store(to + e, parts.element[e]);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+// LANES threads share a row of one token and head; a block takes a tile of ROWS * UNROLL rows, and a thread has a vector of
+// both parts of UNROLL rows in flight before it computes. Rows no vector divides are taken element by element.
+
+template <int BYTES> struct Raw;
+template <> struct Raw<16> { using type = uint4; };
+template <> struct Raw<8> { using type = uint2; };
+template <> struct Raw<4> { using type = unsigned int; };
+template <> struct Raw<2> { using type = unsigned short; };
+
+// V elements of T, moved in pieces of at most 16 bytes.
+template <int V> struct Pack {
+    static constexpr int BYTES = V * sizeof(T);
+    static constexpr int PIECE = BYTES < 16 ? BYTES : 16;
+    using Piece = typename Raw<PIECE>::type;
+    alignas(PIECE) T value[V];
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ void from_float(float& to, float x) { to = x; }
+#if T_IS_FLOAT16
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ void from_float(__half& to, float x) { to = __float2half_rn(x); }
+#elif T_IS_BFLOAT16
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void from_float(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
+#endif
+
+#if CACHE == 2
+// Read-only and not kept in L1, where nothing is read twice.
+__device__ __forceinline__ uint4 fetch(const uint4* from) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ uint2 fetch(const uint2* from) {
+    uint2 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned int fetch(const unsigned int* from) {
+    unsigned int x;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned short fetch(const unsigned short* from) {
+    unsigned short x;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(from));
+    return x;
+}
+#elif CACHE == 1
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return __ldcs(from); }
+#else
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return *from; }
+#endif
+
+template <int V> __device__ __forceinline__ Pack<V> load(const T* from) {
+    using P = Pack<V>;
+    P pack;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i)
+        reinterpret_cast<typename P::Piece*>(pack.value)[i] = fetch(reinterpret_cast<const typename P::Piece*>(from) + i);
+    return pack;
+}
+
+template <int V> __device__ __forceinline__ void store(T* to, const Pack<V>& pack) {
+    using P = Pack<V>;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i) {
+        const auto piece = reinterpret_cast<const typename P::Piece*>(pack.value)[i];
+#if CACHE == 0
+        reinterpret_cast<typename P::Piece*>(to)[i] = piece;
+#else
+        __stcs(reinterpret_cast<typename P::Piece*>(to) + i, piece);
+#endif
+    }
+}
+
+// What a row needs beside its elements: where it lies, and the shares of the two parts.
+struct Row {
+    long long start;  // -1 where there is no such row
+    float prefix, suffix;
+};
+
+__device__ __forceinline__ Row weigh(float* __restrict__ output_lse, const float* __restrict__ prefix_lse,
+                                     const float* __restrict__ suffix_lse, unsigned row, int n, int h, int d) {
+    const float infinity = __int_as_float(0x7f800000);
+    if (row >= (unsigned)n * h) return {-1, 0.0f, 0.0f};
+#if TOKENS_FIRST
+    const unsigned head = row / n, token = row % n;
+#else
+    const unsigned token = row / h, head = row % h;
+#endif
+    const long long at = (long long)head * n + token;
+    // An infinite log-sum-exp, of either sign, says that the part is empty.
+    float p = prefix_lse[at], s = suffix_lse[at];
+    if (p == infinity) p = -infinity;
+    if (s == infinity) s = -infinity;
+    const float largest = fmaxf(p, s);
+    const bool empty = largest == -infinity;
+#if FAST_EXP
+    const float p_weight = empty ? 0.0f : __expf(p - largest), s_weight = empty ? 0.0f : __expf(s - largest);
+    const float sum = empty ? 1.0f : p_weight + s_weight;
+    const float scale = __fdividef(1.0f, sum);
+    const float lse = __logf(sum) + largest;
+#else
+    const float p_weight = empty ? 0.0f : expf(p - largest), s_weight = empty ? 0.0f : expf(s - largest);
+    const float sum = empty ? 1.0f : p_weight + s_weight;
+    const float scale = 1.0f / sum;
+    const float lse = logf(sum) + largest;
+#endif
+    if (threadIdx.x == 0) output_lse[at] = lse;
+    return {((long long)token * h + head) * d, p_weight * scale, s_weight * scale};
+}
+
+template <int V>
+__device__ __forceinline__ void columns(T* __restrict__ output, const T* __restrict__ prefix, const T* __restrict__ suffix,
+                                        const Row (&rows)[UNROLL], int d) {
+    for (int col = threadIdx.x * V; col < d; col += LANES * V) {
+        Pack<V> p[UNROLL], s[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (rows[u].start >= 0) {
+                p[u] = load<V>(prefix + rows[u].start + col);
+                s[u] = load<V>(suffix + rows[u].start + col);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (rows[u].start >= 0) {
+                Pack<V> out;
+#pragma unroll
+                for (int i = 0; i < V; ++i)
+                    from_float(out.value[i],
+                               to_float(p[u].value[i]) * rows[u].prefix + to_float(s[u].value[i]) * rows[u].suffix);
+                store<V>(output + rows[u].start + col, out);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(LANES * ROWS)
+merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const T* __restrict__ prefix_output,
+                  const float* __restrict__ prefix_lse, const T* __restrict__ suffix_output,
+                  const float* __restrict__ suffix_lse, int n, int h, int d) {
+    constexpr unsigned TILE = ROWS * UNROLL;
+    const unsigned tiles = ((unsigned)n * h + TILE - 1) / TILE;
+    // The same answer in every thread: vectors need rows that start and end on one.
+    const unsigned long long addresses = reinterpret_cast<unsigned long long>(output) |
+                                         reinterpret_cast<unsigned long long>(prefix_output) |
+                                         reinterpret_cast<unsigned long long>(suffix_output);
+    const bool vectors = d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0;
+
+    unsigned tile = blockIdx.x;
+    do {
+        Row rows[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            rows[u] = weigh(output_lse, prefix_lse, suffix_lse, tile * TILE + u * ROWS + threadIdx.y, n, h, d);
+        if (vectors)
+            columns<VEC>(output, prefix_output, suffix_output, rows, d);
+        else
+            columns<1>(output, prefix_output, suffix_output, rows, d);
+        tile += gridDim.x;
+    } while (GRID_CAP > 0 && tile < tiles);  // without a cap the grid has a block for every tile
+}

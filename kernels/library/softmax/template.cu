@@ -1,0 +1,251 @@
+// A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
+// they are read once; what a longer row has beyond that is read again.
+
+template <int BYTES> struct Raw;
+template <> struct Raw<16> { using type = uint4; };
+template <> struct Raw<8> { using type = uint2; };
+template <> struct Raw<4> { using type = unsigned int; };
+template <> struct Raw<2> { using type = unsigned short; };
+
+// V elements of T, moved in pieces of at most 16 bytes.
+template <int V> struct Pack {
+    static constexpr int BYTES = V * sizeof(T);
+    static constexpr int PIECE = BYTES < 16 ? BYTES : 16;
+    using Piece = typename Raw<PIECE>::type;
+    alignas(PIECE) T value[V];
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ void from_float(float& to, float x) { to = x; }
+#if T_IS_FLOAT16
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ void from_float(__half& to, float x) { to = __float2half_rn(x); }
+#elif T_IS_BFLOAT16
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void from_float(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
+#endif
+
+#if CACHE == 2
+// Read-only and not kept in L1, where little is read twice.
+__device__ __forceinline__ uint4 fetch(const uint4* from) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ uint2 fetch(const uint2* from) {
+    uint2 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned int fetch(const unsigned int* from) {
+    unsigned int x;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned short fetch(const unsigned short* from) {
+    unsigned short x;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(from));
+    return x;
+}
+#elif CACHE == 1
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return __ldcs(from); }
+#else
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return *from; }
+#endif
+
+template <int V> __device__ __forceinline__ Pack<V> load(const T* from) {
+    using P = Pack<V>;
+    P pack;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i)
+        reinterpret_cast<typename P::Piece*>(pack.value)[i] = fetch(reinterpret_cast<const typename P::Piece*>(from) + i);
+    return pack;
+}
+
+template <int V> __device__ __forceinline__ void store(T* to, const Pack<V>& pack) {
+    using P = Pack<V>;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i) {
+        const auto piece = reinterpret_cast<const typename P::Piece*>(pack.value)[i];
+#if CACHE == 0
+        reinterpret_cast<typename P::Piece*>(to)[i] = piece;
+#else
+        __stcs(reinterpret_cast<typename P::Piece*>(to) + i, piece);
+#endif
+    }
+}
+
+constexpr int WARPS = BLOCK_X / 32;
+constexpr bool WALKS = GRID_CAP > 0;  // a block goes on to further rows
+// Below every maximum, but finite: the difference of two infinities would be no number.
+constexpr float LOWEST = -3.4028235e38f;
+
+__device__ __forceinline__ float exponential(float x) {
+#if FAST_EXP
+    return __expf(x);
+#else
+    return expf(x);
+#endif
+}
+
+// A maximum, and the sum of exponentials relative to it.
+struct Part { float largest, sum; };
+
+// What the warps of a row leave for each other.
+struct Partials {
+#if BLOCK_X == 32
+#elif ONLINE
+    Part parts[WALKS ? 2 : 1][BLOCK_Y][WARPS];
+#else
+    float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS];
+#endif
+};
+
+__device__ __forceinline__ Part both(Part a, Part b) {
+    const float largest = fmaxf(a.largest, b.largest);
+    return {largest, a.sum * exponential(a.largest - largest) + b.sum * exponential(b.largest - largest)};
+}
+
+struct Join {
+    __device__ __forceinline__ Part operator()(Part x, int step) const {
+        return both(x, {__shfl_xor_sync(0xffffffffu, x.largest, step), __shfl_xor_sync(0xffffffffu, x.sum, step)});
+    }
+};
+struct Largest {
+    __device__ __forceinline__ float operator()(float x, int step) const {
+        return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    }
+};
+struct Sum {
+    __device__ __forceinline__ float operator()(float x, int step) const {
+        return x + __shfl_xor_sync(0xffffffffu, x, step);
+    }
+};
+
+// Folds x over the BLOCK_X threads of a row, for all of them, by way of `partial`: one value for each warp. Whoever calls
+// it again takes other memory than the last time; then one barrier a call is enough, as whoever writes a memory again has
+// passed the barrier behind its last reading.
+template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X (&partial)[BLOCK_Y][WARPS]) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x = f(x, step);
+    if (BLOCK_X > 32) {
+        X* mine = partial[threadIdx.y];
+        if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = mine[threadIdx.x % WARPS];
+#pragma unroll
+        for (int step = WARPS / 2; step > 0; step /= 2) x = f(x, step);
+    }
+    return x;
+}
+
+template <int V> __device__ __forceinline__ float largest_of(float largest, const Pack<V>& pack) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
+    return largest;
+}
+
+template <int V> __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    const int first = threadIdx.x * V;
+    constexpr int STEP = BLOCK_X * V;
+    int round = 0;
+    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    do {
+        // Threads beyond the last row have no columns, but take part in the barriers.
+        const int end = row < n ? d : 0;
+        const T* from = input + row * d;
+        T* to = out + row * d;
+
+        Pack<V> x[ITEMS];
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (first + i * STEP < end) x[i] = load<V>(from + first + i * STEP);
+        float largest = LOWEST;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (first + i * STEP < end) largest = largest_of<V>(largest, x[i]);
+#if !ONLINE
+        for (int col = first + ITEMS * STEP; col < end; col += STEP)
+            largest = largest_of<V>(largest, load<V>(from + col));
+        largest = fold(Largest{}, largest, maxima);
+#endif
+
+        // Of the row's own maximum, or online of this thread's alone.
+        float sum = 0.0f;
+#if HOLD_EXP
+        float e[ITEMS][V];
+        const float base = largest;
+#endif
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            if (first + i * STEP < end) {
+#pragma unroll
+                for (int k = 0; k < V; ++k) {
+                    const float y = exponential(to_float(x[i].value[k]) - largest);
+                    sum += y;
+#if HOLD_EXP
+                    e[i][k] = y;
+#endif
+                }
+            }
+        }
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
+            const Pack<V> more = load<V>(from + col);
+#if ONLINE
+            const float larger = largest_of<V>(largest, more);
+            sum *= exponential(largest - larger);
+            largest = larger;
+#endif
+#pragma unroll
+            for (int k = 0; k < V; ++k) sum += exponential(to_float(more.value[k]) - largest);
+        }
+#if ONLINE
+        const Part all = fold(Join{}, Part{largest, sum}, parts[WALKS ? round & 1 : 0]);
+        largest = all.largest;
+        sum = all.sum;
+#else
+        sum = fold(Sum{}, sum, sums);
+#endif
+
+        const float scale = 1.0f / sum;
+#if HOLD_EXP
+        const float held_scale = ONLINE ? exponential(base - largest) * scale : scale;
+#endif
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            if (first + i * STEP < end) {
+                Pack<V> result;
+#pragma unroll
+                for (int k = 0; k < V; ++k) {
+#if HOLD_EXP
+                    from_float(result.value[k], e[i][k] * held_scale);
+#else
+                    from_float(result.value[k], exponential(to_float(x[i].value[k]) - largest) * scale);
+#endif
+                }
+                store<V>(to + first + i * STEP, result);
+            }
+        }
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
+            const Pack<V> more = load<V>(from + col);
+            Pack<V> result;
+#pragma unroll
+            for (int k = 0; k < V; ++k)
+                from_float(result.value[k], exponential(to_float(more.value[k]) - largest) * scale);
+            store<V>(to + col, result);
+        }
+        ++round;
+        row += (long long)gridDim.x * BLOCK_Y;
+    } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
+softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    // The same answer in every thread: vectors need rows that start and end on one.
+    const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) | reinterpret_cast<unsigned long long>(out);
+    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+        rows<VEC>(input, out, n, d);
+    else
+        rows<1>(input, out, n, d);
+}

@@ -1,0 +1,241 @@
+"""A Gaussian process over the values of tuning parameters: its kernel, its hyperparameters, its posterior.
+
+Owns the model only: it knows positions of values and numbers, no space and no strategy.
+
+The kernel is a product over the parameters of (1 + a k) / (1 + a), with k a squared exponential on the parameter's
+own features: the ANOVA kernel (Durrande et al., "ANOVA kernels and RKHS of zero mean functions", 2013; compare
+Duvenaud et al., "Additive Gaussian processes", 2011). A small `a` makes a parameter act on its own, added to the
+rest, which takes few points to learn; a large one lets it interact. Since a parameter has few values, each factor is a
+small table, and the kernel between two points is a product of table entries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
+
+from tunesmith.kernels.domain import Codes, Domain
+
+Floats = NDArray[np.float64]
+
+LENGTH = (math.log(0.7), 1.0)
+"""Mean and deviation of the logarithm of a length scale, before seeing data; the features run from 0 to 1."""
+INTERACTION = (0.0, 1.0)
+NOISE = (math.log(1e-3), 1.5)
+SCALE = (0.0, 1.0)
+JITTER = 1e-8
+
+
+def features(domain: Domain) -> list[tuple[int, Floats]]:
+    """For each parameter with a choice its column and a row of features for each value, shape (values, features).
+
+    A number is placed by its rank, the spacing its author chose; where the values are not all powers of two, how often
+    two divides a value is a second feature (alignment, vector width, warps). Anything else is one of its kind.
+    """
+    found = []
+    for column, parameter in enumerate(domain.parameters):
+        count = len(parameter.values)
+        if count == 1:
+            continue
+        if not parameter.ordered:
+            found.append((column, np.eye(count) / math.sqrt(2.0) if count > 2 else np.arange(2.0)[:, None]))
+            continue
+        parts = [domain.rank(column) / (count - 1)]
+        if count > 4 and all(isinstance(value, int) for value in parameter.values):
+            twos = np.array([_twos(int(value)) for value in parameter.values], dtype=np.float64)
+            powers = all(value > 0 and value & (value - 1) == 0 for value in map(int, parameter.values))
+            if not powers and np.ptp(twos) > 0:
+                parts.append((twos - twos.min()) / np.ptp(twos))
+        found.append((column, np.stack(parts, axis=1)))
+    return found
+
+
+def _twos(value: int) -> int:
+    return 0 if value == 0 else (value & -value).bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """Logarithms: a length per feature, an interaction `a` per parameter, the variance, the noise's variance."""
+
+    lengths: tuple[Floats, ...]
+    interactions: Floats
+    scale: float
+    noise: float
+
+
+class Kernel:
+    """The kernel over the parameters of one domain. Without parameters that vary it is constant."""
+
+    def __init__(self, domain: Domain) -> None:
+        described = features(domain)
+        self.columns = [column for column, _ in described]
+        # Squared differences of every pair of values, shape (values, values, features).
+        self._apart = [np.square(table[:, None, :] - table[None, :, :]) for _, table in described]
+        self._widths = [table.shape[1] for _, table in described]
+
+    def prior(self) -> Hyperparameters:
+        """The hyperparameters before seeing data."""
+        lengths = tuple(np.full(width, LENGTH[0]) for width in self._widths)
+        return Hyperparameters(lengths, np.full(len(self._widths), INTERACTION[0]), SCALE[0], NOISE[0])
+
+    def tables(self, chosen: Hyperparameters) -> list[Floats]:
+        """The factor of each parameter for every pair of its values."""
+        result = []
+        for apart, lengths, interaction in zip(self._apart, chosen.lengths, chosen.interactions, strict=True):
+            weight = math.exp(float(interaction))
+            result.append((1.0 + weight * np.exp(-0.5 * (apart @ np.exp(-2.0 * lengths)))) / (1.0 + weight))
+        return result
+
+    def between(self, tables: Sequence[Floats], first: Codes, second: Codes) -> Floats:
+        """The correlation of each of `first` with each of `second`, shape (len(first), len(second))."""
+        result = np.ones((len(first), len(second)))
+        for column, table in zip(self.columns, tables, strict=True):
+            result *= table[first[:, column]][:, second[:, column]]
+        return result
+
+    def fit(
+        self, codes: Codes, values: Floats, noise: Floats, start: Hyperparameters, iterations: int
+    ) -> Hyperparameters:
+        """The most probable hyperparameters given standardised `values` at `codes`, from `start` by L-BFGS.
+
+        noise: variance known of each value, in units of `values`, added to the noise that is fitted.
+        """
+        count, groups = len(values), len(self._widths)
+        pairs = [
+            (codes[:, column].astype(np.int64)[:, None] * len(apart) + codes[:, column][None, :]).ravel()
+            for column, apart in zip(self.columns, self._apart, strict=True)
+        ]
+        edges = np.cumsum([0, *self._widths])
+        total = int(edges[-1])
+        centre = np.r_[np.full(total, LENGTH[0]), np.full(groups, INTERACTION[0]), SCALE[0], NOISE[0]]
+        spread = np.r_[np.full(total, LENGTH[1]), np.full(groups, INTERACTION[1]), SCALE[1], NOISE[1]]
+        diagonal = np.diag_indices(count)
+
+        def loss(theta: Floats) -> tuple[float, Floats]:
+            scale, fitted = math.exp(theta[-2]), math.exp(theta[-1])
+            covariance = np.full(count * count, scale)
+            parts = []
+            for group in range(groups):
+                weight = math.exp(theta[total + group])
+                inverse = np.exp(-2.0 * theta[edges[group] : edges[group + 1]])
+                near = np.exp(-0.5 * (self._apart[group] @ inverse))
+                factor = (1.0 + weight * near) / (1.0 + weight)
+                covariance *= factor.ravel()[pairs[group]]
+                parts.append((weight, inverse, near))
+            matrix = covariance.reshape(count, count).copy()
+            matrix[diagonal] += fitted + noise + JITTER
+            try:
+                lower = cholesky(matrix, lower=True, check_finite=False)
+            except LinAlgError:
+                return 1e10, np.zeros_like(theta)
+            solved = cho_solve((lower, True), values, check_finite=False)
+            inner = np.outer(solved, solved) - cho_solve((lower, True), np.eye(count), check_finite=False)
+            pull = inner.ravel() * covariance
+            deviation = (theta - centre) / spread
+            value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(np.diag(lower)).sum())
+            slope = deviation / spread
+            whole = float(pull.sum())
+            for group, (weight, inverse, near) in enumerate(parts):
+                # All pairs with the same two values share a derivative: sum the pull by table entry first.
+                table = np.bincount(pairs[group], weights=pull, minlength=near.size).reshape(near.shape)
+                summed = np.asarray(table * (weight * near / (1.0 + weight * near)), dtype=np.float64)
+                lengths = slice(edges[group], edges[group + 1])
+                slope[lengths] -= 0.5 * np.einsum("ij,ijk->k", summed, self._apart[group]) * inverse
+                slope[total + group] -= 0.5 * (float(summed.sum()) - whole * weight / (1.0 + weight))
+            slope[-2] -= 0.5 * whole
+            slope[-1] -= 0.5 * float(np.trace(inner)) * fitted
+            return value, slope
+
+        first = np.r_[np.concatenate([*start.lengths, np.empty(0)]), start.interactions, start.scale, start.noise]
+        bounds = [(-4.0, 4.0)] * total + [(-6.0, 6.0)] * groups + [(-3.0, 5.0), (-14.0, 0.0)]
+        found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations}).x
+        split = tuple(found[edges[group] : edges[group + 1]] for group in range(groups))
+        return Hyperparameters(split, found[total : total + groups], float(found[-2]), float(found[-1]))
+
+
+class Posterior:
+    """What is expected at candidate points, kept up to date as points are added one at a time.
+
+    A point may be added before its value is known (it is in flight) or without one ever (it failed): it then lowers
+    the uncertainty around it and leaves the expectation alone, which is what believing the model's own prediction
+    there does (the "kriging believer" of Ginsbourger et al., 2010). Adding a point to n others costs O(n candidates).
+    """
+
+    def __init__(self, kernel: Kernel, chosen: Hyperparameters, codes: Codes, noise: Floats, candidates: Codes) -> None:
+        self.kernel, self.chosen = kernel, chosen
+        self._tables = kernel.tables(chosen)
+        self._scale, self._noise = math.exp(chosen.scale), math.exp(chosen.noise)
+        self.codes = codes
+        covariance = self._covariance(codes, codes)
+        covariance[np.diag_indices(len(codes))] += self._noise + noise + JITTER
+        self._lower = cholesky(covariance, lower=True, check_finite=False)
+        self.candidates = candidates
+        self._buffer = self._whitened(candidates)
+        self._explained = np.square(self._rows).sum(axis=0)
+
+    @property
+    def _rows(self) -> Floats:
+        return self._buffer[: len(self.codes)]
+
+    def _covariance(self, first: Codes, second: Codes) -> Floats:
+        return self._scale * self.kernel.between(self._tables, first, second)
+
+    def _whitened(self, candidates: Codes) -> Floats:
+        return np.asarray(
+            solve_triangular(self._lower, self._covariance(self.codes, candidates), lower=True, check_finite=False)
+        )
+
+    def add(self, code: Codes) -> None:
+        """Adds one point, shape (1, parameters)."""
+        count = len(self.codes)
+        column = solve_triangular(self._lower, self._covariance(self.codes, code)[:, 0], lower=True, check_finite=False)
+        pivot = math.sqrt(max(self._scale + self._noise + JITTER - float(column @ column), JITTER))
+        grown = np.zeros((count + 1, count + 1))
+        grown[:count, :count] = self._lower
+        grown[count, :count] = column
+        grown[count, count] = pivot
+        row = (self._covariance(code, self.candidates)[0] - column @ self._rows) / pivot
+        if count == len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty((16 + count // 4, len(self.candidates)))])
+        self._buffer[count] = row
+        self._lower, self.codes = grown, np.concatenate([self.codes, code])
+        self._explained += row * row
+
+    def extend(self, candidates: Codes) -> None:
+        """Adds candidates."""
+        fresh = self._whitened(candidates)
+        self._buffer = np.concatenate([self._rows, fresh], axis=1)
+        self._explained = np.concatenate([self._explained, np.square(fresh).sum(axis=0)])
+        self.candidates = np.concatenate([self.candidates, candidates])
+
+    def weights(self, values: Floats) -> Floats:
+        """What `expect` needs of standardised `values`, one a point in the order added, NaN where there is none."""
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) == len(values):
+            return np.asarray(solve_triangular(self._lower, values, lower=True, check_finite=False))
+        covariance = (self._lower @ self._lower.T)[np.ix_(known, known)]
+        factor = cholesky(covariance, lower=True, check_finite=False)
+        solved = np.zeros(len(values))
+        solved[known] = cho_solve((factor, True), values[known], check_finite=False)
+        return np.asarray(self._lower.T @ solved)
+
+    def expect(self, weights: Floats, others: Codes | None = None) -> tuple[Floats, Floats]:
+        """Mean and standard deviation at the candidates, or at `others`."""
+        if others is None:
+            mean, explained = weights @ self._rows, self._explained
+        else:
+            rows = self._whitened(others)
+            mean, explained = weights @ rows, np.square(rows).sum(axis=0)
+        return mean, np.sqrt(np.maximum(self._scale - explained, 1e-10))
+
+    def alike(self, codes: Codes, others: Codes | None = None) -> Floats:
+        """The summed correlation of each candidate (or of `others`) with `codes`."""
+        similar = self.kernel.between(self._tables, codes, self.candidates if others is None else others)
+        return np.asarray(similar.sum(axis=0))

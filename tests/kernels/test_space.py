@@ -1,0 +1,208 @@
+"""The feasible space: what is listed, what is refused and why, who is whose neighbour, and the lazy twin."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunesmith.kernels import enumeration, lazy_space
+from tunesmith.kernels.expression import ExpressionError, parse
+from tunesmith.kernels.lazy_space import LazySpace
+from tunesmith.kernels.parameter import Config, Parameter
+from tunesmith.kernels.rule import SpaceTooLarge
+from tunesmith.kernels.space import Reason, Rule, Space, SpaceError, build_space
+
+TEXTS = (
+    "A * B <= limit",
+    "A + B + C <= 9",
+    "C % A == 0 or B > 2",
+    "A >= 2",
+    "D != 'wide' or B <= 2",
+    "not E or A < 4",
+    "B in (1, 4) or E",
+    "A * B * C < 3 * limit",
+    "limit > 3",
+    "max(A, C) <= B + 2",
+)
+VALUES = {"A": (1, 2, 4, 8), "B": (4, 1, 2), "C": (1, 2, 3), "D": ("wide", "narrow"), "E": (True, False)}
+
+
+def parameters(names: str = "ABCDE") -> list[Parameter]:
+    return [Parameter(name=name, values=VALUES[name]) for name in names]
+
+
+def rules(*texts: str, limit: int = 8) -> list[Rule]:
+    return [Rule.from_expression(parse(text), {"limit": limit}) for text in texts]
+
+
+def product(listed: list[Parameter]) -> list[Config]:
+    names = [parameter.name for parameter in listed]
+    return [dict(zip(names, v, strict=True)) for v in itertools.product(*(p.values for p in listed))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(TEXTS), unique=True, max_size=5), st.integers(1, 12), st.sampled_from([1 << 22, 4]))
+def test_listed_points_are_the_filtered_product(texts: list[str], limit: int, table: int) -> None:
+    listed, conditions = parameters(), rules(*texts, limit=limit)
+    kept = enumeration.MAX_TABLE
+    enumeration.MAX_TABLE = table
+    try:
+        space = Space.build(listed, conditions)
+        wanted = [point for point in product(listed) if all(rule.holds(point) for rule in conditions)]
+        assert [space.config(i) for i in range(len(space))] == wanted
+        assert all(space.index(point) == i for i, point in enumerate(wanted))
+        refused = [reason for point in product(listed) if (reason := space.reject(point)) is not None]
+        counts = Counter(reason.rule for reason in refused)
+        assert dict(counts) == {label: count for label, count in space.rejected.items() if count}
+        assert sum(space.rejected.values()) + len(space) == space.cartesian
+    finally:
+        enumeration.MAX_TABLE = kept
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(TEXTS), unique=True, max_size=4), st.integers(0, 99), st.sampled_from([1, 1000]))
+def test_a_lazy_space_agrees_with_the_listed_one(texts: list[str], seed: int, limit: int) -> None:
+    listed, conditions = parameters(), rules(*texts)
+    space = Space.build(listed, conditions)
+    kept = lazy_space.GROUP_LIMIT
+    lazy_space.GROUP_LIMIT = limit
+    try:
+        lazy = LazySpace.build(listed, conditions)
+    finally:
+        lazy_space.GROUP_LIMIT = kept
+    assert lazy.size in (None, len(space))
+    drawn = lazy.sample(np.random.default_rng(seed), 20)
+    assert len(set(drawn)) == len(drawn)
+    for point in drawn:
+        config = lazy.config(point)
+        here = space.index(config)
+        assert here is not None and lazy.index(config) == point
+        for adjacent in (True, False):
+            near = [lazy.config(other) for other in lazy.neighbours(point, adjacent=adjacent)]
+            assert near == [space.config(other) for other in space.neighbours(here, adjacent=adjacent)]
+    if lazy.rejected_exact:
+        assert dict(lazy.rejected) == dict(space.rejected)
+
+
+def test_descents_through_a_group_too_large_to_list_are_nearly_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_space, "GROUP_LIMIT", 10)
+    listed = [Parameter(name=name, values=tuple(range(1, 13))) for name in "XYZ"]
+    conditions = rules("X * Y * Z <= 60", "X <= Y")
+    lazy, space = LazySpace.build(listed, conditions), Space.build(listed, conditions)
+    assert lazy.size is None
+    drawn = lazy._draw(np.random.default_rng(1), 4000)
+    assert np.allclose(drawn.mean(axis=0), space.codes.mean(axis=0), atol=0.35)
+
+
+def test_reasons_name_the_rule_and_the_numbers() -> None:
+    rule = Rule.from_expression(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
+    space = Space.build(parameters(), [rule])
+    point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
+    assert space.reject(point) == Reason(
+        "constraint", "A * B <= limit", "`A * B <= limit` does not hold for A=8, B=2, limit=8 (the tile must fit)."
+    )
+    assert space.reject({**point, "B": 1}) is None
+    for wrong, kind in (({**point, "A": 3}, "unknown_value"), ({**point, "Q": 3}, "unknown_parameter")):
+        reason = space.reject(wrong)
+        assert reason is not None and reason.kind == kind and space.index(wrong) is None
+    reason = space.reject({"A": 1})
+    assert reason is not None and reason.kind == "missing_parameter"
+    # A flag is not a number, but text formats lose the difference between 1 and 1.0.
+    assert space.index({**point, "E": 1}) is None
+    assert space.index({**point, "B": 1.0}) == space.index({**point, "B": 1})
+
+
+def test_neighbours_know_the_order_of_numbers() -> None:
+    listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
+    space = Space.build(listed, rules("A != 4"))
+    here = space.index({"A": 2, "D": "x"})
+    assert here is not None
+    near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
+    assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
+    assert [tuple(space.config(point).values()) for point in space.neighbours(space.index({"A": 8, "D": "x"}) or 0)][
+        :1
+    ] == [(2, "x")]
+
+
+def test_an_empty_space_says_which_rules_leave_no_point() -> None:
+    space = Space.build(parameters(), rules("A >= 2", "A * B <= 1", "C <= 3"))
+    assert space.empty and len(space) == 0 and sum(space.rejected.values()) == space.cartesian
+    assert [rule.label for rule in space.binding_rules()] == ["A >= 2", "A * B <= 1"]
+    assert Space.build(parameters(), rules("A >= 2")).binding_rules() == ()
+    assert Space.build(parameters(), rules("A > 8", "B > 4")).binding_rules() == ()
+    constant = Space.build(parameters(), rules("limit > 99"))
+    assert constant.empty and constant.rejected == {"limit > 99": constant.cartesian}
+
+
+def test_arrays_and_scalars_mean_the_same() -> None:
+    listed = [Parameter(name="A", values=(0, 1, 2)), Parameter(name="B", values=(0, 1, 2, 3))]
+    guarded = rules("A == 0 or B % A == 0", "E + 1 == 2 or A < 2" if False else "A < 3")
+    assert len(Space.build(listed, guarded)) == 4 + 4 + 2
+    # Flags add up like integers, in arrays too.
+    flags = [Parameter(name=name, values=(False, True)) for name in "EF"]
+    assert len(Space.build(flags, rules("E + F == 2"))) == 1
+    with pytest.raises(ExpressionError, match="zero"):
+        Space.build(listed, rules("B % A == 0"))
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(SpaceError, match="reads Q, which is not a parameter"):
+        Space.build(parameters(), rules("Q > 1"))
+    with pytest.raises(SpaceError, match="declared twice"):
+        Space.build([*parameters("A"), *parameters("A")], [])
+
+
+def wide(values: int, names: str) -> list[Parameter]:
+    return [Parameter(name=name, values=tuple(range(1, values + 1))) for name in names]
+
+
+def test_build_space_goes_lazy_where_listing_is_too_much() -> None:
+    listed = wide(20, "ABCDEFGH")
+    conditions = rules("A * B <= 40", "C + D < 20", "E <= F", "G * H % 4 == 0")
+    with pytest.raises(SpaceTooLarge, match="more than 1000"):
+        Space.build(listed, conditions, limit=1000)
+    space = build_space(listed, conditions, limit=1000)
+    assert not space.listed and space.cartesian == 20**8
+    assert space.size is not None and len(space) == space.size
+    assert sum(space.rejected.values()) + space.size == space.cartesian
+    # Beyond what 64 bits can number, and with groups that cannot be listed.
+    huge = build_space(wide(200, [f"P{i}" for i in range(12)]), rules("P0 * P1 * P2 * P3 <= 100000", "P4 < P5"))  # type: ignore[arg-type]
+    points = huge.sample(np.random.default_rng(0), 50)
+    assert huge.cartesian == 200**12 and huge.size is None and len(points) == 50
+    assert all(huge.reject(huge.config(point)) is None for point in points)
+    with pytest.raises(SpaceError, match="not counted"):
+        len(huge)
+
+
+def test_listed_spaces_of_huge_products_find_their_points() -> None:
+    listed = wide(250, [f"P{i}" for i in range(9)])  # type: ignore[arg-type]
+    space = Space.build(listed, rules(*(f"P{i} == P{i + 1}" for i in range(8))))
+    assert len(space) == 250 and space.cartesian > 1 << 64
+    assert [space.index(space.config(i)) for i in range(250)] == list(range(250))
+    assert space.index({f"P{i}": 1 + (i == 3) for i in range(9)}) is None
+
+
+def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
+    listed = [Parameter(name=n, values=tuple(1 << i for i in range(10))) for n in ("BX", "BY")]
+    listed += wide(10, "TUVW") + [Parameter(name="X", values=(1, 2, 4, 8)), *wide(25, "Y")]
+    started = time.perf_counter()
+    space = Space.build(listed, rules("BX * BY <= 1024", "BX * BY >= 32", "T * U * V <= 100", "V % X == 0", "W * Y <= 80"))
+    assert time.perf_counter() - started < 5
+    assert space.cartesian == 10**8 and len(space) > 10**6
+    assert math.isclose(sum(space.rejected.values()) + len(space), 10**8)
+
+
+def test_points_of_a_table_are_a_space() -> None:
+    listed = parameters("AB")
+    space = Space.from_codes(listed, np.array([[1, 1], [0, 2]]), "The table")
+    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    reason = space.reject({"A": 8, "B": 2})
+    assert reason is not None and reason.rule == "The table" and space.reject({"A": 1, "B": 2}) is None
+    assert space.rejected == {"The table": 10}
