@@ -5,6 +5,7 @@ Never stops Ray processes that it did not start.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -46,15 +47,20 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     try:
         if not already:
             if address:
-                ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             else:
-                ray.init(address="local", num_gpus=gpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+                ray.init(
+                    address="local",
+                    num_gpus=gpus,
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
     try:
-        resources = ray.cluster_resources()
-        yield Offer(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), attached=bool(address) or already)
+        yield Offer(int(_total("CPU")), int(_total("GPU")), attached=bool(address) or already)
     finally:
         if not already:
             ray.shutdown()
@@ -66,8 +72,15 @@ def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECOND
     An actor that asks for more than there is would wait for ever without a word.
     """
     deadline = time.monotonic() + deadline_seconds
-    while (have := ray.cluster_resources().get(resource, 0.0)) < amount:
+    while (have := _total(resource)) < amount:
         if time.monotonic() > deadline:
-            raise ClusterError(f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it "
-                               f"with more (`ray start --num-{resource.lower()}s`).")  # fmt: skip
+            raise ClusterError(
+                f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it with more "
+                f"(`ray start --num-{resource.lower()}s`)."
+            )
         time.sleep(0.5)
+
+
+def _total(resource: str) -> float:
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get(resource, 0.0)

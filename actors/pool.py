@@ -156,7 +156,7 @@ class Pool:
         return 2 * len(self._lanes) + len(self._compilers)
 
     def submit(self, request: Request) -> None:
-        sources = {}
+        sources: dict[TypesKey, Specialised] = {}
         for name in request.workloads:
             workload = self.task.workload(name)
             sources.setdefault(types_key(workload), specialise(request.template, request.config, workload.types))

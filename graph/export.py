@@ -84,7 +84,11 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
     task, shape = context.task, geometry(template, config, workload)
     arguments: list[dict[str, Any]] = []
     for argument in task.arguments:
-        entry: dict[str, Any] = {"name": argument.name, "role": argument.role, "dtype": task.dtype_of(argument, workload)}
+        entry: dict[str, Any] = {
+            "name": argument.name,
+            "role": argument.role,
+            "dtype": task.dtype_of(argument, workload),
+        }
         if argument.role == "scalar":
             entry["value"] = task.scalar_of(argument, workload)
         else:

@@ -35,8 +35,10 @@ def baseline_seconds(context: Context) -> dict[str, float]:
         evaluation = evaluation_from_json(event.data)
     for name, outcome in evaluation.outcomes.items():
         if not isinstance(outcome, Measured):
-            raise BaselineError(f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: "
-                                f"it {_as_clause(outcome)}. Mend its source, its launch or the reference.")  # fmt: skip
+            raise BaselineError(
+                f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: it "
+                f"{_as_clause(outcome)}. Mend its source, its launch or the reference."
+            )
     return seconds_of(evaluation)
 
 

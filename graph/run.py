@@ -37,7 +37,9 @@ class RunResult:
         return self.summary["general"] is not None or any(row["best"] for row in self.summary["tuned"])
 
 
-def tune(task: str | Path, *, run_dir: str | Path | None = None, listener: Listener = silent, **settings: Any) -> RunResult:
+def tune(
+    task: str | Path, *, run_dir: str | Path | None = None, listener: Listener = silent, **settings: Any
+) -> RunResult:
     """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
 
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
@@ -51,8 +53,9 @@ def tune(task: str | Path, *, run_dir: str | Path | None = None, listener: Liste
     device = choose_device(loaded, chosen.backend, probe())
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
-        raise SettingsError(f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose "
-                            "another folder.")  # fmt: skip
+        raise SettingsError(
+            f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another folder."
+        )
     with Journal(folder, create=True) as journal:
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
@@ -84,7 +87,9 @@ def choose_device(task: Task, backend: str, inventory: Inventory) -> Device:
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
         notes = " ".join(inventory.notes)
-        raise NoDevice(f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}")
+        raise NoDevice(
+            f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}"
+        )
     return min(candidates, key=lambda d: (d.backend != "cuda", d.limits.kind != "gpu", d.index))
 
 
@@ -98,8 +103,10 @@ def _carry_on(
 
     limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
     if not task.workloads_for(device.limits.kind, held_out=False):
-        raise TaskError(f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` "
-                        f"lists '{device.limits.kind}'.")  # fmt: skip
+        raise TaskError(
+            f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` lists "
+            f"'{device.limits.kind}'."
+        )
     with _pools(task, device, settings) as make_pool:
         context = Context(task, device, tuple(limits), settings, journal, make_pool, listener)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
@@ -148,8 +155,6 @@ def _pools(task: Task, device: Device, settings: Settings) -> Iterator[Any]:
             )
 
         yield make
-
-
 
 
 __all__ = ["RunResult", "TunesmithError", "choose_device", "resume", "tune"]

@@ -13,7 +13,16 @@ from tunesmith.graph.export import export_best
 from tunesmith.graph.measurements import evaluations, failures_by_kind
 from tunesmith.graph.report import render_report
 
-PACKAGES = ("ray", "langgraph", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-cuda-nvrtc", "pyopencl")
+PACKAGES = (
+    "ray",
+    "langgraph",
+    "numpy",
+    "cupy-cuda13x",
+    "cupy-cuda12x",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+    "pyopencl",
+)
 
 
 def summarise(context: Context, done: str) -> dict[str, Any]:
@@ -22,8 +31,8 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
     verdict = journal.last("verdict")
     found = evaluations(context)
     searches = [{"stage": event.stage} | event.data for event in journal.events("searched")]
-    empty = {"general": None, "ratio": None, "tuned": [], "held_out": [], "disqualified": [], "dispatch": [],
-             "sentence": "no valid configuration was found."}  # fmt: skip
+    empty: dict[str, Any] = {"general": None, "ratio": None, "sentence": "no valid configuration was found."}
+    empty |= {"tuned": [], "held_out": [], "disqualified": [], "dispatch": []}
     return {
         "task": context.task.name,
         "summary": context.task.summary,

@@ -100,4 +100,6 @@ def _sentence(ratio: float | None, rows: Sequence[Mapping[str, Any]], disqualifi
     if ratio is None:
         return f"no configuration is right on every workload{out}."
     shown = sum(row["general"] is not None and row["general"]["verdict"] == "faster" for row in rows)
-    return f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
+    return (
+        f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
+    )

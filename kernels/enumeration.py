@@ -24,7 +24,7 @@ from tunesmith.kernels.rule import Flags, Rule, SpaceError, SpaceTooLarge
 
 MAX_TABLE = 1 << 22
 """Entries of the largest table of answers; a rule over more combinations is evaluated on the points themselves."""
-_CHUNK = 1 << 23
+_CHUNK = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tunesmith.kernels.expression import Expression, parse
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.rule import Rule
-from tunesmith.kernels.space import Space, build_space
+from tunesmith.kernels.space import SearchSpace, build_space
 from tunesmith.kernels.specialise import Geometry
 from tunesmith.kernels.task import Workload
 from tunesmith.kernels.template import Template
@@ -64,14 +64,14 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     return found
 
 
-def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> Space:
+def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> SearchSpace:
     """The space of configurations that are feasible on every one of `workloads`; it may be empty."""
     return build_space(template.parameters, rules(template, workloads, limits))
 
 
-def require_points(space: Space, template: Template) -> None:
+def require_points(space: SearchSpace, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
-    if len(space):
+    if not space.empty:
         return
     binding = ", ".join(f"`{label}`" for label in space.binding_rules())
     cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
@@ -114,9 +114,7 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
     return list(distinct.values())
 
 
-def _bounded(
-    kind: str, what: str, text: str, low: int, high: int, workloads: Sequence[Workload]
-) -> list[Rule]:
+def _bounded(kind: str, what: str, text: str, low: int, high: int, workloads: Sequence[Workload]) -> list[Rule]:
     expression = parse(text)
     return [
         Rule(

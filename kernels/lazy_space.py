@@ -20,7 +20,7 @@ from tunesmith.kernels.domain import Codes, Domain
 from tunesmith.kernels.enumeration import Group, Plan, blank, expand, list_group, list_groups
 from tunesmith.kernels.parameter import Parameter
 from tunesmith.kernels.rule import Rule, SpaceTooLarge
-from tunesmith.kernels.space import SearchSpace, by_label
+from tunesmith.kernels.space import SearchSpace, by_label, combine
 
 GROUP_LIMIT = 200_000
 """Partial points of one group that are kept; beyond, the group is drawn from."""
@@ -76,6 +76,9 @@ class LazySpace(SearchSpace):
         found: dict[int, None] = {}
         if self.empty:
             return []
+        if self._size is not None and self._size <= 4 * count:
+            rows = combine(self._plan, [part for part in self._parts if part is not None])
+            return [self.domain.key(row) for row in rows[rng.permutation(len(rows))[:count]]]
         for _ in range(10):
             for row in self._draw(rng, 2 * (count - len(found)) + 8):
                 found[self.domain.key(row)] = None

@@ -98,8 +98,9 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Outcome:
     """The inverse of `to_json`."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return KINDS[fields.pop("kind")](**fields)
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    kind: str = fields.pop("kind")
+    return KINDS[kind](**fields)
 
 
 def describe(outcome: Outcome) -> str:
@@ -142,7 +143,7 @@ class Evaluation:
     template: str
     config: dict[str, bool | int | float | str]
     outcomes: dict[str, Outcome]
-    resources: Resources = Resources()
+    resources: Resources = dataclasses.field(default_factory=Resources)
     artifact: str = ""
     compile_seconds: float = 0.0
     lane_seconds: float = 0.0

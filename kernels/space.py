@@ -168,7 +168,7 @@ class Space(SearchSpace):
         plan = Plan(Domain(parameters), rules)
         counts: dict[int, int] = {}
         groups = list_groups(plan, limit, limit, counts)
-        return cls(plan, _product(plan, groups), by_label(plan, counts))
+        return cls(plan, combine(plan, groups), by_label(plan, counts))
 
     @classmethod
     def from_codes(cls, parameters: Sequence[Parameter], codes: NDArray[Any], label: str) -> Space:
@@ -257,7 +257,7 @@ def _keys(codes: Codes, strides: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return keys
 
 
-def _product(plan: Plan, groups: list[Codes] | None) -> Codes:
+def combine(plan: Plan, groups: list[Codes] | None) -> Codes:
     """All combinations of one row of each group, in the order of the full product."""
     width = len(plan.domain.sizes)
     if groups is None:

@@ -81,7 +81,10 @@ def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Pa
     fields = dict(baseline)
     label = fields.pop("label", "plain")
     fields["source"] = _text(path.parent / str(fields.pop("source_file")), path, f"backends.{backend}.baseline")
-    sources["baseline"] = {"label": label, "template": {"name": "baseline", "backend": backend, "entry": entry, **fields}}
+    sources["baseline"] = {
+        "label": label,
+        "template": {"name": "baseline", "backend": backend, "entry": entry, **fields},
+    }
     files = sources.get("templates", [])
     if not isinstance(files, list):
         raise TaskError(f"{path}, key backends.{backend}.templates: give a list of template files.")

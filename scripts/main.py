@@ -28,8 +28,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")]
-TaskArgument = Annotated[str, typer.Argument(help="A library task's name (see `tunesmith tasks`) or the path of a task.toml.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")
+]
+TaskArgument = Annotated[
+    str, typer.Argument(help="A library task's name (see `tunesmith tasks`) or the path of a task.toml.")
+]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(help="A device by name (h200), architecture (sm_90) or TOML file, instead of or beside the one here."),
@@ -45,7 +49,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

@@ -117,7 +117,7 @@ def _space(task: Task, template: Any, workloads: tuple[Workload, ...], limits: D
         "template": template.name,
         "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
         "cartesian": space.cartesian,
-        "feasible": len(space),
+        "feasible": space.size,
         "rejected": rejected,
     }
 

@@ -11,15 +11,15 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 
 
-def dtype(name):
+def dtype(name: str) -> np.dtype:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        name = ml_dtypes.bfloat16
     return np.dtype(name)
 
 
-def main():
+def main() -> int:
     about = json.loads((HERE / "launch.json").read_text())
     name = sys.argv[1] if len(sys.argv) > 1 else next(iter(about["workloads"]))
     if name not in about["workloads"]:
@@ -28,7 +28,9 @@ def main():
     options = ["--std=c++17"] + (["--use_fast_math"] if launch["fast_math"] else [])
     if launch["max_registers"]:
         options.append(f"--maxrregcount={launch['max_registers']}")
-    kernel = cupy.RawModule(code=(HERE / launch["source"]).read_text(), options=tuple(options)).get_function(about["entry"])
+    kernel = cupy.RawModule(code=(HERE / launch["source"]).read_text(), options=tuple(options)).get_function(
+        about["entry"]
+    )
     kernel.max_dynamic_shared_size_bytes = launch["shared_bytes"]
     rng, values, arguments, read = np.random.default_rng(0), {}, [], {}
     for argument in launch["arguments"]:
@@ -54,7 +56,8 @@ def main():
             got = values[argument["name"]].get().view(dtype(argument["dtype"])).astype(np.float64)
             want = expected[argument["name"]]
             right &= np.allclose(got.reshape(want.shape), want, **argument["tolerance"], equal_nan=True)
-    print(f"{about['task']} on {name}: {'right' if right else 'WRONG'}, first launch {cupy.cuda.get_elapsed_time(start, end):.3f} ms")
+    milliseconds = cupy.cuda.get_elapsed_time(start, end)
+    print(f"{about['task']} on {name}: {'right' if right else 'WRONG'}, first launch {milliseconds:.3f} ms")
     return 0 if right else 1
 
 

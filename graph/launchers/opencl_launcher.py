@@ -1,4 +1,4 @@
-"""Runs this folder's kernel with pyopencl alone: python launch.py [WORKLOAD]. Needs pyopencl, ml_dtypes for bfloat16."""
+"""Runs this folder's kernel with pyopencl alone: python launch.py [WORKLOAD]. bfloat16 also needs ml_dtypes."""
 
 import json
 import runpy
@@ -11,15 +11,15 @@ import pyopencl
 HERE = Path(__file__).resolve().parent
 
 
-def dtype(name):
+def dtype(name: str) -> np.dtype:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        name = ml_dtypes.bfloat16
     return np.dtype(name)
 
 
-def open_device():
+def open_device() -> pyopencl.Device:
     device = pyopencl.get_platforms()[0].get_devices()[0]
     try:
         # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
@@ -31,7 +31,7 @@ def open_device():
     return device
 
 
-def main():
+def main() -> int:
     about = json.loads((HERE / "launch.json").read_text())
     name = sys.argv[1] if len(sys.argv) > 1 else next(iter(about["workloads"]))
     if name not in about["workloads"]:

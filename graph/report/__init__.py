@@ -52,11 +52,12 @@ def _figure(context: Context) -> dict[str, Any] | None:
     def place(index: int, value: float) -> tuple[float, float]:
         return 50 + (WIDTH - 70) * index / last, 15 + (HEIGHT - 45) * math.log(high / value) / span
 
-    best, steps = math.inf, []
+    best = math.inf
+    steps: list[tuple[float, float]] = []
     for index, value in series:
         if value < best:
             if steps:
-                steps.append((place(index, best)))
+                steps.append(place(index, best))
             best = value
             steps.append(place(index, best))
     steps.append(place(last, best))

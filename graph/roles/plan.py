@@ -69,7 +69,8 @@ class RulePlanner:
                 update={"template": untried[0].name, "evaluations": share}
             )
         best_seconds = {
-            name: min((s[name] for e in known if name in (s := seconds_of(e))), default=baseline[name]) for name in names
+            name: min((s[name] for e in known if name in (s := seconds_of(e))), default=baseline[name])
+            for name in names
         }
         tried = {name for event in context.journal.events("plan") if event.data["scope"] == "workload"
                  for name in event.data["workloads"]}  # fmt: skip
@@ -113,4 +114,5 @@ def _expectation(context: Context, workload: Workload, seconds: float) -> str:
     floor = context.floor(workload)
     if not floor:
         return f"{workload.name} takes {seconds * 1e6:.1f} us; its floor is not known."
-    return f"{workload.name} takes {seconds * 1e6:.1f} us, its floor is {floor * 1e6:.1f} us: at most {seconds / floor:.2f}x."
+    taken, least = seconds * 1e6, floor * 1e6
+    return f"{workload.name} takes {taken:.1f} us, its floor is {least:.1f} us: at most {taken / least:.2f}x."

@@ -38,7 +38,7 @@ class _Search:
         workloads = [context.task.workload(name) for name in plan.workloads]
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         self.space = build_space(template.parameters, conditions)
-        if not len(self.space):
+        if self.space.empty:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)
@@ -79,7 +79,9 @@ class _Search:
         for number in waiting:
             self._submit(number)
         while True:
-            while pool.in_flight < pool.ahead and len(self.asked) < self.plan.evaluations and context.seconds_left() > 0:
+            while (
+                pool.in_flight < pool.ahead and len(self.asked) < self.plan.evaluations and context.seconds_left() > 0
+            ):
                 config = self.strategy.ask()
                 if config is None:
                     break
@@ -135,7 +137,7 @@ class _Search:
     def _account(self) -> dict[str, object]:
         return {
             "strategy": self.strategy.describe(),
-            "points": len(self.space),
+            "points": self.space.size,
             "cartesian": self.space.cartesian,
             "asked": len(self.asked),
             "exhausted": self.strategy.exhausted,

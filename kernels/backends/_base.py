@@ -31,7 +31,7 @@ class Artifact:
     entry: str
     code: bytes = field(repr=False)
     digest: str
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
 
 
 class Compiler(Protocol):

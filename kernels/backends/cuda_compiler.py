@@ -62,7 +62,9 @@ class NvrtcCompiler:
 
         program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
         try:
-            (status,) = nvrtc.nvrtcCompileProgram(program, 2, [f"--gpu-architecture={self.arch}".encode(), option.encode()])
+            (status,) = nvrtc.nvrtcCompileProgram(
+                program, 2, [f"--gpu-architecture={self.arch}".encode(), option.encode()]
+            )
         finally:
             nvrtc.nvrtcDestroyProgram(program)
         return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)

@@ -44,7 +44,9 @@ def open_device(index: int) -> Any:
         raise OpenclUnavailable(f"OpenCL has no usable platform ({error}): install a driver, or the embedded one with "
                                 "`pip install 'tunesmith[opencl]'`.") from error  # fmt: skip
     if not 0 <= index < len(devices):
-        raise OpenclUnavailable(f"There is no OpenCL device {index}; there are {len(devices)}: see `tunesmith devices`.")
+        raise OpenclUnavailable(
+            f"There is no OpenCL device {index}; there are {len(devices)}: see `tunesmith devices`."
+        )
     name_processor(devices[index])
     return devices[index]
 
@@ -74,7 +76,9 @@ class OpenclCompiler:
         except self._cl.Error as error:
             text = str(error)
             if "INVALID_KERNEL_NAME" in text:
-                return CompileFailed(f"the source defines no kernel `__kernel void {source.entry}(...)`", text[:MAX_LOG])
+                return CompileFailed(
+                    f"the source defines no kernel `__kernel void {source.entry}(...)`", text[:MAX_LOG]
+                )
             match = _ERROR_LINE.search(text)
             return CompileFailed((match.group(0).strip() if match else text.strip())[:500], text[:MAX_LOG])
         # On CPUs private memory is the work-items' stack of a whole group, not a register spill.
@@ -99,7 +103,8 @@ class OpenclSequence:
         with self._device.guarded():
             events = [self._device.enqueue(launch) for launch in self._launches]
             self._device.queue.finish()
-            return sum(event.profile.end - event.profile.start for event in events) * 1e-9
+            nanoseconds: int = sum(event.profile.end - event.profile.start for event in events)
+        return nanoseconds * 1e-9
 
 
 class OpenclDevice:
@@ -109,14 +114,12 @@ class OpenclDevice:
         import pyopencl
 
         self._cl = pyopencl
-        self.xp = np
+        self.xp: Any = np
         self.limits = limits
         self._device = open_device(index)
         self.uuid = f"opencl-{index}-{self._device.name}"
         self._context = pyopencl.Context([self._device])
-        self.queue = pyopencl.CommandQueue(
-            self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE
-        )
+        self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
 
     @contextmanager

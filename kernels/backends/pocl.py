@@ -21,7 +21,10 @@ _GENERIC = b"generic\0"
 # PoCL picks its built-in functions by the instruction sets the machine has, so the processor named must have the widest
 # vectors of them: AVX-512 built-ins compiled for a processor without AVX-512 abort in LLVM.
 _PROCESSORS = (
-    (b"skylake-avx512", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "adx", "movbe"}),
+    (
+        b"skylake-avx512",
+        {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "adx", "movbe"},
+    ),
     (b"haswell", {"avx2", "fma", "bmi1", "bmi2", "movbe"}),
     (b"nehalem", {"sse4_1", "sse4_2", "popcnt"}),
 )

@@ -233,9 +233,11 @@ class Strategy(ABC):
             left[list(self.known.keys() | self.asked.keys())] = False
             free = np.flatnonzero(left)
             return [int(point) for point in rng.permutation(free)[:count]]
+        # Nearly everything taken: few draws would be new, so draw them all.
+        draws = size if size is not None and (used + count) * 4 > size else 2 * count
         found: dict[int, None] = {}
         for _ in range(20):
-            for point in self.space.sample(rng, 2 * count):
+            for point in self.space.sample(rng, draws):
                 if not self.taken(point):
                     found[point] = None
             if len(found) >= count:

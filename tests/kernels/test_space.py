@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -126,9 +126,8 @@ def test_neighbours_know_the_order_of_numbers() -> None:
     assert here is not None
     near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
     assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
-    assert [tuple(space.config(point).values()) for point in space.neighbours(space.index({"A": 8, "D": "x"}) or 0)][
-        :1
-    ] == [(2, "x")]
+    top = space.index({"A": 8, "D": "x"})
+    assert top is not None and space.config(space.neighbours(top)[0]) == {"A": 2, "D": "x"}
 
 
 def test_an_empty_space_says_which_rules_leave_no_point() -> None:
@@ -143,7 +142,7 @@ def test_an_empty_space_says_which_rules_leave_no_point() -> None:
 
 def test_arrays_and_scalars_mean_the_same() -> None:
     listed = [Parameter(name="A", values=(0, 1, 2)), Parameter(name="B", values=(0, 1, 2, 3))]
-    guarded = rules("A == 0 or B % A == 0", "E + 1 == 2 or A < 2" if False else "A < 3")
+    guarded = rules("A == 0 or B % A == 0", "A < 3")
     assert len(Space.build(listed, guarded)) == 4 + 4 + 2
     # Flags add up like integers, in arrays too.
     flags = [Parameter(name=name, values=(False, True)) for name in "EF"]
@@ -159,7 +158,7 @@ def test_mistakes_are_told() -> None:
         Space.build([*parameters("A"), *parameters("A")], [])
 
 
-def wide(values: int, names: str) -> list[Parameter]:
+def wide(values: int, names: Iterable[str]) -> list[Parameter]:
     return [Parameter(name=name, values=tuple(range(1, values + 1))) for name in names]
 
 
@@ -173,7 +172,7 @@ def test_build_space_goes_lazy_where_listing_is_too_much() -> None:
     assert space.size is not None and len(space) == space.size
     assert sum(space.rejected.values()) + space.size == space.cartesian
     # Beyond what 64 bits can number, and with groups that cannot be listed.
-    huge = build_space(wide(200, [f"P{i}" for i in range(12)]), rules("P0 * P1 * P2 * P3 <= 100000", "P4 < P5"))  # type: ignore[arg-type]
+    huge = build_space(wide(200, [f"P{i}" for i in range(12)]), rules("P0 * P1 * P2 * P3 <= 100000", "P4 < P5"))
     points = huge.sample(np.random.default_rng(0), 50)
     assert huge.cartesian == 200**12 and huge.size is None and len(points) == 50
     assert all(huge.reject(huge.config(point)) is None for point in points)
@@ -182,7 +181,7 @@ def test_build_space_goes_lazy_where_listing_is_too_much() -> None:
 
 
 def test_listed_spaces_of_huge_products_find_their_points() -> None:
-    listed = wide(250, [f"P{i}" for i in range(9)])  # type: ignore[arg-type]
+    listed = wide(250, [f"P{i}" for i in range(9)])
     space = Space.build(listed, rules(*(f"P{i} == P{i + 1}" for i in range(8))))
     assert len(space) == 250 and space.cartesian > 1 << 64
     assert [space.index(space.config(i)) for i in range(250)] == list(range(250))
@@ -193,10 +192,11 @@ def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
     listed = [Parameter(name=n, values=tuple(1 << i for i in range(10))) for n in ("BX", "BY")]
     listed += wide(10, "TUVW") + [Parameter(name="X", values=(1, 2, 4, 8)), *wide(25, "Y")]
     started = time.perf_counter()
-    space = Space.build(listed, rules("BX * BY <= 1024", "BX * BY >= 32", "T * U * V <= 100", "V % X == 0", "W * Y <= 80"))
+    texts = ("BX * BY <= 1024", "BX * BY >= 32", "T * U * V <= 80", "V % X == 0", "W * Y <= 40")
+    space = Space.build(listed, rules(*texts))
     assert time.perf_counter() - started < 5
-    assert space.cartesian == 10**8 and len(space) > 10**6
-    assert math.isclose(sum(space.rejected.values()) + len(space), 10**8)
+    assert space.cartesian == 10**8 and 10**6 < len(space) < 5 * 10**6
+    assert sum(space.rejected.values()) + len(space) == 10**8
 
 
 def test_points_of_a_table_are_a_space() -> None:

@@ -50,6 +50,13 @@ FLOATS loads(__global const T* from) { return VLOAD(0, from); }
 void stores(__global T* to, FLOATS x) { VSTORE(x, 0, to); }
 #endif
 
+// The sum of a vector's elements.
+float sum_of1(float x) { return x; }
+float sum_of2(float2 x) { return x.lo + x.hi; }
+float sum_of4(float4 x) { return sum_of2(x.lo + x.hi); }
+float sum_of8(float8 x) { return sum_of4(x.lo + x.hi); }
+float sum_of16(float16 x) { return sum_of8(x.lo + x.hi); }
+
 #if SIDE_BY_SIDE
 // Each work-item has one run of columns, a whole number of vectors.
 #define FIRST (get_local_id(0) * run)
@@ -94,11 +101,7 @@ void fused_add_rmsnorm(__global T* restrict input, __global T* restrict residual
         store(res + i, x);
         sum += x * x;
     }
-    for (int s = 0; s < SUMS; ++s) {
-        union { FLOATS vector; float element[VEC]; } parts;
-        parts.vector = sums[s];
-        for (int k = 0; k < VEC; ++k) sum += parts.element[k];
-    }
+    for (int s = 0; s < SUMS; ++s) sum += JOIN(sum_of, VEC)(sums[s]);
 
 #if GROUP_X > 1
     __local float partial[GROUP_Y][GROUP_X];

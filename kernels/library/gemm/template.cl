@@ -60,14 +60,12 @@ void stores(__global T* to, FLOATS x) { VSTORE(x, 0, to); }
 #define ROWS (GROUP_Y * TM)
 #define COLS (GROUP_X * TN * VEC)
 
-// VEC elements of a row from `col` on, zero where the matrix has none.
-FLOATS within(__global const T* matrix, int row, int col, int rows, int cols) {
-    __global const T* from = matrix + (size_t)row * cols + col;
-    if (row < rows && col + VEC <= cols) return loads(from);
-    union { FLOATS vector; float element[VEC]; } parts;
-    for (int e = 0; e < VEC; ++e) parts.element[e] = row < rows && col + e < cols ? load(from + e) : 0.0f;
-    return parts.vector;
-}
+// Element e of a vector.
+float pick1(float x, int e) { return x; }
+float pick2(float2 x, int e) { return e == 0 ? x.lo : x.hi; }
+float pick4(float4 x, int e) { return pick2(e < 2 ? x.lo : x.hi, e & 1); }
+float pick8(float8 x, int e) { return pick4(e < 4 ? x.lo : x.hi, e & 3); }
+float pick16(float16 x, int e) { return pick8(e < 8 ? x.lo : x.hi, e & 7); }
 
 __kernel __attribute__((reqd_work_group_size(GROUP_X, GROUP_Y, 1)))
 void gemm(__global const T* restrict a, __global const T* restrict b, __global T* restrict c, int m, int n, int k) {
@@ -90,7 +88,13 @@ void gemm(__global const T* restrict a, __global const T* restrict b, __global T
         }
         for (int i = me; i < BK * COLS / VEC; i += GROUP_X * GROUP_Y) {
             const int d = i / (COLS / VEC), col = i % (COLS / VEC) * VEC;
-            VLOCAL_STORE(within(b, start + d, col0 + col, k, n), &tile_b[d][col]);
+            __global const T* from = b + (size_t)(start + d) * n + col0 + col;
+            if (start + d < k && col0 + col + VEC <= n) {
+                VLOCAL_STORE(loads(from), &tile_b[d][col]);
+            } else {
+                for (int e = 0; e < VEC; ++e)
+                    tile_b[d][col + e] = start + d < k && col0 + col + e < n ? load(from + e) : 0.0f;
+            }
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int d = 0; d < BK; ++d) {
@@ -111,13 +115,18 @@ void gemm(__global const T* restrict a, __global const T* restrict b, __global T
             }
         }
     } else {
-        for (int d = 0; d < k; ++d) {
+        // At the edge, one result after the other.
+        for (int r = 0; r < TM && row + r < m; ++r) {
             for (int s = 0; s < TN; ++s) {
-                const FLOATS factor = within(b, d, col0 + (s * GROUP_X + x) * VEC, k, n);
-                for (int r = 0; r < TM; ++r)
-                    sum[r][s] += (row + r < m ? load(a + (size_t)(row + r) * k + d) : 0.0f) * factor;
+                const int col = col0 + (s * GROUP_X + x) * VEC;
+                for (int i = col; i < min(col + VEC, n); ++i) {
+                    float result = 0.0f;
+                    for (int d = 0; d < k; ++d) result += load(a + (size_t)(row + r) * k + d) * load(b + (size_t)d * n + i);
+                    store(c + (size_t)(row + r) * n + i, result);
+                }
             }
         }
+        return;
     }
 #endif
 
@@ -128,9 +137,7 @@ void gemm(__global const T* restrict a, __global const T* restrict b, __global T
             if (col + VEC <= n) {
                 stores(to, sum[r][s]);
             } else {
-                union { FLOATS vector; float element[VEC]; } parts;
-                parts.vector = sum[r][s];
-                for (int e = 0; col + e < n; ++e) store(to + e, parts.element[e]);
+                for (int e = 0; col + e < n; ++e) store(to + e, JOIN(pick, VEC)(sum[r][s], e));
             }
         }
     }

@@ -50,6 +50,18 @@ FLOATS loads(__global const T* from) { return VLOAD(0, from); }
 void stores(__global T* to, FLOATS x) { VSTORE(x, 0, to); }
 #endif
 
+// The sum of a vector's elements, and the largest of them.
+float sum_of1(float x) { return x; }
+float sum_of2(float2 x) { return x.lo + x.hi; }
+float sum_of4(float4 x) { return sum_of2(x.lo + x.hi); }
+float sum_of8(float8 x) { return sum_of4(x.lo + x.hi); }
+float sum_of16(float16 x) { return sum_of8(x.lo + x.hi); }
+float max_of1(float x) { return x; }
+float max_of2(float2 x) { return fmax(x.lo, x.hi); }
+float max_of4(float4 x) { return max_of2(fmax(x.lo, x.hi)); }
+float max_of8(float8 x) { return max_of4(fmax(x.lo, x.hi)); }
+float max_of16(float16 x) { return max_of8(fmax(x.lo, x.hi)); }
+
 #if FAST_EXP
 #define EXP native_exp
 #else
@@ -108,10 +120,7 @@ void softmax(__global const T* restrict input, __global T* restrict out, int n, 
         maximum = fmax(maximum, x);
 #endif
     }
-    union { FLOATS vector; float element[VEC]; } parts, totals;
-    parts.vector = maximum;
-    float largest = -FLT_MAX;
-    for (int e = 0; e < VEC; ++e) largest = fmax(largest, parts.element[e]);
+    float largest = JOIN(max_of, VEC)(maximum);
     for (int i = whole + get_local_id(0); i < end; i += GROUP_X) largest = fmax(largest, load(from + i));
     FOLD(maxima[get_local_id(1)], largest, fmax)
 
@@ -120,9 +129,7 @@ void softmax(__global const T* restrict input, __global T* restrict out, int n, 
 #else
     for (int col = FIRST; col < LAST; col += STEP) total += EXP(loads(from + col) - largest);
 #endif
-    totals.vector = total;
-    float sum = 0.0f;
-    for (int e = 0; e < VEC; ++e) sum += totals.element[e];
+    float sum = JOIN(sum_of, VEC)(total);
     for (int i = whole + get_local_id(0); i < end; i += GROUP_X) sum += EXP(load(from + i) - largest);
     FOLD(sums[get_local_id(1)], sum, ADD)
 

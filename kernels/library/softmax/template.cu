@@ -94,8 +94,7 @@ struct Part { float largest, sum; };
 
 // What the warps of a row leave for each other.
 struct Partials {
-#if BLOCK_X == 32
-#elif ONLINE
+#if ONLINE
     Part parts[WALKS ? 2 : 1][BLOCK_Y][WARPS];
 #else
     float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS];
@@ -146,7 +145,8 @@ template <int V> __device__ __forceinline__ float largest_of(float largest, cons
     return largest;
 }
 
-template <int V> __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+template <int V>
+__device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d, Partials& partials) {
     const int first = threadIdx.x * V;
     constexpr int STEP = BLOCK_X * V;
     int round = 0;
@@ -168,7 +168,7 @@ template <int V> __device__ __forceinline__ void rows(const T* __restrict__ inpu
 #if !ONLINE
         for (int col = first + ITEMS * STEP; col < end; col += STEP)
             largest = largest_of<V>(largest, load<V>(from + col));
-        largest = fold(Largest{}, largest, maxima);
+        largest = fold(Largest{}, largest, partials.maxima);
 #endif
 
         // Of the row's own maximum, or online of this thread's alone.
@@ -201,11 +201,11 @@ template <int V> __device__ __forceinline__ void rows(const T* __restrict__ inpu
             for (int k = 0; k < V; ++k) sum += exponential(to_float(more.value[k]) - largest);
         }
 #if ONLINE
-        const Part all = fold(Join{}, Part{largest, sum}, parts[WALKS ? round & 1 : 0]);
+        const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
         largest = all.largest;
         sum = all.sum;
 #else
-        sum = fold(Sum{}, sum, sums);
+        sum = fold(Sum{}, sum, partials.sums);
 #endif
 
         const float scale = 1.0f / sum;
@@ -240,12 +240,13 @@ template <int V> __device__ __forceinline__ void rows(const T* __restrict__ inpu
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
 softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    __shared__ Partials partials;
     // The same answer in every thread: vectors need rows that start and end on one.
     const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) | reinterpret_cast<unsigned long long>(out);
     if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
-        rows<VEC>(input, out, n, d);
+        rows<VEC>(input, out, n, d, partials);
     else
-        rows<1>(input, out, n, d);
+        rows<1>(input, out, n, d, partials);
 }

@@ -1,0 +1,49 @@
+# make demo and make test each work as the first command in a fresh clone: they make .venv and then do their job.
+# PYTHON names the interpreter (3.11 to 3.13); EXTRAS overrides the choice of CUDA or OpenCL packages.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo $$p && break; done)
+# The CUDA major the driver supports, from nvidia-smi's banner; empty where there is no NVIDIA driver.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
+comma := ,
+empty :=
+EXTRAS ?= $(if $(filter 13 14 15,$(CUDA)),cuda13,$(if $(filter 12,$(CUDA)),cuda12,nvrtc))$(comma)opencl$(comma)test
+BIN := .venv/bin
+
+.PHONY: demo test test-all lint clean help
+help:
+	@echo "make demo      tune a kernel on this machine (a few minutes)"
+	@echo "make test      the tests, without the slow ones"
+	@echo "make test-all  all tests that this machine can run"
+	@echo "make lint      ruff, mypy, the import contract"
+
+.venv/.ready: pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+		echo "Setting up .venv with uv: $(EXTRAS)"; \
+		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --python $(BIN)/python -e '.[$(EXTRAS)]'; \
+	elif [ -n "$(PYTHON)" ]; then \
+		echo "Setting up .venv with $(PYTHON) and pip: $(EXTRAS) (a minute or two)"; \
+		$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'; \
+	else \
+		echo "Python 3.11, 3.12 or 3.13 with venv is needed (on Debian: apt install python3-venv), or uv." >&2; exit 1; \
+	fi
+	@touch $@
+
+demo: .venv/.ready
+	@rm -rf runs/demo
+	$(BIN)/tunesmith tune silu_and_mul --evaluations 40 --rounds 1 --run-dir runs/demo
+
+test: .venv/.ready
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: .venv/.ready
+	$(BIN)/python -m pytest -q
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,87 @@
+"""Measures the library on a GPU: runs the tests that need one, tunes every task, and writes all figures as JSON.
+
+    python scripts/measure_gpu.py --out DIR [--evaluations N] [--tasks a,b] [--commit SHA] [--no-tests]
+
+Figures in the documentation come from files this script wrote (docs/results/).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tunesmith.graph import tune
+from tunesmith.graph.context import Progress
+from tunesmith.kernels.taskfile import library_tasks
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--evaluations", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", default=",".join(library_tasks()))
+    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"))
+    parser.add_argument("--no-tests", action="store_true")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    tests = None if options.no_tests else _run_tests()
+    runs = {}
+    for name in options.tasks.split(","):
+        started = time.monotonic()
+        result = tune(
+            name,
+            backend="cuda",
+            evaluations=options.evaluations,
+            rounds=options.rounds,
+            seed=options.seed,
+            run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
+            listener=_listener(name),
+        )
+        runs[name] = result.summary | {"wall_seconds": round(time.monotonic() - started, 1)}
+        _table(runs[name])
+        record = {"command": shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
+        (options.out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0 if tests is None or tests["exit_code"] == 0 else 1
+
+
+def _run_tests() -> dict[str, object]:
+    root = Path(__file__).resolve().parent.parent
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(root / "tests")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=root)
+    print(done.stdout[-3000:], flush=True)
+    return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": done.stdout.strip().splitlines()[-1]}
+
+
+def _listener(name: str):  # type: ignore[no-untyped-def]
+    def listen(progress: Progress) -> None:
+        if progress.message and progress.phase in ("plan", "tune"):
+            print(f"{name}: {progress.message}", flush=True)
+
+    return listen
+
+
+def _table(summary: dict) -> None:  # type: ignore[type-arg]
+    failures = summary["failures"] or "none"
+    print(f"{summary['task']}: {summary['sentence']} {summary['evaluations']} evaluations, failures: {failures}, "
+          f"{summary['wall_seconds']} s")  # fmt: skip
+    for kind in ("tuned", "held_out"):
+        for row in summary[kind]:
+            general, best = row["general"] or {}, row["best"] or {}
+            figures = (row["floor_seconds"], row["baseline_seconds"], general.get("seconds"), best.get("seconds"))
+            texts = [f"{value * 1e6:9.2f}" if value else "        -" for value in figures]
+            print(f"  {kind:8} {row['workload']:24} floor {texts[0]} baseline {texts[1]} general {texts[2]} best {texts[3]}")
+    for item in summary["disqualified"]:
+        print("  out:", item["workload"], item["why"], item["config"])
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The contract that every strategy of the registry keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from search_cases import PARAMETERS, RULES, lazy_space, listed_space, observe
+
+from tunesmith.kernels.parameter import Config, config_key
+from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy, replay
+from tunesmith.kernels.space import SearchSpace, Space
+
+Events = list[tuple[Config, Observation | None]]
+SPACES: dict[str, Callable[[], SearchSpace]] = {"listed": listed_space, "lazy": lazy_space}
+CASES = [(name, kind) for name in STRATEGIES for kind in SPACES if (name, kind) != ("exhaustive", "lazy")]
+
+
+def drive(strategy: Strategy, count: int, flight: list[Config], order: np.random.Generator, workers: int) -> Events:
+    """Asks `count` points, `workers` in flight, telling results in the random order of `order`."""
+    events: Events = []
+    for _ in range(count):
+        if len(flight) >= workers:
+            config = flight.pop(int(order.integers(len(flight))))
+            strategy.tell(config, observe(config))
+            events.append((config, observe(config)))
+        asked = strategy.ask()
+        if asked is None:
+            break
+        flight.append(asked)
+        events.append((asked, None))
+    return events
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+class TestContract:
+    def test_asks_feasible_points_once_until_all_are_asked(self, name: str, kind: str) -> None:
+        space = SPACES[kind]()
+        strategy = make_strategy(name, space, seed=1, budget=40)
+        seen: set[str] = set()
+        flight: list[Config] = []
+        for _ in range(10 * len(space)):
+            config = strategy.ask()
+            if config is None:
+                if strategy.exhausted:
+                    break
+                for waiting in flight:
+                    strategy.tell(waiting, observe(waiting))
+                flight = []
+                continue
+            assert space.reject(config) is None and config_key(config) not in seen
+            seen.add(config_key(config))
+            flight.append(config)
+            if len(flight) == 3:
+                strategy.tell(flight[1], observe(flight.pop(1)))
+        assert strategy.exhausted and len(seen) == len(space)
+        assert strategy.ask() is None
+
+    @pytest.mark.parametrize("workers", [1, 5])
+    def test_is_deterministic_under_a_seed(self, name: str, kind: str, workers: int) -> None:
+        runs = [
+            drive(make_strategy(name, SPACES[kind](), seed=seed), 45, [], np.random.default_rng(3), workers)
+            for seed in (4, 4, 5)
+        ]
+        assert runs[0] == runs[1]
+        assert name == "exhaustive" or runs[0] != runs[2]
+
+    @pytest.mark.parametrize("cut", [4, 25])
+    def test_goes_on_exactly_where_it_was(self, name: str, kind: str, cut: int) -> None:
+        space = SPACES[kind]()
+        first = make_strategy(name, space, seed=2, budget=60, workers=4)
+        flight: list[Config] = []
+        order = np.random.default_rng(8)
+        events = drive(first, cut, flight, order, 4)
+        state = json.loads(json.dumps(first.state()))
+        resumed = [make_strategy(name, SPACES[kind](), seed=2, budget=60, workers=4) for _ in range(2)]
+        resumed[0].restore(state)
+        replay(resumed[1], events)
+        rest = drive(first, 20, list(flight), np.random.default_rng(9), 4)
+        for strategy in resumed:
+            assert strategy.pending == {space.index(config) for config in flight}
+            assert drive(strategy, 20, list(flight), np.random.default_rng(9), 4) == rest
+
+    def test_waits_for_no_result(self, name: str, kind: str) -> None:
+        strategy = make_strategy(name, SPACES[kind](), seed=0, workers=16)
+        asked = [strategy.ask() for _ in range(16)]
+        assert all(config is not None for config in asked)
+        # The first one is never told; the rest come back last first.
+        for config in asked[:0:-1]:
+            assert config is not None
+            strategy.tell(config, observe(config))
+            assert strategy.ask() is not None
+
+    def test_survives_a_space_where_everything_fails(self, name: str, kind: str) -> None:
+        strategy = make_strategy(name, SPACES[kind](), seed=0)
+        for _ in range(30):
+            config = strategy.ask()
+            assert config is not None
+            strategy.tell(config, Observation(None, failure="compile_failed"))
+        assert strategy.best is None
+
+    def test_asks_seeds_first_and_refuses_infeasible_ones_with_a_reason(self, name: str, kind: str) -> None:
+        space = SPACES[kind]()
+        good: Config = {"BLOCK": 64, "TILE": 2, "MODE": "row", "STAGED": True, "FIXED": 7}
+        bad = {**good, "BLOCK": 256, "TILE": 8}
+        strategy = make_strategy(name, space, seed=0, seeds=[bad, good, good])
+        assert strategy.ask() == good and strategy.ask() not in (None, good)
+        (refused, reason) = strategy.refused_seeds[0]
+        assert refused == bad and reason.rule == "BLOCK * TILE <= 768"
+
+    def test_takes_results_it_never_asked_for_and_corrections(self, name: str, kind: str) -> None:
+        space = SPACES[kind]()
+        strategy = make_strategy(name, space, seed=0)
+        point = space.config(space.sample(np.random.default_rng(0), 1)[0])
+        strategy.tell(point, Observation(3.0))
+        strategy.tell(point, Observation(2.0))
+        assert strategy.best is not None and strategy.best[1] == 2.0
+        for _ in range(30):
+            config = strategy.ask()
+            assert config is not None and config != point
+            strategy.tell(config, observe(config))
+        strategy.tell(point, Observation(9.0))
+        assert strategy.best is not None and strategy.best[1] < 9.0
+        with pytest.raises(SearchError, match="does not belong"):
+            strategy.tell({**point, "TILE": 3}, Observation(1.0))
+
+    def test_says_what_it_is(self, name: str, kind: str) -> None:
+        said = make_strategy(name, SPACES[kind](), seed=0, budget=20).describe()
+        assert said.startswith(name) and said.endswith(".") and "\n" not in said
+
+    def test_an_empty_or_single_space_is_exhausted(self, name: str, kind: str) -> None:
+        build = type(SPACES[kind]()).build  # type: ignore[attr-defined]
+        empty = make_strategy(name, build(PARAMETERS, [*RULES, *_impossible()]), seed=0)
+        assert empty.ask() is None and empty.exhausted
+        single = make_strategy(name, build(PARAMETERS[4:], []), seed=0)
+        assert single.ask() == {"FIXED": 7} and single.ask() is None and single.exhausted
+
+
+def _impossible() -> list[object]:
+    from tunesmith.kernels.expression import parse
+    from tunesmith.kernels.space import Rule
+
+    return [Rule.from_expression(parse("BLOCK > 999"))]
+
+
+def test_the_default_says_what_it_picked_and_why() -> None:
+    space = listed_space()
+    small = make_strategy("default", space, seed=0, budget=len(space))
+    assert small.name == "exhaustive" and f"covers all {len(space)}" in small.describe()
+    assert make_strategy("default", space, seed=0, budget=20).name == "surrogate"
+    assert make_strategy("default", space, seed=0, budget=20, workers=1000).name == "local"
+    assert "more feasible points than can be listed" in make_strategy("default", lazy_space(), seed=0).describe()
+
+
+def test_mistakes_are_told() -> None:
+    space = listed_space()
+    with pytest.raises(SearchError, match="no search strategy 'psychic'; choose one of random"):
+        make_strategy("psychic", space, seed=0)
+    with pytest.raises(SearchError, match="at least 1 worker"):
+        make_strategy("random", space, seed=0, workers=0)
+    with pytest.raises(SearchError, match="too large to list"):
+        make_strategy("exhaustive", lazy_space(), seed=0)
+    for wrong in ((None, None), (1.0, "failed"), (float("nan"), None), (0.0, None)):
+        with pytest.raises(SearchError):
+            Observation(wrong[0], failure=wrong[1])
+    strategy = make_strategy("random", space, seed=0)
+    strategy.ask()
+    with pytest.raises(SearchError, match="seed 0"):
+        make_strategy("random", space, seed=1).restore(strategy.state())
+
+
+def test_a_listed_space_is_a_search_space() -> None:
+    assert isinstance(listed_space(), Space) and not lazy_space().listed
