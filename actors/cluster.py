@@ -59,11 +59,16 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
+    if not already:
+        # A worker that dies is an outcome to us. Ray would print a paragraph about each on standard output, where
+        # results go, and has no option for that but this flag of its own.
+        ray._private.worker._worker_logs_enabled = False
     try:
         yield Offer(int(_total("CPU")), int(_total("GPU")), attached=bool(address) or already)
     finally:
         if not already:
             ray.shutdown()
+            ray._private.worker._worker_logs_enabled = True
 
 
 def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECONDS) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from tunesmith.actors.workers import CompileWorker, Lane
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact
@@ -29,6 +30,7 @@ from tunesmith.kernels.outcome import (
     Failure,
     LaunchFailed,
     Outcome,
+    Rejected,
     Resources,
     TimedOut,
 )
@@ -41,13 +43,13 @@ from tunesmith.kernels.timing import Precision
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds allowed: to compile one source; to check and time one workload; to make a workload's buffers and
-    reference results; to start a worker process (it may wait for a busy cluster)."""
+    """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
+    reference results; to start a worker process or get hold of the device (others may be using both)."""
 
     compile: float = 60.0
     visit: float = 20.0
     prepare: float = 600.0
-    start: float = 300.0
+    start: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Request:
     workloads: tuple[str, ...]
 
 
-class PoolError(RuntimeError):
+class PoolError(TunesmithError):
     """The pool can no longer work: workers die without doing anything."""
 
 
@@ -70,6 +72,7 @@ class _Job:
     sources: dict[TypesKey, Specialised]
     artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
     compile_seconds: float = 0.0
+    failed: bool = False
 
     @property
     def candidate(self) -> Candidate:
@@ -82,6 +85,9 @@ class _Worker:
     seed: int
     actor: Any = None
     reference: Any = None
+    gate: Any = None
+    """A call that must return before the one behind `reference` begins; until then its deadline does not run."""
+    seconds: float = 0.0
     started: float = 0.0
     deadline: float = 0.0
     job: _Job | None = None
@@ -94,7 +100,7 @@ class _Worker:
         if self.actor is not None:
             ray.kill(self.actor)
         self.seed = self.seed if seed is None else seed
-        self.actor, self.reference, self.job, self.ready = self.make(self.seed), None, None, False
+        self.actor, self.reference, self.gate, self.job, self.ready = self.make(self.seed), None, None, None, False
 
 
 class Pool:
@@ -137,7 +143,6 @@ class Pool:
         self._to_compile: deque[tuple[_Job, TypesKey]] = deque()
         self._to_visit: deque[_Job] = deque()
         self._done: deque[tuple[Request, Evaluation]] = deque()
-        self._failed: set[int] = set()
         self.in_flight = 0
 
     def __enter__(self) -> Pool:
@@ -174,10 +179,14 @@ class Pool:
                 break
             now = time.monotonic()
             pause = min(min(w.deadline for w in running), waited_until) - now
-            finished, _ = ray.wait([w.reference for w in running], timeout=max(0.0, pause))
-            for worker in running:
-                if worker.reference in finished:
-                    self._finish(worker)
+            waited = [worker.gate or worker.reference for worker in running]
+            finished, _ = ray.wait(waited, timeout=max(0.0, pause))
+            for worker, reference in zip(running, waited, strict=True):
+                if reference in finished:
+                    if reference is worker.gate:
+                        self._pass_gate(worker)
+                    else:
+                        self._finish(worker)
                 elif time.monotonic() > worker.deadline:
                     self._overdue(worker)
             if time.monotonic() >= waited_until and not self._done:
@@ -224,10 +233,20 @@ class Pool:
         lane = self._lanes[0]
         if lane.seed != seed:
             lane.renew(seed)
-        self._call(lane, "prepare", self.deadlines.prepare, [workload])
-        deadline = self.deadlines.visit * (1 + len(compiled)) + budget_seconds * len(compiled)
-        answer = self._call(lane, "duel", deadline, base, ready, workload, rounds, budget_seconds)
-        measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
+
+        def fight(entrants: list[Candidate]) -> Any:
+            # A process that was replaced has to make its buffers again; that is not the kernels' time.
+            self._call(lane, "prepare", self.deadlines.prepare, [workload])
+            deadline = (self.deadlines.visit + budget_seconds) * (1 + len(entrants))
+            return self._call(lane, "duel", deadline, base, entrants, workload, rounds, budget_seconds)
+
+        answer = fight(ready)
+        if len(ready) > 1 and _ended_process(answer):
+            # Which of them did it is not known, and must not be held against the others: each fights alone.
+            alone = [fight([one]) for one in ready]
+            measured = iter([one.results[0] if isinstance(one, Duel) else one for one in alone])
+        else:
+            measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
         return Duel(workload, tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]))
 
     def _compile_now(self, request: Request) -> Candidate | Outcome:
@@ -247,18 +266,20 @@ class Pool:
     def _call(self, worker: _Worker, method: str, deadline: float, *arguments: Any) -> Any:
         """One call on an idle worker; a death or an overrun comes back as an outcome and renews the worker."""
         phase = "run" if worker in self._lanes else "compile"
-        if not worker.ready:
-            deadline += self.deadlines.start
         try:
-            result = ray.get(getattr(worker.actor, method).remote(*arguments), timeout=deadline)
+            if not worker.ready:
+                _get((worker.actor.identity if phase == "run" else worker.actor.version).remote(), self.deadlines.start)
+                worker.ready = True
+            if method in ("duel", "calibrate"):
+                _get(worker.actor.acquire.remote(), self.deadlines.start)
+            result = _get(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:
             worker.renew()
             return TimedOut(phase, deadline)
         except RayActorError as error:
             worker.renew()
-            return Crashed(phase, _last_line(error))
-        worker.ready = True
-        if isinstance(result, Duel) and any(isinstance(one, LaunchFailed) and one.sticky for one in result.results):
+            return Crashed(phase, _cause_of(error))
+        if isinstance(result, Duel) and _ended_process(result):
             worker.renew()
         return result
 
@@ -277,9 +298,13 @@ class Pool:
                     self._start_visit(lane)
 
     def _start_compile(self, worker: _Worker) -> None:
+        if not worker.ready and self._to_compile:
+            # So that what stops a worker from starting is not taken for a fault of the source.
+            self._begin(worker, worker.actor.version.remote(), 0.0)
+            return
         while self._to_compile:
             job, key = self._to_compile.popleft()
-            if job.request.number in self._failed:
+            if job.failed:
                 continue
             worker.job, worker.key = job, key
             self._begin(worker, worker.actor.compile.remote(job.sources[key]), self.deadlines.compile)
@@ -291,21 +316,28 @@ class Pool:
             self._begin(lane, lane.actor.prepare.remote(self._prepared), self.deadlines.prepare)
             return
         job = lane.job = self._to_visit.popleft()
+        lane.gate = lane.actor.acquire.remote()
         reference = lane.actor.visit.remote(job.candidate, job.request.workloads, self.precision)
         self._begin(lane, reference, self.deadlines.visit * len(job.request.workloads))
 
     def _begin(self, worker: _Worker, reference: Any, seconds: float) -> None:
-        worker.reference, worker.started = reference, time.monotonic()
-        worker.deadline = worker.started + seconds + (0.0 if worker.ready else self.deadlines.start)
+        worker.reference, worker.seconds, worker.started = reference, seconds, time.monotonic()
+        patience = self.deadlines.start if worker.gate is not None or not worker.ready else 0.0
+        worker.deadline = worker.started + seconds + patience
+
+    def _pass_gate(self, worker: _Worker) -> None:
+        """The device is ours: from now on the deadline runs. If the process died instead, the call tells."""
+        worker.gate, worker.started = None, time.monotonic()
+        worker.deadline = worker.started + worker.seconds
 
     def _finish(self, worker: _Worker) -> None:
         job, reference, worker.reference, worker.job = worker.job, worker.reference, None, None
         seconds = time.monotonic() - worker.started
         try:
-            result = ray.get(reference)
+            result = _get(reference)
         except RayActorError as error:
             phase = "run" if worker in self._lanes else "compile"
-            self._died(worker, job, Crashed(phase, _last_line(error)), seconds)
+            self._died(worker, job, Crashed(phase, _cause_of(error)), seconds)
             return
         worker.ready, worker.deaths = True, 0
         if worker in self._lanes:
@@ -315,12 +347,12 @@ class Pool:
             job.compile_seconds += seconds
             self._compiled(job, worker.key, result)
 
-    def _compiled(self, job: _Job, key: TypesKey, result: Artifact | CompileFailed) -> None:
-        if isinstance(result, CompileFailed):
+    def _compiled(self, job: _Job, key: TypesKey, result: Artifact | CompileFailed | Rejected) -> None:
+        if not isinstance(result, Artifact):
             self._fail(job, result)
             return
         job.artifacts[key] = result
-        if len(job.artifacts) == len(job.sources) and job.request.number not in self._failed:
+        if len(job.artifacts) == len(job.sources) and not job.failed:
             self._to_visit.append(job)
 
     def _visited(self, lane: _Worker, job: _Job, outcomes: dict[str, Outcome], seconds: float) -> None:
@@ -342,9 +374,9 @@ class Pool:
             self._fail(job, outcome, seconds if worker in self._lanes else 0.0)
 
     def _fail(self, job: _Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
-        if job.request.number in self._failed:
+        if job.failed:
             return
-        self._failed.add(job.request.number)
+        job.failed = True
         self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
 
     def _deliver(self, job: _Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
@@ -362,6 +394,28 @@ class Pool:
         self._done.append((job.request, evaluation))
 
 
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _ended_process(answer: Duel | Outcome) -> bool:
+    """Whether the process of a duel died, overran its deadline, or lost its device."""
+    if not isinstance(answer, Duel):
+        return True
+    return any(isinstance(one, LaunchFailed) and one.sticky for one in answer.results)
+
+
+def _get(reference: Any, timeout: float | None = None) -> Any:
+    """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
+    try:
+        return ray.get(reference, timeout=timeout)
+    except RayTaskError as error:
+        if isinstance(error.cause, TunesmithError):
+            raise error.cause from None
+        raise
+
+
+def _cause_of(error: Exception) -> str:
+    """What Ray knows of a death, in a line."""
+    text = str(error)
+    if "Worker exit type: SYSTEM_ERROR" in text:
+        # What follows in Ray's text guesses at causes; it does not know the signal.
+        return "the worker process ended without a word, as after an invalid access or when the system kills it"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]

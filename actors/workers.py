@@ -7,18 +7,33 @@ that ever runs kernels on it. Both answer with values; an exception means a user
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
+from pathlib import Path
 
+from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact, open_compiler
 from tunesmith.kernels.bench import Bench, Candidate, Duel
 from tunesmith.kernels.calibrate import compile_probes
-from tunesmith.kernels.outcome import CompileFailed, Outcome
+from tunesmith.kernels.outcome import CompileFailed, Outcome, Rejected
 from tunesmith.kernels.specialise import Specialised
 from tunesmith.kernels.task import Task
 from tunesmith.kernels.template import BackendName
 from tunesmith.kernels.timing import Precision
+
+MEMORY_BYTES = 8 << 30
+"""Address space a compiler may take beyond what the process had before its first compilation."""
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Bounds this process to `more_bytes` of address space beyond what it has; beyond that allocations fail, and a
+    compiler ends its process, which is an outcome like any other."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 class CompileWorker:
@@ -27,8 +42,9 @@ class CompileWorker:
     def __init__(self, limits: DeviceLimits, index: int) -> None:
         self._limits = limits
         self._compiler = open_compiler(limits, index)
+        limit_memory(MEMORY_BYTES)
 
-    def compile(self, source: Specialised) -> Artifact | CompileFailed:
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         return self._compiler.compile(source)
 
     def probes(self) -> dict[str, Artifact]:
@@ -46,6 +62,7 @@ class Lane:
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         pinned = limits.backend == "cuda"
         self._bench = Bench(task, limits, 0 if pinned else index, seed=seed)
+        self._lock = DeviceLock(self._bench.device.uuid)
 
     def identity(self) -> tuple[str, int]:
         """The device's UUID and this process's id."""
@@ -54,13 +71,29 @@ class Lane:
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)
 
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it for the next call.
+
+        A call of its own, because waiting for others is not part of the next call's deadline.
+        """
+        self._lock.acquire()
+
     def visit(self, candidate: Candidate, workloads: Sequence[str], precision: Precision) -> dict[str, Outcome]:
-        return self._bench.visit(candidate, workloads, precision)
+        try:
+            return self._bench.visit(candidate, workloads, precision)
+        finally:
+            self._lock.release()
 
     def duel(
         self, baseline: Candidate, candidates: Sequence[Candidate], workload: str, rounds: int, budget_seconds: float
     ) -> Duel:
-        return self._bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds)
+        try:
+            return self._bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds)
+        finally:
+            self._lock.release()
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
-        return self._bench.calibrate(probes)
+        try:
+            return self._bench.calibrate(probes)
+        finally:
+            self._lock.release()

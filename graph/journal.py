@@ -68,7 +68,11 @@ class Journal:
     def __init__(self, folder: Path, *, create: bool) -> None:
         path = folder / "journal.sqlite"
         if create:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                why = error.strerror
+                raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
             raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite.")
         try:

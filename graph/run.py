@@ -6,6 +6,8 @@ the Python API; the command line is a thin layer over them.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +22,12 @@ from tunesmith.graph.summary import summarise, write_results
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.probe import Device, Inventory, probe
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.task import Task, TaskError
 from tunesmith.kernels.taskfile import load_task
+
+THREAD = "run"
+"""The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +56,15 @@ def tune(
     loaded = load_task(chosen.task)
     if chosen.target is not None:
         resolve_target(chosen.target)
+    if chosen.strategy not in STRATEGIES:
+        raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     device = choose_device(loaded, chosen.backend, probe())
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
         raise SettingsError(
-            f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another folder."
+            f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
         )
-    with Journal(folder, create=True) as journal:
+    with Journal(folder, create=True) as journal, _alone(folder):
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
         return _carry_on(folder, journal, loaded, device, chosen, listener)
@@ -65,15 +73,17 @@ def tune(
 def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again."""
     folder = Path(run_dir)
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False) as journal, _alone(folder):
         started = journal.last("run")
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = Settings.model_validate(started.data["settings"])
         task = Task.model_validate(started.data["task"])
-        device = choose_device(task, started.data["device"]["backend"], probe())
-        if device.name != started.data["device"]["name"]:
-            raise JournalError(f"{folder} was measured on {started.data['device']['name']}, but this machine has "
+        inventory, old = probe(), started.data["device"]
+        same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
+        device = same[0] if same else choose_device(task, old["backend"], inventory)
+        if not same:
+            raise JournalError(f"{folder} was measured on {old['name']}, but this machine has "
                                f"{device.name}: resume it where it began.")  # fmt: skip
         return _carry_on(folder, journal, task, device, settings, listener)
 
@@ -112,7 +122,7 @@ def _carry_on(
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
             graph = build_graph().compile(checkpointer=SqliteSaver(connection))
-            config: Any = {"configurable": {"thread_id": folder.name}, "recursion_limit": 10 * settings.rounds + 50}
+            config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": 10 * settings.rounds + 50}
             begun = graph.get_state(config).values
             if begun.get("done"):
                 listener(Progress("done", f"the run had ended: {begun['done']}"))
@@ -126,6 +136,20 @@ def _carry_on(
         summary = summarise(context, str(state.get("done", "")))
         write_results(context, folder, summary)
     return RunResult(folder, summary)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the run in `folder` for this process, so that no two work on it; the hold ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalError(f"Another process is at work on the run in {folder}; stop it, or wait.") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

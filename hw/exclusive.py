@@ -10,20 +10,39 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
-@contextmanager
-def exclusive(device: str) -> Iterator[None]:
-    """Holds the device named by its UUID; waits while another process holds it."""
-    name = re.sub(r"[^A-Za-z0-9-]+", "-", device)
-    path = Path(tempfile.gettempdir(), f"tunesmith-{name}.lock")
-    # The processes that share a device may belong to different users. Reading is enough to lock, and all may read.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+class DeviceLock:
+    """The lock of the device with this UUID. Not reentrant, and for one thread."""
+
+    def __init__(self, uuid: str) -> None:
+        name = re.sub(r"[^A-Za-z0-9-]+", "-", uuid)
+        self._path = Path(tempfile.gettempdir(), f"tunesmith-{name}.lock")
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Waits while another process holds the device, then holds it; does nothing when it is held already."""
+        if self._descriptor is not None:
+            return
+        # The processes that share a device may belong to different users. Reading is enough to lock, and all may read.
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Lets go; does nothing when the device is not held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> DeviceLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -29,12 +29,14 @@ class Roofline:
     """Measured roofs of one device.
 
     `bandwidth` holds ``(bytes moved, bytes/s)`` points of a copy, in any order on entry, sorted by bytes
-    afterwards; `peak_flops` maps a data type's name to flop/s and may be empty. Raises ValueError where a
+    afterwards; `peak_flops` maps a data type's name to flop/s and may be empty; `launch_seconds` is what an empty
+    kernel takes, back to back, or None. It is shown beside floors and raises none. Raises ValueError where a
     number is not positive and finite, or a size occurs twice.
     """
 
     bandwidth: tuple[tuple[int, float], ...] = ()
     peak_flops: Mapping[str, float] = field(default_factory=dict)
+    launch_seconds: float | None = None
 
     def __post_init__(self) -> None:
         points = tuple(sorted((int(size), float(rate)) for size, rate in self.bandwidth))
@@ -111,7 +113,11 @@ class Roofline:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of JSON types; `from_json` restores an equal roofline."""
-        return {"bandwidth": [list(point) for point in self.bandwidth], "peak_flops": dict(self.peak_flops)}
+        return {
+            "bandwidth": [list(point) for point in self.bandwidth],
+            "peak_flops": dict(self.peak_flops),
+            "launch_seconds": self.launch_seconds,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Roofline:
@@ -122,6 +128,7 @@ class Roofline:
             return cls(
                 bandwidth=tuple((int(size), float(rate)) for size, rate in points),
                 peak_flops={str(dtype): float(peak) for dtype, peak in peaks.items()},
+                launch_seconds=None if data.get("launch_seconds") is None else float(data["launch_seconds"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TunesmithError(

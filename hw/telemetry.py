@@ -33,6 +33,9 @@ _REASONS: Final[dict[int, str]] = {
 }
 
 
+_SETTINGS: Final = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
+
+
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """One sample. None marks what this GPU does not report, and energy that was not asked for.
@@ -46,6 +49,12 @@ class Telemetry:
     energy_j: float | None
     temperature_c: float | None
     throttle_reasons: tuple[str, ...] | None
+
+
+    def figures(self) -> dict[str, float]:
+        """Clocks, power and temperature by field name, as far as the GPU reports them."""
+        fields = ("sm_clock_hz", "memory_clock_hz", "power_w", "temperature_c")
+        return {name: value for name in fields if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,16 @@ class TelemetrySource(Protocol):
     def close(self) -> None:
         """Release the device."""
         ...
+
+
+def harmful(sample: Telemetry | NoTelemetry) -> tuple[str, ...]:
+    """The reasons of a sample for which clocks were lower than a kernel alone would have them; none without telemetry.
+
+    Settings (applications clocks, display clocks, sync boost) are how the GPU is run and not events.
+    """
+    if isinstance(sample, NoTelemetry):
+        return ()
+    return tuple(reason for reason in sample.throttle_reasons or () if reason not in _SETTINGS)
 
 
 def decode_throttle_reasons(bits: int) -> tuple[str, ...]:

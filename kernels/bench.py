@@ -1,7 +1,8 @@
 """A bench: one device, one task, and every candidate that is put on it to be checked and timed.
 
-Owns a visit's order: restore, launch once, check, run the timed sequence once and check again, only then time. It runs
-in the process that holds the device (a lane); deadlines and replacement are the pool's business.
+Owns a visit's order: prepare (`tunesmith.kernels.trial`), time, check once more on changed contents. It runs
+in the process that holds the device (a lane), which sees to it that no other process uses the device meanwhile;
+deadlines and replacement are the pool's business.
 """
 
 from __future__ import annotations
@@ -9,44 +10,33 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tunesmith.hw.exclusive import exclusive
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.hw.telemetry import Telemetry, open_telemetry
-from tunesmith.kernels.backends import Artifact, Device, DeviceError, Launch, OutOfDeviceMemory, TimedSequence, open_device
+from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
+from tunesmith.kernels.backends import Artifact, Device, DeviceError, OutOfDeviceMemory, open_device
 from tunesmith.kernels.calibrate import measure_roofline
-from tunesmith.kernels.check import check_set
-from tunesmith.kernels.feasible import compiler_rejection
-from tunesmith.kernels.outcome import LaunchFailed, Measured, Outcome, WrongResult
-from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.specialise import geometry
+from tunesmith.kernels.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.drift import DriftMonitor
+from tunesmith.kernels.modes import Modes, measure_modes
+from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
 from tunesmith.kernels.task import Task, Workload
-from tunesmith.kernels.template import Template
-from tunesmith.kernels.timing import Comparison, Precision, compare, interleaved, sample_until
+from tunesmith.kernels.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
+from tunesmith.kernels.trial import Checked, Rotation, prepare, recheck
 from tunesmith.kernels.workload_data import WorkloadData
 
-TypesKey = tuple[tuple[str, str], ...]
+__all__ = ["Bench", "Candidate", "Duel", "Rotation", "TypesKey", "types_key", "weighted_geomean"]
+
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
-SAMPLE_SECONDS = {"gpu": 2e-3, "cpu": 2e-2}
-"""How long one timed sample should last: long against the clock's resolution and the start of a sequence."""
-
-
-def types_key(workload: Workload) -> TypesKey:
-    """What of a workload decides the machine code."""
-    return tuple(sorted(workload.types.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A configuration of a template, compiled: an artifact for each combination of types it is to run with."""
-
-    template: Template
-    config: Config
-    artifacts: Mapping[TypesKey, Artifact] = field(repr=False)
+TARGET = 0.005
+"""Half-width of a comparison's interval at which it ends, as a share of the ratio."""
+FLOOR_MARGIN = 0.9
+"""Share of a floor that a time may fall to: a kernel that mostly reads is faster than the copies that roofs are from."""
+REPEATS = 2
+"""How often a measurement under throttling is repeated before it is kept and marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,45 +45,6 @@ class Duel:
 
     workload: str
     results: tuple[Comparison | Outcome, ...]
-
-
-class Rotation:
-    """A sampler: each call times the next `window` launches, over all sets in turn, and gives seconds per launch.
-
-    Every set is used once before any is used again, so its data has left the last cache by then.
-    """
-
-    def __init__(self, device: Device, launches: Sequence[Launch], window: int) -> None:
-        self._device, self._launches, self.window = device, launches, window
-        self._segments: list[TimedSequence | None] = [None] * (len(launches) // window)
-        self._next = 0
-
-    def run_first(self) -> None:
-        """Runs the first sample's launches once, untimed."""
-        self._segment(0, warm=False).seconds()
-
-    def __call__(self) -> float:
-        position = self._next
-        self._next = (position + 1) % len(self._segments)
-        return self._segment(position, warm=True).seconds() / self.window
-
-    def _segment(self, position: int, *, warm: bool) -> TimedSequence:
-        segment = self._segments[position]
-        if segment is None:
-            start = position * self.window
-            segment = self._segments[position] = self._device.sequence(self._launches[start : start + self.window])
-            if warm:
-                # The first run of a sequence brings it to the device; its time is not the kernel's.
-                segment.seconds()
-        return segment
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A candidate that passed the check, ready to be timed, with its largest deviation per output."""
-
-    rotation: Rotation
-    errors: dict[str, float]
 
 
 class Bench:
@@ -105,12 +56,22 @@ class Bench:
         self._telemetry = open_telemetry(self.device.uuid if limits.backend == "cuda" else None)
         self._room = int(self.device.free_bytes() * MEMORY_SHARE)
         self._workloads: dict[str, WorkloadData] = {}
+        self._drift = DriftMonitor()
 
-    def visit(self, candidate: Candidate, workloads: Sequence[str], precision: Precision) -> dict[str, Outcome]:
-        """Checks and times `candidate` on each workload; after the first failure the rest is not tried."""
+    @property
+    def room(self) -> int:
+        """Bytes of device memory that workloads may take together."""
+        return self._room
+
+    def visit(
+        self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
+    ) -> dict[str, Outcome]:
+        """Checks and times `candidate` on each workload, to the precision of all or of each by name; after the first
+        failure the rest is not tried."""
         outcomes: dict[str, Outcome] = {}
         for name in workloads:
-            outcome = self._one(candidate, self.task.workload(name), precision)
+            wanted = precision if isinstance(precision, Precision) else precision[name]
+            outcome = self._one(candidate, self.task.workload(name), wanted)
             outcomes[name] = outcome
             if not isinstance(outcome, Measured):
                 break
@@ -123,56 +84,101 @@ class Bench:
                 self._data(self.task.workload(name))
 
     def duel(
-        self, baseline: Candidate, candidates: Sequence[Candidate], workload: str, *, rounds: int, budget_seconds: float
+        self,
+        baseline: Candidate,
+        candidates: Sequence[Candidate],
+        workload: str,
+        *,
+        rounds: int,
+        budget_seconds: float,
+        target: float = TARGET,
+        floor: float = 0.0,
     ) -> Duel:
-        """Re-checks all, then times baseline and candidates in random order, round by round."""
-        with exclusive(self.device.uuid):
-            try:
-                data = self._data(self.task.workload(workload))
-            except OutOfDeviceMemory as error:
-                return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
-            entrants = [self._prepare(one, data) for one in (baseline, *candidates)]
-            first = entrants[0]
-            if not isinstance(first, Checked):
-                return Duel(workload, tuple(first for _ in candidates))
-            running = [one.rotation for one in entrants if isinstance(one, Checked)]
-            data.restore()
-            try:
-                samples = interleaved(running, rounds=rounds, seed=self.seed, budget_seconds=budget_seconds * len(running))
-            except DeviceError as error:
-                return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
-        timed = iter(samples[1:])
-        return Duel(
-            workload,
-            tuple(
-                compare(next(timed), samples[0], seed=self.seed) if isinstance(one, Checked) else one
-                for one in entrants[1:]
-            ),
-        )
+        """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
+
+        `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
+        """
+        try:
+            data = self._data(self.task.workload(workload))
+        except OutOfDeviceMemory as error:
+            return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
+        entrants = [prepare(self.device, one, data) for one in (baseline, *candidates)]
+        first = entrants[0]
+        if not isinstance(first, Checked):
+            return Duel(workload, tuple(first for _ in candidates))
+        running = [one for one in entrants if isinstance(one, Checked)]
+        data.restore()
+        try:
+            self.device.reset_cache()
+            samples = interleaved(
+                [one.rotation for one in running],
+                rounds=rounds,
+                seed=self.seed,
+                budget_seconds=budget_seconds * len(running),
+                target=target,
+            )
+            wrong = {id(one): recheck(one, data) for one in running}
+        except DeviceError as error:
+            return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
+        if (broken := wrong[id(first)]) is not None:
+            return Duel(workload, tuple(broken for _ in candidates))
+        timed, results = iter(samples[1:]), list[Comparison | Outcome]()
+        for one in entrants[1:]:
+            if not isinstance(one, Checked):
+                results.append(one)
+                continue
+            comparison = compare(next(timed), samples[0], seed=self.seed)
+            results.append(wrong[id(one)] or self._implausible(comparison.candidate, floor, data) or comparison)
+        return Duel(workload, tuple(results))
+
+    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
+        """Warm-cache and call-to-call times of a candidate, beside which `duel` gives the cold ones."""
+        try:
+            data = self._data(self.task.workload(workload))
+            checked = prepare(self.device, candidate, data)
+            return measure_modes(self.device, checked, data) if isinstance(checked, Checked) else checked
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         """The measured roofs of the device; `probes` are the kernels of `tunesmith.kernels.calibrate`, compiled."""
-        with exclusive(self.device.uuid):
-            return measure_roofline(self.device, probes)
+        return measure_roofline(self.device, probes)
 
     def _one(self, candidate: Candidate, workload: Workload, precision: Precision) -> Outcome:
-        with exclusive(self.device.uuid):
-            try:
-                data = self._data(workload)
-            except OutOfDeviceMemory as error:
-                return LaunchFailed(str(error))
-            checked = self._prepare(candidate, data)
-            if not isinstance(checked, Checked):
-                return checked
-            try:
-                before = self._telemetry.sample()
-                estimate = sample_until(checked.rotation, precision)
-                after = self._telemetry.sample()
-            except DeviceError as error:
-                return LaunchFailed(str(error), sticky=error.sticky)
-        throttled = {
-            reason for sample in (before, after) if isinstance(sample, Telemetry) for reason in sample.throttle_reasons or ()
-        }
+        try:
+            data = self._data(workload)
+        except OutOfDeviceMemory as error:
+            return LaunchFailed(str(error))
+        checked = prepare(self.device, candidate, data)
+        if not isinstance(checked, Checked):
+            return checked
+        try:
+            drift = self._drift.tick()
+            self.device.reset_cache()
+            measured = self._sample(checked, precision, drift)
+            wrong = recheck(checked, data)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+        if isinstance(wrong, WrongResult):
+            return wrong
+        estimate = Estimate(measured.seconds, measured.low, measured.high, measured.samples)
+        if (implausible := self._implausible(estimate, precision.floor, data)) is not None:
+            return implausible
+        self._drift.keep(workload.name, checked.rotation, estimate)
+        return measured
+
+    def _sample(self, checked: Checked, precision: Precision, drift: float | None) -> Measured:
+        """Times a checked candidate; under throttling again, and marked when that lasts."""
+        spent = 0.0
+        for attempt in range(REPEATS + 1):
+            before = self._telemetry.sample()
+            started = time.perf_counter()
+            estimate = sample_until(checked.rotation, precision)
+            spent += time.perf_counter() - started
+            after = self._telemetry.sample()
+            throttled = {reason for one in (before, after) for reason in harmful(one)}
+            if not throttled or attempt == REPEATS:
+                break
         return Measured(
             seconds=estimate.median,
             low=estimate.low,
@@ -181,40 +187,22 @@ class Bench:
             launches=checked.rotation.window,
             errors=checked.errors,
             throttled=tuple(sorted(throttled)),
+            dropped=estimate.dropped,
+            sampling_seconds=round(spent, 6),
+            drift=drift,
+            telemetry=after.figures() if isinstance(after, Telemetry) else {},
         )
 
-    def _prepare(self, candidate: Candidate, data: WorkloadData) -> Checked | Outcome:
-        """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed."""
-        device, workload = self.device, data.workload
-        artifact = candidate.artifacts[types_key(workload)]
-        shape = geometry(candidate.template, candidate.config, workload)
-        if (rejected := compiler_rejection(self.limits, shape, artifact.resources)) is not None:
-            return rejected
-        try:
-            kernel = device.load(artifact)
-            launches = [Launch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
-            data.restore()
-            device.launch(launches[0])
-            device.synchronize()
-            errors = check_set(data, 0)
-            if isinstance(errors, WrongResult):
-                return errors
-            # The first launch pays for just-in-time work of the driver; the second tells how many fit a sample.
-            started = time.perf_counter()
-            device.launch(launches[0])
-            device.synchronize()
-            seconds = time.perf_counter() - started
-            window = math.ceil(SAMPLE_SECONDS[self.limits.kind] / seconds)
-            rotation = Rotation(device, launches, min(max(1, window), data.sets))
-            # Launches that are timed are launches that were checked: the last of the first sample must be right too.
-            data.restore()
-            rotation.run_first()
-            again = check_set(data, rotation.window - 1)
-            if isinstance(again, WrongResult):
-                return again
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
-        return Checked(rotation, {name: max(value, again[name]) for name, value in errors.items()})
+    def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
+        """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
+        all sets the last cache may still hold when their turn comes again."""
+        held = min(1.0, (self.limits.l2_bytes or 0) / (data.sets * data.set_bytes))
+        least = floor * (1 - held) * FLOOR_MARGIN
+        if timed.high >= least:
+            return None
+        return Implausible(timed.median, least, f"it was timed at {timed.median * 1e6:.3f} us, but moving the task's bytes and "
+                           f"doing its arithmetic takes this device at least {least * 1e6:.3f} us: either work is left out "
+                           "in a way that the check does not see, or the task's `bytes` or `flops` are too high.")  # fmt: skip
 
     def _data(self, workload: Workload) -> WorkloadData:
         """The workload's buffers; older workloads make room when memory is short."""
@@ -228,7 +216,9 @@ class Bench:
             except OutOfDeviceMemory:
                 if not self._workloads:
                     raise
-                del self._workloads[next(iter(self._workloads))]
+                oldest = next(iter(self._workloads))
+                self._drift.forget(oldest)
+                del self._workloads[oldest]
                 continue
             self._workloads[workload.name] = data
             return data

@@ -1,6 +1,7 @@
-"""The measured roofs of a device: copy bandwidth at several sizes, and the peak of plain float arithmetic.
+"""The measured roofs of a device: copy bandwidth at several sizes, the peak of plain float arithmetic, and what an
+empty kernel takes.
 
-Owns two small kernels per backend and how they are timed, which is how candidates are timed: through the same
+Owns three small kernels per backend and how they are timed, which is how candidates are timed: through the same
 launcher, with cold caches. The arithmetic over roofs is `tunesmith.hw.roofline`.
 """
 
@@ -12,15 +13,15 @@ import numpy as np
 
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact, Compiler, Device, DeviceError, Launch
-from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.specialise import Geometry, Specialised
 from tunesmith.kernels.template import BackendName
 from tunesmith.kernels.timing import Precision, sample_until
 
-COPY, FMA = "tunesmith_copy", "tunesmith_fma"
+COPY, FMA, EMPTY = "tunesmith_copy", "tunesmith_fma", "tunesmith_empty"
 BLOCK = 256
 VECTORS = 4
 """16-byte vectors a thread copies."""
+EMPTY_LAUNCHES = 1000
 CHAINS, STEPS = 8, 512
 """Independent multiply-add chains a thread runs, and their length."""
 PRECISION = Precision(target=0.01, min_samples=5, max_samples=30, budget_seconds=0.5)
@@ -55,10 +56,12 @@ _SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
         COPY: f"{_CUDA_HEAD}{COPY}(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
         FMA: f"{_CUDA_HEAD}{FMA}(float* target, float a, float b) {_FMA_BODY}",
+        EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
     },
     "opencl": {
         COPY: f"__kernel void {COPY}(__global const uint4* source, __global uint4* target) {_OPENCL_COPY_BODY}",
         FMA: f"__kernel void {FMA}(__global float* target, float a, float b) {_FMA_BODY}",
+        EMPTY: f"__kernel void {EMPTY}(__global float* target) {{}}",
     },
 }
 
@@ -66,14 +69,17 @@ _SOURCES: dict[BackendName, dict[str, str]] = {
 def compile_probes(compiler: Compiler, backend: BackendName) -> dict[str, Artifact]:
     """The calibration kernels, compiled; a kernel the compiler refuses is left out, and with it its roof."""
     compiled = {entry: compiler.compile(Specialised(backend, entry, text)) for entry, text in _SOURCES[backend].items()}
-    return {entry: result for entry, result in compiled.items() if not isinstance(result, CompileFailed)}
+    return {entry: result for entry, result in compiled.items() if isinstance(result, Artifact)}
 
 
 def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
     """Times the probes on `device`; a roof whose kernel cannot run is left out."""
     bandwidth: list[tuple[int, float]] = []
     peak: dict[str, float] = {}
+    empty: float | None = None
     try:
+        if EMPTY in probes:
+            empty = _launch_seconds(device, device.load(probes[EMPTY]))
         if COPY in probes:
             kernel = device.load(probes[COPY])
             for mebibytes in COPY_MIB[device.limits.kind]:
@@ -87,7 +93,15 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
         # What was measured before the refusal stands; a device without roofs has no floors, which reports say.
         if device.limits.kind == "gpu":
             raise
-    return Roofline(tuple(bandwidth), peak)
+    return Roofline(tuple(bandwidth), peak, empty)
+
+
+def _launch_seconds(device: Device, kernel: object) -> float:
+    """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed in."""
+    launch = Launch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
+    sequence = device.sequence([launch] * EMPTY_LAUNCHES)
+    sequence.seconds()
+    return sample_until(sequence.seconds, PRECISION).median / EMPTY_LAUNCHES
 
 
 def _copy_bandwidth(device: Device, kernel: object, size: int) -> float:

@@ -57,6 +57,7 @@ class Domain:
             np.argsort(np.argsort(values, kind="stable"), kind="stable") if ordered else np.arange(len(values))
             for values, ordered in zip(self.values, self.ordered, strict=True)
         )
+        self._order = tuple(np.argsort(rank, kind="stable").tolist() for rank in self._rank)
         self._positions = tuple(
             {(type(value), value): position for position, value in enumerate(parameter.values)}
             for parameter in self.parameters
@@ -108,22 +109,27 @@ class Domain:
             row.append(code)
         return tuple(row)
 
-    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> list[tuple[int, list[list[int]]]]:
-        """For each parameter the other values to try from `row`, in runs: within a run, first feasible wins.
+    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
+        """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.
 
-        With `adjacent`, an ordered parameter has two runs, the values above and those below, nearest first; every
-        other value is a run of its own.
+        Of a run, the first feasible one is wanted. With `adjacent`, an ordered parameter makes two runs, the values
+        above and those below, nearest first; otherwise each row is a run of its own.
         """
-        moves: list[tuple[int, list[list[int]]]] = []
+        here = np.asarray(row, dtype=np.uint16)
+        columns: list[int] = []
+        codes: list[int] = []
+        runs: list[int] = []
+        run = 0
         for column, size in enumerate(self.sizes):
-            here = int(row[column])
-            if adjacent and self.ordered[column]:
-                ranks = self._rank[column]
-                order = np.argsort(ranks, kind="stable")
-                place = int(ranks[here])
-                above = [int(code) for code in order[place + 1 :]]
-                below = [int(code) for code in order[:place][::-1]]
-                moves.append((column, [run for run in (above, below) if run]))
-            else:
-                moves.append((column, [[code] for code in range(size) if code != here]))
-        return moves
+            place = int(self._rank[column][here[column]])
+            order = self._order[column]
+            together = adjacent and self.ordered[column]
+            for side in (order[place + 1 :], order[:place][::-1]):
+                codes.extend(side)
+                columns.extend([column] * len(side))
+                runs.extend([run] * len(side) if together else range(run, run + len(side)))
+                run += 1 if together else len(side)
+            assert len(order) == size
+        rows = np.repeat(here[None, :], len(codes), axis=0)
+        rows[np.arange(len(codes)), columns] = codes
+        return rows, runs

@@ -9,17 +9,21 @@ meaning, on NumPy arrays (one element per candidate point).
 from __future__ import annotations
 
 import ast
+import io
 import math
+import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 
-MAX_LENGTH = 2000
+MAX_LENGTH = 8000
+MAX_DEPTH = 100
+"""Nested operations, so that neither checking nor evaluating exhausts Python's stack."""
 MAX_EXPONENT = 64
 MAX_INTEGER = 1 << 62
 
@@ -37,8 +41,24 @@ class ExpressionError(TunesmithError):
     """The text is not an expression of the language, or has no value for these names."""
 
 
-def _located(text: str, column: int, what: str) -> ExpressionError:
-    return ExpressionError(f"In the expression `{text}`, column {column + 1}: {what}")
+def _shown(text: str) -> str:
+    """`text` as a message may hold it: what no terminal can print is escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _position(text: str, line: int, column: int) -> str:
+    return f"line {line}, column {column + 1}" if "\n" in text else f"column {column + 1}"
+
+
+def _at(text: str, node: ast.AST) -> str:
+    """Where `node` stands in `text`. The parser counts bytes of UTF-8, a reader characters."""
+    line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    before = text.split("\n")[line - 1].encode()[:offset]
+    return _position(text, line, len(before.decode(errors="replace")))
+
+
+def _located(text: str, where: str, what: str) -> ExpressionError:
+    return ExpressionError(f"In the expression `{_shown(text)}`, {where}: {what.rstrip('.')}.")
 
 
 def _is_array(*values: Value) -> bool:
@@ -53,12 +73,48 @@ def _sizeof(name: Value) -> Value:
     return SIZEOF[name]
 
 
+def _is_text(value: Value) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "U" or (value.dtype == object and any(isinstance(item, str) for item in value.flat))
+    return isinstance(value, str)
+
+
+def _number(value: Value) -> Value:
+    """`value` for arithmetic: flags in arrays become 0 and 1, as they are in scalars."""
+    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype == np.bool_ else value
+
+
+def _checked(result: Value, bound: Callable[[], Value]) -> Value:
+    """`result`, an array of int64 that may have wrapped around; `bound` is the same in float64."""
+    if (
+        isinstance(result, np.ndarray)
+        and result.dtype.kind == "i"
+        and (np.any(np.abs(bound()) > 1.01 * MAX_INTEGER) or np.any(np.abs(result) > MAX_INTEGER))
+    ):
+        raise OverflowError(f"the value exceeds {MAX_INTEGER}")
+    return result
+
+
+def _float(value: Value) -> Value:
+    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
+
+
+def _multiply(a: Value, b: Value) -> Value:
+    return _checked(a * b, lambda: _float(a) * _float(b))
+
+
 def _ceil_div(a: Value, b: Value) -> Value:
     return -(-a // b)
 
 
 def _round_up(a: Value, b: Value) -> Value:
-    return _ceil_div(a, b) * b
+    return _multiply(_ceil_div(a, b), b)
+
+
+def _log2(a: Value) -> Value:
+    if np.any(a <= 0):
+        raise ValueError("log2() takes a positive number")
+    return np.log2(a) if _is_array(a) else math.log2(a)
 
 
 def _is_pow2(a: Value) -> Value:
@@ -81,7 +137,12 @@ def _fold(scalar: Callable[..., Value], vector: Callable[..., Value]) -> Callabl
 
 def _rounded(scalar: Callable[[float], int], vector: Callable[..., Value]) -> Callable[[Value], Value]:
     def apply(value: Value) -> Value:
-        return vector(value).astype(np.int64) if _is_array(value) else scalar(value)
+        if not _is_array(value):
+            return scalar(value)
+        rounded = vector(value)
+        if not np.all(np.abs(rounded) <= MAX_INTEGER):
+            raise OverflowError(f"the value exceeds {MAX_INTEGER}")
+        return rounded.astype(np.int64)
 
     return apply
 
@@ -94,7 +155,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int, int]] = {
     "floor": (_rounded(math.floor, np.floor), 1, 1),
     "ceil_div": (_ceil_div, 2, 2),
     "round_up": (_round_up, 2, 2),
-    "log2": (lambda a: np.log2(a) if _is_array(a) else math.log2(a), 1, 1),
+    "log2": (_log2, 1, 1),
     "is_pow2": (_is_pow2, 1, 1),
     "sizeof": (_sizeof, 1, 1),
 }
@@ -104,13 +165,22 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int, int]] = {
 def _power(a: Value, b: Value) -> Value:
     if np.any(np.abs(b) > MAX_EXPONENT):
         raise ValueError(f"an exponent is at most {MAX_EXPONENT}")
-    return a**b
+    negative = np.less(b, 0)
+    if np.any(np.equal(a, 0) & negative):
+        raise ZeroDivisionError("0 has no negative power")
+    if np.any(np.less(a, 0) & (np.floor(b) != b)):
+        raise ValueError("a negative number has no power that is not whole")
+    if not _is_array(a, b):
+        return a**b
+    if np.any(negative):
+        return _float(a) ** b
+    return _checked(a**b, lambda: _float(a) ** b)
 
 
 _BINARY: Mapping[type[ast.operator], Callable[[Value, Value], Value]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Add: lambda a, b: _checked(a + b, lambda: _float(a) + _float(b)),
+    ast.Sub: lambda a, b: _checked(a - b, lambda: _float(a) - _float(b)),
+    ast.Mult: _multiply,
     ast.Div: lambda a, b: a / b,
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
@@ -130,7 +200,7 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Value, Value], Value]] = {
 def _member(item: Value, options: tuple[Value, ...]) -> Value:
     if not _is_array(item, *options):
         return item in options
-    return np.logical_or.reduce([np.asarray(item == option) for option in options])
+    return reduce(np.logical_or, [np.asarray(item == option) for option in options], np.zeros((), dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +218,24 @@ class Expression:
 
     def integer(self, values: Mapping[str, Value]) -> int:
         """The value as an int; raises `ExpressionError` when it is not a whole number."""
-        value = self.evaluate(values)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        value = self.number(values)
+        if isinstance(value, bool) or value != math.floor(value) or abs(value) > MAX_INTEGER:
             raise ExpressionError(f"The expression `{self.text}` must give a whole number, but gives {value!r}.")
         return int(value)
+
+    def number(self, values: Mapping[str, Value]) -> bool | int | float:
+        """The value as a finite number; raises `ExpressionError` when it is text or not finite."""
+        value = self.evaluate(values)
+        if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        raise ExpressionError(f"The expression `{_shown(self.text)}` must give a number, but gives {value!r}.")
 
     def require(self, known: frozenset[str] | set[str], where: str) -> None:
         """Raises `ExpressionError` when a name outside `known` is used; `where` says which key of which file."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Name) and node.id in self.names and node.id not in known:
                 raise ExpressionError(
-                    f"{where}: in the expression `{self.text}`, column {node.col_offset + 1}: "
+                    f"{where}: in the expression `{_shown(self.text)}`, {_at(self.text, node)}: "
                     f"the name '{node.id}' is not defined; known names are {', '.join(sorted(known)) or 'none'}."
                 )
 
@@ -166,9 +243,9 @@ class Expression:
         try:
             value = self._apply(node, values)
         except (ZeroDivisionError, ValueError, TypeError, OverflowError) as error:
-            raise _located(self.text, node.col_offset, f"{error}.") from error
+            raise _located(self.text, _at(self.text, node), str(error)) from error
         if isinstance(value, int) and abs(value) > MAX_INTEGER:
-            raise _located(self.text, node.col_offset, f"the value exceeds {MAX_INTEGER}.")
+            raise _located(self.text, _at(self.text, node), f"the value exceeds {MAX_INTEGER}")
         return value
 
     def _apply(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
@@ -178,18 +255,16 @@ class Expression:
             case ast.Name():
                 if node.id not in values:
                     known = ", ".join(sorted(values)) or "none"
-                    raise _located(self.text, node.col_offset,
-                                   f"the name '{node.id}' is not defined; known names are {known}.")
+                    raise _located(self.text, _at(self.text, node),
+                                   f"the name '{node.id}' is not defined; known names are {known}")
                 return values[node.id]
             case ast.BinOp():
-                left, right = self._value(node.left, values), self._value(node.right, values)
-                if isinstance(left, str) or isinstance(right, str):
-                    raise TypeError("text takes part in comparisons only")
+                left, right = self._operand(node.left, values), self._operand(node.right, values)
                 return _BINARY[type(node.op)](left, right)
             case ast.UnaryOp():
-                operand = self._value(node.operand, values)
                 if isinstance(node.op, ast.USub):
-                    return -operand
+                    return -self._operand(node.operand, values)
+                operand = self._value(node.operand, values)
                 return np.logical_not(operand) if _is_array(operand) else not operand
             case ast.BoolOp():
                 return self._boolean(node, values)
@@ -198,13 +273,23 @@ class Expression:
             case ast.IfExp():
                 test = self._value(node.test, values)
                 if _is_array(test):
-                    return np.where(test, self._value(node.body, values), self._value(node.orelse, values))
+                    body, orelse = self._value(node.body, values), self._value(node.orelse, values)
+                    if _is_text(body) != _is_text(orelse):
+                        body, orelse = np.asarray(body, dtype=object), np.asarray(orelse, dtype=object)
+                    return np.where(test, body, orelse)
                 return self._value(node.body if test else node.orelse, values)
             case ast.Call(func=ast.Name(id=name)):
-                return FUNCTIONS[name][0](*(self._value(argument, values) for argument in node.args))
+                evaluate = self._value if name == "sizeof" else self._operand
+                return FUNCTIONS[name][0](*(evaluate(argument, values) for argument in node.args))
             case ast.Tuple() | ast.List():
                 return tuple(self._value(item, values) for item in node.elts)
         raise AssertionError(f"unchecked node {node!r}")
+
+    def _operand(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
+        value = self._value(node, values)
+        if _is_text(value):
+            raise TypeError("text takes part in comparisons only")
+        return _number(value)
 
     def _boolean(self, node: ast.BoolOp, values: Mapping[str, Value]) -> Value:
         conjunction = isinstance(node.op, ast.And)
@@ -225,18 +310,26 @@ class Expression:
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             right = self._value(right_node, values)
             if isinstance(operator, ast.In | ast.NotIn):
-                held = _member(left, right if isinstance(right, tuple) else (right,))
+                held = _member(left, right)
                 if isinstance(operator, ast.NotIn):
                     held = np.logical_not(held) if _is_array(held) else not held
             else:
                 held = _COMPARE[type(operator)](left, right)
             result = np.logical_and(result, held) if _is_array(result, held) else bool(result and held)
+            if result is False:
+                return result
             left = right
         return result
 
 
-def _check(node: ast.AST, text: str, names: set[str]) -> None:
-    column = getattr(node, "col_offset", 0)
+_HAS = (
+    "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and " + ", ".join(FUNCTIONS)
+)
+
+
+def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise _located(text, _at(text, node), f"more than {MAX_DEPTH} operations are nested in one another")
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
             return
@@ -247,44 +340,66 @@ def _check(node: ast.AST, text: str, names: set[str]) -> None:
             pass
         case ast.UnaryOp(op=ast.USub() | ast.Not()):
             pass
-        case ast.BoolOp() | ast.IfExp() | ast.Tuple() | ast.List():
+        case ast.BoolOp() | ast.IfExp():
             pass
         case ast.Compare() if all(type(op) in _COMPARE or isinstance(op, ast.In | ast.NotIn) for op in node.ops):
-            pass
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
+            _check(node.left, text, names, depth + 1)
+            for operator, right in zip(node.ops, node.comparators, strict=True):
+                if not isinstance(operator, ast.In | ast.NotIn):
+                    _check(right, text, names, depth + 1)
+                    continue
+                # Lists stand nowhere else: nothing can be built from them, least of all something huge.
+                if not isinstance(right, ast.Tuple | ast.List):
+                    raise _located(text, _at(text, right), "`in` is followed by a list, such as (1, 2)")
+                for item in right.elts:
+                    _check(item, text, names, depth + 1)
+            return
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS:
             _, fewest, most = FUNCTIONS[name]
-            if not fewest <= len(node.args) <= most or any(isinstance(arg, ast.Starred) for arg in node.args):
+            if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+                raise _located(text, _at(text, node), f"{name}() takes plain arguments only, no names or stars")
+            if not fewest <= len(node.args) <= most:
                 counts = str(fewest) if fewest == most else f"{fewest} to {most}"
-                raise _located(text, column, f"{name}() takes {counts} argument(s), not {len(node.args)}.")
+                raise _located(text, _at(text, node), f"{name}() takes {counts} argument(s), not {len(node.args)}")
             for argument in node.args:
-                _check(argument, text, names)
+                _check(argument, text, names, depth + 1)
             return
         case ast.Call(func=ast.Name(id=name)):
-            raise _located(text, column, f"there is no function '{name}'; the functions are {', '.join(FUNCTIONS)}.")
+            raise _located(text, _at(text, node), f"there is no function '{name}'; they are {', '.join(FUNCTIONS)}")
         case _:
-            raise _located(text, column, f"{type(node).__name__} is not part of the expression language; it has "
-                           "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b "
-                           f"and {', '.join(FUNCTIONS)}.")
+            segment = ast.get_source_segment(text, node) or ""
+            shown = f"`{segment}`" if 0 < len(segment) <= 40 else f"this {type(node).__name__}"
+            raise _located(text, _at(text, node), f"{shown} is not part of the expression language; it has {_HAS}")
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
-            _check(child, text, names)
+            _check(child, text, names, depth + 1)
+
+
+def _comment(text: str) -> tuple[int, int] | None:
+    """Where a comment begins; it would swallow what is put behind the expression."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            return token.start
+    return None
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parses `text`; raises `ExpressionError` that points at the column."""
-    stripped = text.strip()
+    """Parses `text`; raises `ExpressionError` that points at the column (and the line, where there are several)."""
+    stripped = text.strip().replace("\r\n", "\n").replace("\r", "\n")
     if len(stripped) > MAX_LENGTH:
         raise ExpressionError(f"An expression is at most {MAX_LENGTH} characters long; this one has {len(stripped)}.")
+    if not stripped:
+        raise _located("", "column 1", "it is empty")
     try:
         tree = ast.parse(stripped, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        column = (getattr(error, "offset", None) or 1) - 1
+        comment = _comment(stripped) if "#" in stripped else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
-        raise _located(stripped, column, f"{reason}.") from error
+        raise _located(stripped, _position(stripped, line, column), reason) from error
+    if comment is not None:
+        raise _located(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")
     names: set[str] = set()
-    try:
-        _check(tree, stripped, names)
-    except RecursionError as error:
-        raise ExpressionError(f"The expression `{stripped[:60]}...` is nested too deeply.") from error
+    _check(tree, stripped, names)
     return Expression(stripped, frozenset(names), tree)

@@ -8,13 +8,13 @@ the search's business.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.expression import Expression, parse
+from tunesmith.hw.occupancy import occupancy
+from tunesmith.kernels.expression import MAX_INTEGER, Expression, parse
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.rule import Rule
@@ -33,8 +33,8 @@ class EmptySpace(TunesmithError):
 def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[Rule]:
     """The rules a configuration must meet to be feasible on every one of `workloads`.
 
-    The template's constraints come first, then block and grid dimensions, threads and shared memory per block; a
-    rejected point is counted for the first rule it breaks.
+    They are the template's constraints and the limits on block and grid dimensions, on threads and shared memory per
+    block and on a cap of registers.
     """
     found = []
     for constraint in template.constraints:
@@ -52,15 +52,18 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
         found += _bounded("block_dim", f"block.{AXES[position]}", text, 1, limits.max_block_dims[position], workloads)
     threads = " * ".join(f"({text})" for text in template.launch.block)
     found += _bounded("threads_per_block", "threads per block", threads, 1, limits.max_threads_per_block, workloads)
-    if limits.shared_per_block is not None:
-        static, dynamic = template.static_shared_bytes, template.launch.shared_bytes
-        # Static shared memory never exceeds the default limit; only the dynamic part can opt in to more.
-        most = limits.shared_per_block_optin or limits.shared_per_block
-        found += _bounded("shared_per_block", "static shared memory", static, 0, limits.shared_per_block, workloads)
-        found += _bounded("shared_per_block", "shared memory", f"({static}) + ({dynamic})", 0, most, workloads)
-    if limits.max_grid_dims is not None:
-        for position, text in enumerate(template.launch.grid):
-            found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, limits.max_grid_dims[position], workloads)
+    static, dynamic = template.static_shared_bytes, template.launch.shared_bytes
+    # Static shared memory never exceeds the default limit; only the dynamic part can opt in to more.
+    most = limits.shared_per_block_optin or limits.shared_per_block
+    found += _bounded("shared_per_block", "static shared memory", static, 0, limits.shared_per_block, workloads)
+    found += _bounded("shared_per_block", "dynamic shared memory", dynamic, 0, None, workloads)
+    found += _bounded("shared_per_block", "shared memory", f"({static}) + ({dynamic})", 0, most, workloads)
+    if template.max_registers is not None:
+        most = limits.max_registers_per_thread
+        found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
+    for position, text in enumerate(template.launch.grid):
+        most = limits.max_grid_dims[position] if limits.max_grid_dims else None
+        found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
     return found
 
 
@@ -73,7 +76,7 @@ def require_points(space: SearchSpace, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
     if not space.empty:
         return
-    binding = ", ".join(f"`{label}`" for label in space.binding_rules())
+    binding = ", ".join(f"`{rule.label}`" for rule in space.binding_rules())
     cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
     raise EmptySpace(f"The template {template.name} has no feasible configuration among {space.cartesian}: {cause}; "
                      "relax the constraint or add values to the parameters it uses.")  # fmt: skip
@@ -86,22 +89,20 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
     registers exceed the multiprocessor's is refused by the driver ("too many resources requested for launch").
     """
     threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
-    shared = (resources.shared or 0) + geometry.shared_bytes
-    most = limits.shared_per_block_optin or limits.shared_per_block
-    if most is not None and shared > most:
-        return Rejected("shared_per_block", "shared memory",
-                        f"the block takes {shared} bytes of shared memory; the device allows {most}.")  # fmt: skip
-    if resources.registers and limits.registers_per_block and limits.warp_size:
-        unit = limits.register_allocation_unit or limits.warp_size
-        granularity = limits.warp_allocation_granularity or 1
-        warps = -(-threads // limits.warp_size)
-        warps = -(-warps // granularity) * granularity
-        needed = warps * (-(-resources.registers * limits.warp_size // unit) * unit)
-        if needed > limits.registers_per_block:
-            return Rejected("registers_per_block", "registers",
-                            f"{threads} threads with {resources.registers} registers each take {needed} registers; a "
-                            f"block has {limits.registers_per_block}.")  # fmt: skip
-    return None
+    registers, shared = resources.registers or 0, (resources.shared or 0) + geometry.shared_bytes
+    answer = occupancy(limits, threads=threads, registers=registers, shared=shared)
+    if answer.blocks_per_sm:
+        return None
+    match answer.limiter:
+        case "threads_per_block" | "threads":
+            detail = f"the block has {threads} threads; the device allows {limits.max_threads_per_block}."
+        case "shared_per_block" | "shared":
+            most = limits.shared_per_block_optin or limits.shared_per_block or limits.shared_per_sm
+            detail = f"the block takes {shared} bytes of shared memory; the device allows {most}."
+        case _:
+            detail = (f"{threads} threads with {registers} registers each take more than the "
+                      f"{limits.registers_per_block or limits.registers_per_sm} registers of a block.")  # fmt: skip
+    return Rejected(answer.limiter or "occupancy", (answer.limiter or "occupancy").replace("_", " "), detail)
 
 
 def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[tuple[str, dict[str, Any]]]:
@@ -114,36 +115,26 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
     return list(distinct.values())
 
 
-def _bounded(kind: str, what: str, text: str, low: int, high: int, workloads: Sequence[Workload]) -> list[Rule]:
-    expression = parse(text)
+def _bounded(
+    kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]
+) -> list[Rule]:
+    """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None is no limit."""
+    most = MAX_INTEGER if high is None else high
+    value = parse(text)
+    condition = parse(f"{low} <= ({text}) <= {most} and ({text}) % 1 == 0")
+    bounds = f"at least {low}" if high is None else f"within {low} to {high}"
     return [
-        Rule(
-            kind=kind,
-            label=f"{what} within {low} to {high}{suffix}",
-            names=expression.names - names.keys(),
-            holds=_within(expression, low, high, names),
-            explain=_explained(expression, what, low, high, names),
+        replace(
+            Rule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
+            explain=_explained(value, what, bounds, names),
         )
-        for suffix, names in _environments(expression.names, workloads)
+        for suffix, names in _environments(condition.names, workloads)
     ]
 
 
-def _within(
-    expression: Expression, low: int, high: int, names: Mapping[str, Any]
-) -> Callable[[Mapping[str, Any]], Any]:
-    def holds(values: Mapping[str, Any]) -> Any:
-        value = expression.evaluate({**names, **values})
-        if isinstance(value, np.ndarray):
-            return (value >= low) & (value <= high)
-        return low <= value <= high
-
-    return holds
-
-
-def _explained(
-    expression: Expression, what: str, low: int, high: int, names: Mapping[str, Any]
-) -> Callable[[Config], str]:
+def _explained(expression: Expression, what: str, bounds: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
     def explain(config: Config) -> str:
-        return f"{what} is {expression.evaluate({**names, **config})}; the device allows {low} to {high}."
+        value = expression.evaluate({**names, **config})
+        return f"{what} is {value}; it must be a whole number {bounds}."
 
     return explain

@@ -65,11 +65,13 @@ class LazySpace(SearchSpace):
         rows = [self.domain.row(int(point)) for point in points]
         return np.array(rows, dtype=np.uint16).reshape(-1, len(self.domain.sizes))
 
-    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        codes = np.asarray(row, dtype=np.uint16)[None, :]
-        if all(self._plan.holds(check, codes)[0] for check in self._checks):
-            return self.domain.key(codes[0])
-        return None
+    def points_of(self, codes: Codes) -> list[int | None]:
+        feasible = np.ones(len(codes), dtype=np.bool_)
+        for check in self._checks:
+            # Only those still in question: a later rule may have no value where an earlier one refuses.
+            left = np.flatnonzero(feasible)
+            feasible[left] = self._plan.holds(check, codes[left])
+        return [self.domain.key(row) if good else None for row, good in zip(codes, feasible, strict=True)]
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different points, uniform over listed groups and nearly so over the others."""

@@ -17,7 +17,11 @@ class Measured:
 
     seconds: median kernel time of one launch, L2 cold; low, high: its 95 % interval; samples: number of samples the
     median is over, each the mean of `launches` launches; errors: per checked argument the largest error as a share
-    of its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none.
+    of its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none, and none where
+    a repetition went without. dropped: sampling ended early, as it was clearly slower than the best known.
+    sampling_seconds: wall clock of the samples. drift: time of the process's reference kernel, when it was last re-timed,
+    over its first time; None before that. telemetry: clocks in Hz, power in W, temperature in degrees Celsius, after the
+    samples, as far as the device tells.
     """
 
     kind: ClassVar[str] = "measured"
@@ -28,6 +32,10 @@ class Measured:
     launches: int
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     throttled: tuple[str, ...] = ()
+    dropped: bool = False
+    sampling_seconds: float = 0.0
+    drift: float | None = None
+    telemetry: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,17 @@ class WrongResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Implausible:
+    """Timed faster than the device can be: the timing or the kernel's result is not what it seems. seconds: what was
+    timed; floor: the least that the measured roofs allow, in seconds, after the margin of docs/trust.md."""
+
+    kind: ClassVar[str] = "implausible"
+    seconds: float
+    floor: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """Ended by its deadline. `phase`: "compile" or "run"; `limit`: seconds allowed."""
 
@@ -86,8 +105,8 @@ class Crashed:
     detail: str
 
 
-Outcome = Measured | Rejected | CompileFailed | LaunchFailed | WrongResult | TimedOut | Crashed
-Failure = Rejected | CompileFailed | LaunchFailed | WrongResult | TimedOut | Crashed
+Outcome = Measured | Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
+Failure = Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
 KINDS: dict[str, type[Outcome]] = {outcome.kind: outcome for outcome in get_args(Outcome)}
 
 
@@ -116,6 +135,8 @@ def describe(outcome: Outcome) -> str:
             return f"cannot be launched: {outcome.error}"
         case WrongResult():
             return f"wrong result in {outcome.argument}: {outcome.detail}"
+        case Implausible():
+            return outcome.detail
         case TimedOut():
             return f"the {outcome.phase} step exceeded its deadline of {outcome.limit:g} s"
         case Crashed():

@@ -5,6 +5,7 @@ Owns the parameter's own validity; which combinations are feasible is the busine
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
@@ -33,9 +34,17 @@ class Parameter(BaseModel):
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        if len({(type(value), value) for value in self.values}) != len(self.values):
+        # Equal values of different types (1, 1.0 and true) make one macro, and files may lose the difference.
+        if len(set(self.values)) != len(self.values):
             raise ValueError(f"the values of parameter {self.name} repeat; list each once")
-        if self.default is not None and self.default not in self.values:
+        for value in self.values:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"the value {value!r} of parameter {self.name} is not finite; a macro cannot hold it")
+            if isinstance(value, str) and ("\n" in value or "\r" in value or value.endswith("\\")):
+                raise ValueError(f"the value {value!r} of parameter {self.name} does not fit on one line")
+        if self.default is not None and not any(
+            self.default == value and isinstance(self.default, bool) == isinstance(value, bool) for value in self.values
+        ):
             raise ValueError(f"the default {self.default!r} of parameter {self.name} is not among its values")
         return self
 

@@ -73,8 +73,12 @@ class SearchSpace(ABC):
         """Positions of the values of `points`, shape (points, parameters)."""
 
     @abstractmethod
+    def points_of(self, codes: Codes) -> list[int | None]:
+        """The points with these positions of values, shape (points, parameters); None where one is not feasible."""
+
     def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
         """The point with these positions of values, or None when it is not feasible."""
+        return self.points_of(np.asarray(row, dtype=np.uint16)[None, :])[0]
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
@@ -95,18 +99,12 @@ class SearchSpace(ABC):
         With `adjacent`, an ordered (numeric) parameter moves to the nearest feasible value above and below only;
         without it, and for the others, to every feasible value.
         """
-        row = self.codes_of([point])[0].astype(np.int64)
-        found = []
-        for column, runs in self.domain.changes(row, adjacent=adjacent):
-            for run in runs:
-                for code in run:
-                    other = row.copy()
-                    other[column] = code
-                    neighbour = self.point_of(other)
-                    if neighbour is not None:
-                        found.append(neighbour)
-                        break
-        return found
+        rows, runs = self.domain.changes(self.codes_of([point])[0], adjacent=adjacent)
+        found: dict[int, int] = {}
+        for run, other in zip(runs, self.points_of(rows), strict=True):
+            if other is not None:
+                found.setdefault(run, other)
+        return list(found.values())
 
     def reject(self, config: Config) -> Reason | None:
         """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
@@ -200,12 +198,19 @@ class Space(SearchSpace):
     def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
         return self.codes[np.asarray(points, dtype=np.int64)]
 
-    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        wanted = np.asarray(row, dtype=np.uint16)
-        key = _keys(wanted[None, :], self._strides)[0]
-        place = int(np.searchsorted(self._keys, key))
+    def points_of(self, codes: Codes) -> list[int | None]:
+        keys = _keys(codes, self._strides)
+        places = np.searchsorted(self._keys, keys)
+        found: list[int | None] = []
+        for place, key, wanted in zip(places.tolist(), keys, codes, strict=True):
+            found.append(self._at(place, key, wanted))
+        return found
+
+    def _at(self, place: int, key: np.uint64, wanted: Codes) -> int | None:
         while place < len(self._keys) and self._keys[place] == key:
-            point = place if self._sorted is None else int(self._sorted[place])
+            if self._sorted is None:
+                return place
+            point = int(self._sorted[place])
             if np.array_equal(self.codes[point], wanted):
                 return point
             place += 1

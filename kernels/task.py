@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.expression import SIZEOF, parse
+from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
 from tunesmith.kernels.parameter import NAME_PATTERN
 from tunesmith.kernels.template import BackendName, ExpressionText, Template
 
@@ -26,7 +26,8 @@ class TaskError(TunesmithError):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Infinities are legal (a Special may be one) and JSON has none, so they travel as text.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Special(_Strict):
@@ -94,7 +95,7 @@ class Workload(_Strict):
     """
 
     name: str
-    sizes: dict[Identifier, int]
+    sizes: dict[Identifier, StrictInt]
     types: dict[Identifier, str]
     weight: Annotated[float, Field(gt=0)] = 1.0
     held_out: bool = False
@@ -149,6 +150,12 @@ class Task(_Strict):
         _reject_repeats("argument", [argument.name for argument in self.arguments])
         _reject_repeats("workload", [workload.name for workload in self.workloads])
         for name, options in self.types.items():
+            if not options:
+                raise ValueError(f"types.{name} lists no dtype; use some of {', '.join(DTYPES)}")
+            if name in DTYPES:
+                raise ValueError(f"types.{name}: a type cannot have the name of a dtype; call it T")
+            if any(name in workload.sizes for workload in self.workloads):
+                raise ValueError(f"types.{name}: {name} is also a size of a workload; rename one of them")
             for dtype in options:
                 _require_dtype(dtype, f"types.{name}")
         for argument in self.arguments:
@@ -156,6 +163,8 @@ class Task(_Strict):
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
         for dtype in self.tolerance:
             _require_dtype(dtype, "tolerance")
+        for backend, sources in self.backends.items():
+            _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("every workload is held out; leave at least one to tune on")
         return self
@@ -191,7 +200,10 @@ class Task(_Strict):
 
     def shape_of(self, argument: Argument, workload: Workload) -> tuple[int, ...]:
         """The argument's shape in elements; raises `TaskError` when a dimension is not positive."""
-        shape = tuple(parse(text).integer(workload.names) for text in argument.shape)
+        try:
+            shape = tuple(parse(text).integer(workload.names) for text in argument.shape)
+        except ExpressionError as error:
+            raise TaskError(f"Task {self.name}, workload {workload.name}, argument {argument.name}: {error}") from error
         if any(extent <= 0 for extent in shape):
             raise TaskError(f"Task {self.name}, workload {workload.name}: the argument {argument.name} has the shape "
                             f"{shape}; every dimension must be positive: mend the sizes or the shape.")  # fmt: skip
@@ -199,20 +211,28 @@ class Task(_Strict):
 
     def scalar_of(self, argument: Argument, workload: Workload) -> int | float:
         assert argument.value is not None
-        value = parse(argument.value).evaluate(workload.names)
-        if isinstance(value, str) or not math.isfinite(value):
-            raise TaskError(f"Task {self.name}: the scalar {argument.name} = `{argument.value}` gives {value!r}, not a "
-                            "finite number.")  # fmt: skip
-        return float(value) if argument.dtype.startswith("float") else int(value)
+        value = self._number(f"the scalar {argument.name}", argument.value, workload)
+        dtype = self.dtype_of(argument, workload)
+        if "float" not in dtype and value != math.floor(value):
+            raise TaskError(f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = "
+                            f"`{argument.value}` gives {value!r}, and {dtype} holds whole numbers only: write "
+                            "ceil(...) or floor(...).")  # fmt: skip
+        return float(value) if "float" in dtype else int(value)
 
     def tolerance_of(self, dtype: str) -> Tolerance:
         return self.tolerance.get(dtype) or DEFAULT_TOLERANCE.get(dtype, EXACT)
 
     def bytes_of(self, workload: Workload) -> float:
-        return float(parse(self.bytes).evaluate(workload.names))
+        return float(self._number("bytes", self.bytes, workload))
 
     def flops_of(self, workload: Workload) -> float:
-        return float(parse(self.flops).evaluate(workload.names))
+        return float(self._number("flops", self.flops, workload))
+
+    def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:
+        try:
+            return parse(text).number(workload.names)
+        except ExpressionError as error:
+            raise TaskError(f"Task {self.name}, workload {workload.name}, {what}: {error}") from error
 
 
 def _reject_repeats(what: str, names: list[str]) -> None:

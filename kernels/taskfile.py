@@ -8,13 +8,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
 from tunesmith.kernels.task import Task, TaskError
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.template import BackendName, Template
 
 LIBRARY = Path(__file__).resolve().parent / "library"
 Model = TypeVar("Model", bound=BaseModel)
@@ -31,11 +31,15 @@ def load_task(text: str) -> Task:
     if text in library:
         return read_task(library[text])
     path = Path(text)
-    if path.is_dir() and (path / "task.toml").is_file():
-        path = path / "task.toml"
-    if path.is_file():
+    try:
+        if path.is_dir() and (path / "task.toml").is_file():
+            path = path / "task.toml"
+        found = path.is_file()
+    except OSError:  # such as a text too long for a path
+        found = False
+    if found:
         return read_task(path)
-    raise TaskError(f"There is no task '{text}': give the path of a task.toml or one of {', '.join(library)}.")
+    raise TaskError(f"There is no task '{text:.200}': give the path of a task.toml or one of {', '.join(library)}.")
 
 
 def read_task(path: Path) -> Task:
@@ -49,27 +53,39 @@ def read_task(path: Path) -> Task:
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
+    if not isinstance(types := data.get("types", {}), dict):
+        raise TaskError(f"{path}, key types: give a table, such as T = [\"float16\", \"float32\"], not {types!r:.80}.")
+    if not isinstance(workloads := data.get("workloads", []), list):
+        raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
     for name, sources in backends.items():
+        if name not in get_args(BackendName):
+            raise TaskError(f"{path}, key backends.{name}: there is no such backend; they are "
+                            f"{', '.join(get_args(BackendName))}.")  # fmt: skip
         if not isinstance(sources, dict):
             raise TaskError(f"{path}, key backends.{name}: give a table with `baseline` and `templates`.")
         _resolve_sources(sources, str(name), str(data.get("entry", "")), path)
-    for index, workload in enumerate(data.get("workloads") or []):
+    for index, workload in enumerate(workloads):
         if isinstance(workload, dict):
             workload.setdefault("name", _workload_name(workload, index))
-            workload.setdefault("types", {name: options[0] for name, options in (data.get("types") or {}).items()
+            workload.setdefault("types", {name: options[0] for name, options in types.items()
                                           if isinstance(options, list) and options})  # fmt: skip
     task = _validated(Task, data, path)
     _validate_expressions(task, path)
     return task
 
 
-def read_template(path: Path, backend: str, entry: str) -> Template:
-    """Reads one template TOML (its `source_file` is relative to it); raises `TaskError`."""
+def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
+    """Reads one template TOML (its `source_file` is relative to it), with `source` instead of its own if given; raises
+    `TaskError`."""
     data = _toml(path)
-    data.setdefault("backend", backend)
+    if data.setdefault("backend", backend) != backend:
+        raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
     data.setdefault("entry", entry)
     data.setdefault("name", path.stem)
-    if "source_file" in data:
+    if source is not None:
+        data.pop("source_file", None)
+        data["source"] = source
+    elif "source_file" in data:
         data["source"] = _text(path.parent / str(data.pop("source_file")), path, "source_file")
     return _validated(Template, data, path)
 
@@ -88,7 +104,10 @@ def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Pa
     files = sources.get("templates", [])
     if not isinstance(files, list):
         raise TaskError(f"{path}, key backends.{backend}.templates: give a list of template files.")
-    sources["templates"] = [read_template(path.parent / str(file), backend, entry) for file in files]
+    for file in files:
+        if not isinstance(file, str) or not (path.parent / file).is_file():
+            raise TaskError(f"{path}, key backends.{backend}.templates: there is no file {file!r} beside it.")
+    sources["templates"] = [read_template(path.parent / file, backend, entry) for file in files]
 
 
 def _workload_name(workload: Mapping[str, Any], index: int) -> str:
@@ -122,16 +141,27 @@ def _validate_expressions(task: Task, path: Path) -> None:
         texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
         texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
     for key, text in texts:
-        parse(text).require(known, f"{path}, {key}")
+        try:
+            expression = parse(text)
+        except ExpressionError as error:
+            raise TaskError(f"{path}, {key}: {error}") from error
+        expression.require(known, f"{path}, {key}")
     for workload in task.workloads:
-        for argument in task.arguments:
-            if argument.role == "scalar":
-                task.scalar_of(argument, workload)
-            else:
-                task.shape_of(argument, workload)
+        try:
+            for argument in task.arguments:
+                if argument.role == "scalar":
+                    task.scalar_of(argument, workload)
+                else:
+                    task.shape_of(argument, workload)
+            moved, done = task.bytes_of(workload), task.flops_of(workload)
+            if moved <= 0 or done < 0:
+                raise TaskError(f"Task {task.name}, workload {workload.name}: bytes must be positive and flops not "
+                                f"negative; they are {moved:g} and {done:g}.")  # fmt: skip
+        except TaskError as error:
+            raise TaskError(f"{path}: {error}") from error
     for name, sources in task.backends.items():
         for template in (sources.baseline.template, *sources.templates):
-            template.validate_names(known, f"{path}, {name} template {template.name}")
+            template.validate_names(sizes, frozenset(task.types), f"{path}, {name} template {template.name}")
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -152,6 +182,8 @@ def _text(file: Path, path: Path, key: str) -> str:
         raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: {error}.") from error
+    except ValueError as error:
+        raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
 
 
 def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:

@@ -11,13 +11,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tunesmith.kernels.expression import SIZEOF, parse
+from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
 from tunesmith.kernels.parameter import NAME_PATTERN, Config, Parameter
 
 BackendName = Literal["cuda", "opencl"]
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
 ExpressionText = Annotated[str, Field(min_length=1, max_length=2000)]
+TEMPLATE_NAME = r"^[^\x00-\x1f\"\\/]{1,80}$"
+"""The name stands in a #line directive and in file names."""
 
 
 class Constraint(BaseModel):
@@ -44,7 +46,7 @@ class Launch(BaseModel):
     def _texts(cls, value: object) -> object:
         # A bare number is natural in TOML (`block = [256]`) and in a model's answer.
         if isinstance(value, list | tuple):
-            return tuple(str(item) if isinstance(item, int) else item for item in value)
+            return tuple(str(item) if isinstance(item, int | float) else item for item in value)
         return value
 
 
@@ -57,7 +59,7 @@ class Template(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=80)]
+    name: Annotated[str, Field(pattern=TEMPLATE_NAME, description="short; no quotes and no slashes")]
     backend: BackendName
     source: Annotated[str, Field(min_length=1, description="the whole device source")]
     entry: Annotated[str, Field(pattern=NAME_PATTERN, description="the kernel's name; in CUDA it is extern \"C\"")]
@@ -72,6 +74,10 @@ class Template(BaseModel):
         ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
     ] = None
     fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
+    device_globals: Annotated[
+        tuple[str, ...],
+        Field(description="variables in global memory the kernel needs, by symbol; any other one is refused as state"),
+    ] = ()
     description: str = ""
 
     @field_validator("source")
@@ -79,6 +85,8 @@ class Template(BaseModel):
     def _bounded(cls, source: str) -> str:
         if len(source.encode()) > MAX_SOURCE_BYTES:
             raise ValueError(f"the source is larger than {MAX_SOURCE_BYTES} bytes")
+        if "\0" in source:
+            raise ValueError("the source holds a NUL character, where compilers stop reading")
         return source
 
     @field_validator("constraints", mode="before")
@@ -117,8 +125,21 @@ class Template(BaseModel):
             found.append(("max_registers", self.max_registers))
         return found
 
-    def validate_names(self, workload_names: frozenset[str], where: str) -> None:
-        """Raises `ExpressionError` where an expression uses a name that neither the task nor the template defines."""
-        known = workload_names | {parameter.name for parameter in self.parameters} | frozenset(SIZEOF)
+    def validate_names(self, sizes: frozenset[str], types: frozenset[str], where: str) -> None:
+        """Raises `ExpressionError` where an expression uses a name that neither the task nor the template defines.
+
+        `sizes` and `types` are the task's names. What decides the source (`max_registers`, `fast_math`) knows no sizes,
+        as one compiled kernel serves all workloads of the same types.
+        """
+        parameters = frozenset(parameter.name for parameter in self.parameters)
+        for what, taken in (("size", sizes), ("type", types), ("data type", frozenset(SIZEOF))):
+            if clash := parameters & taken:
+                raise ExpressionError(f"{where}, key parameters: {min(clash)} is also a {what} of the task: rename the "
+                                      "parameter.")  # fmt: skip
+        known = types | parameters | frozenset(SIZEOF)
         for key, text in self.expressions():
-            parse(text).require(known, f"{where}, key {key}")
+            try:
+                expression = parse(text)
+            except ExpressionError as error:
+                raise ExpressionError(f"{where}, key {key}: {error}") from error
+            expression.require(known if key in ("max_registers", "fast_math") else known | sizes, f"{where}, key {key}")

@@ -8,36 +8,44 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE_Z = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
+WIDENED = 1.15
+"""Factor on the bootstrap interval. Simulated with drift, outliers and stopping by width (tests/kernels/
+test_trust_timing.py), equal kernels are then called different in 1 to 4 % of comparisons."""
+LONGEST = 4
+"""How many times the usual number of rounds a comparison may take to reach its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """When to stop sampling: the half-width of the median's 95 % interval is at most `target` of the median, or
     `max_samples` or `budget_seconds` (wall clock) are spent; never before `min_samples`. Sampling also ends after
-    `min_samples` when the interval's lower end exceeds `give_up_above` (a clear loser needs no precise time)."""
+    `min_samples` when the interval's lower end exceeds `give_up_above` (a clear loser needs no precise time).
+    floor: the seconds that the device's measured roofs allow at least; 0 where they are not known."""
 
     target: float = 0.01
     min_samples: int = 7
     max_samples: int = 100
     budget_seconds: float = 0.25
     give_up_above: float = math.inf
+    floor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its 95 % interval over `samples` samples."""
+    """A median with its 95 % interval over `samples` samples. dropped: sampling ended because it was a clear loser."""
 
     median: float
     low: float
     high: float
     samples: int
+    dropped: bool = False
 
     @property
     def half_width(self) -> float:
@@ -69,9 +77,10 @@ def sample_until(
                 return estimate(samples)
             continue
         current = estimate(samples)
+        if current.half_width > precision.target and current.low > precision.give_up_above:
+            return replace(current, dropped=True)
         if (
             current.half_width <= precision.target
-            or current.low > precision.give_up_above
             or len(samples) >= precision.max_samples
             or clock() - started > precision.budget_seconds
         ):
@@ -92,20 +101,26 @@ class Comparison:
     baseline: Estimate
 
     @property
+    def half_width(self) -> float:
+        """Half the ratio's interval as a share of the ratio."""
+        return (self.high - self.low) / 2 / self.ratio if self.ratio > 0 else math.inf
+
+    @property
     def verdict(self) -> str:
         return "faster" if self.high < 1.0 else "slower" if self.low > 1.0 else "no difference shown"
 
 
 def compare(candidate: Sequence[float], baseline: Sequence[float], *, seed: int, resamples: int = 2000) -> Comparison:
     """Percentile bootstrap of the ratio of medians over paired rounds: round i of both was taken close in time, so
-    rounds are resampled together and slow drifts cancel (Efron & Tibshirani, An Introduction to the Bootstrap)."""
+    rounds are resampled together and slow drifts cancel (Efron & Tibshirani, An Introduction to the Bootstrap). The
+    interval is `WIDENED`, as medians of few rounds take few values and stopping looks at the width several times.
+    """
     pairs = np.column_stack([np.asarray(candidate), np.asarray(baseline)])
     ratios = bootstrap_ratios(pairs, seed=seed, resamples=resamples)
-    low, high = np.quantile(ratios, [0.025, 0.975])
     medians = np.median(pairs, axis=0)
-    return Comparison(
-        float(medians[0] / medians[1]), float(low), float(high), estimate(list(candidate)), estimate(list(baseline))
-    )
+    ratio = medians[0] / medians[1]
+    low, high = ratio + WIDENED * (np.quantile(ratios, [0.025, 0.975]) - ratio)
+    return Comparison(float(ratio), float(low), float(high), estimate(list(candidate)), estimate(list(baseline)))
 
 
 def bootstrap_ratios(pairs: NDArray[np.float64], *, seed: int, resamples: int) -> NDArray[np.float64]:
@@ -118,16 +133,33 @@ def bootstrap_ratios(pairs: NDArray[np.float64], *, seed: int, resamples: int) -
 
 
 def interleaved(
-    samplers: Sequence[Callable[[], float]], *, rounds: int, seed: int, budget_seconds: float,
+    samplers: Sequence[Callable[[], float]],
+    *,
+    rounds: int,
+    seed: int,
+    budget_seconds: float,
+    target: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
     """One sample of each sampler a round, in a fresh random order each round; at least 5 rounds, then until `rounds`
-    or the budget are spent. Returns a list of samples for each sampler."""
+    or the budget are spent. Returns a list of samples for each sampler.
+
+    With a `target` it ends, from half of `rounds` on, once each ratio to the first sampler is known to a half-width of
+    `target`, and goes on to `LONGEST` times `rounds` until it is. The width says nothing of which is faster, so that
+    stopping by it favours neither.
+    """
     rng, started = np.random.default_rng(seed), clock()
     samples: list[list[float]] = [[] for _ in samplers]
-    for done in range(rounds):
+    for done in range(rounds * (LONGEST if target else 1)):
         if done >= 5 and clock() - started > budget_seconds:
+            break
+        if target and done >= max(5, rounds // 2) and done % 5 == 0 and _widest(samples, seed) <= target:
             break
         for position in rng.permutation(len(samplers)):
             samples[position].append(samplers[position]())
     return samples
+
+
+def _widest(samples: Sequence[Sequence[float]], seed: int) -> float:
+    """The largest half-width of the ratios to the first list of samples."""
+    return max((compare(one, samples[0], seed=seed, resamples=300).half_width for one in samples[1:]), default=0.0)

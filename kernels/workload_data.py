@@ -1,8 +1,9 @@
 """The buffers of one workload on one device: inputs, poisoned outputs, red zones, expected results.
 
 Owns layout and contents. Each *set* is a complete copy of the kernel's arrays; there are enough sets that, launching
-over them in turn, each finds its data gone from the last cache. All sets lie in one allocation beside a pristine copy
-of it, so that one copy restores inputs, poison and red zones of all.
+over them in turn, each finds its data gone from the last cache. The contents come in two variants, which sets hold
+alternately, so that a launch meets other contents and other addresses than the one before; an image of each variant is
+kept, from which inputs, poison and red zones are restored.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
+from tunesmith.kernels.contents import KINDS, Contents
 from tunesmith.kernels.task import Argument, Fill, Task, TaskError, Workload
 
 ALIGNMENT = 512
@@ -26,6 +28,7 @@ RED_ZONE_BYTE = 0xA5
 POISON_BYTE = 0xFF
 """Fills outputs before a launch: a NaN in every float type, -1 in every integer."""
 MAX_SETS = 512
+VARIANTS = 2
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays repeat them. Odd, so that rows of usual widths differ."""
 OVERFLOW = {
@@ -49,12 +52,22 @@ class Place:
     padded: int
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One drawing of the contents. image: all bytes of a set before a launch, on the device; expected: flat float64
+    arrays by output name."""
+
+    image: Any
+    expected: dict[str, Any]
+
+
 def storage_dtype(dtype: str) -> np.dtype[Any]:
     """NumPy's type for a data type; bfloat16 is that of ml_dtypes."""
     if dtype == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(dtype)
 
 
@@ -88,7 +101,8 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
 
     The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the array
     they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the host.
-    Magnitudes the storage type cannot hold become infinities, as they do when a kernel stores them. Raises
+    Magnitudes that the storage type cannot hold, by more than the tolerance, become infinities, as they do when a kernel
+    stores them. Raises
     `TaskError` when the reference raises or returns something else than the declared outputs.
     """
     where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
@@ -117,8 +131,9 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
         result = xp.asarray(results[argument.name], dtype=xp.float64)
         if result.shape != shape:
             raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
-        limit = OVERFLOW.get(task.dtype_of(argument, workload))
-        if limit is not None:
+        dtype = task.dtype_of(argument, workload)
+        if dtype in OVERFLOW:
+            limit = OVERFLOW[dtype] * (1 + task.tolerance_of(dtype).rtol)
             result = xp.where(xp.abs(result) >= limit, xp.copysign(xp.inf, result), result)
         expected[argument.name] = result.reshape(-1)
     return expected
@@ -134,43 +149,47 @@ def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
 
 
 class WorkloadData:
-    """Everything a launch on `workload` needs, on `device`, drawn from `seed`.
+    """Everything a launch on `workload` needs, on `device`, drawn from `seed` as `kind` says.
 
-    sets: how many sets of buffers there are; set_bytes: bytes of one. `max_bytes` bounds the device memory taken.
-    Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
+    sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one.
+    `max_bytes` bounds the device memory taken. Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when
+    not even one set fits.
     """
 
-    def __init__(self, device: Device, task: Task, workload: Workload, *, seed: int, max_bytes: int) -> None:
-        self.device, self.task, self.workload, self.seed = device, task, workload, seed
+    def __init__(
+        self,
+        device: Device,
+        task: Task,
+        workload: Workload,
+        *,
+        seed: int,
+        max_bytes: int,
+        contents: Contents | None = None,
+        max_sets: int = MAX_SETS,
+    ) -> None:
+        self.device, self.task, self.workload = device, task, workload
+        self.contents = contents or Contents(seed=seed)
         self.places, self.set_bytes = self._layout()
-        inputs = self._draw_inputs()
-        converted = {
-            place.argument.name: to_float64(device.xp, inputs[place.argument.name], place.dtype).reshape(place.shape)
-            for place in self.places
-            if place.argument.role != "out"
-        }
-        self.expected = expected_results(device.xp, task, workload, converted)
-        del converted
-        result_bytes = sum(array.nbytes for array in self.expected.values())
-        room = max_bytes - result_bytes
-        if 2 * self.set_bytes > room:
-            needed, allowed = (2 * self.set_bytes + result_bytes) / 2**30, max_bytes / 2**30
+        results = 8 * sum(math.prod(place.shape) for place in self.places if place.argument.role != "in")
+        # A second variant where there is room for it; the first needs an image, a set, and the results.
+        count = VARIANTS if 4 * self.set_bytes + 2 * results <= max_bytes else 1
+        room = max_bytes - count * (self.set_bytes + results)
+        if room < self.set_bytes:
+            needed, allowed = (2 * self.set_bytes + results) / 2**30, max_bytes / 2**30
             raise OutOfDeviceMemory(
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
+        self.variants = tuple(self._draw(variant) for variant in range(count))
         wanted = max(2, math.ceil(device.cold_bytes / self.set_bytes))
-        self.sets = max(1, min(wanted, MAX_SETS, room // (2 * self.set_bytes)))
+        self.sets = max(1, min(wanted, max_sets, room // self.set_bytes))
         self._arena = device.allocate(self.sets * self.set_bytes)
-        self._pristine = device.allocate(self.sets * self.set_bytes)
-        image = self._image(inputs)
-        for index in range(self.sets):
-            device.write(self._pristine, image, index * self.set_bytes)
+        self._held = [0] * self.sets
         self._scalars = {
             argument.name: storage_dtype(task.dtype_of(argument, workload)).type(task.scalar_of(argument, workload))
             for argument in task.arguments
             if argument.role == "scalar"
         }
-        self.nbytes = 2 * self.sets * self.set_bytes + result_bytes
+        self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self.restore()
 
     def _layout(self) -> tuple[tuple[Place, ...], int]:
@@ -186,17 +205,32 @@ class WorkloadData:
             cursor += padded + 2 * RED_ZONE
         return tuple(places), cursor
 
-    def _draw_inputs(self) -> dict[str, Any]:
+    def _draw(self, variant: int) -> Variant:
+        inputs = self._draw_inputs(variant)
+        image = self.device.allocate(self.set_bytes)
+        self.device.write(image, self._image(inputs))
+        converted = {
+            place.argument.name: to_float64(
+                self.device.xp, inputs[place.argument.name], place.dtype
+            ).reshape(place.shape)
+            for place in self.places
+            if place.argument.role != "out"
+        }
+        return Variant(image, expected_results(self.device.xp, self.task, self.workload, converted))
+
+    def _draw_inputs(self, variant: int) -> dict[str, Any]:
         """Flat arrays of the storage type (bfloat16 as uint16), on the device."""
         xp = self.device.xp
         # Names differ in their letters, so that workloads of one seed do not share contents.
-        rng = np.random.default_rng([self.seed, *self.workload.name.encode()])
+        kind = KINDS.index(self.contents.kind)
+        rng = np.random.default_rng([self.contents.seed, kind, variant, *self.workload.name.encode()])
         inputs = {}
         for place in self.places:
             if place.argument.role == "out":
                 continue
             count = math.prod(place.shape)
-            block = draw(place.argument.fill, count, place.dtype, rng)
+            fill = self.contents.fill(place.argument.fill, place.dtype, variant)
+            block = draw(fill, count, place.dtype, rng)
             raw = xp.asarray(block.view(np.uint16) if place.dtype == "bfloat16" else block)
             inputs[place.argument.name] = raw if block.size == count else xp.resize(raw, count)
         return inputs
@@ -209,21 +243,58 @@ class WorkloadData:
             image[target] = POISON_BYTE if values is None else values.view(np.uint8)
         return image
 
+    @property
+    def expected(self) -> dict[str, Any]:
+        """The results that belong to set 0."""
+        return self.expected_of(0)
+
+    def expected_of(self, index: int) -> dict[str, Any]:
+        """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
+        return self.variants[self._held[index]].expected
+
     def restore(self) -> None:
-        """Makes every set as it was before any launch: inputs, poisoned outputs, red zones."""
-        self.device.copy(self._arena, self._pristine)
+        """Makes every set as before any launch: inputs, poisoned outputs, red zones; set i holds variant i mod 2."""
+        for index in range(min(self.sets, len(self.variants))):
+            self.restore_set(index, index)
+        done = len(self.variants)
+        while done < self.sets:
+            # What is done already is copied behind itself, so that many small sets take few copies.
+            more = min(done, self.sets - done)
+            source = self.device.view(self._arena, 0, more * self.set_bytes)
+            self.device.copy(self.device.view(self._arena, done * self.set_bytes, more * self.set_bytes), source)
+            done += more
+        self._held = [index % len(self.variants) for index in range(self.sets)]
+
+    def restore_set(self, index: int, variant: int) -> None:
+        """Makes set `index` as before any launch, holding `variant`."""
+        self.device.copy(self._set(index), self.variants[variant].image)
+        self._held[index] = variant
+
+    def exchange_inputs(self, index: int) -> bool:
+        """Gives set `index` the inputs of the other variant and leaves its outputs as they are, from whatever launch.
+
+        True when there is another variant with other results to expect.
+        """
+        other = (self._held[index] + 1) % len(self.variants)
+        image = self.variants[other].image
+        for place in self.places:
+            if place.argument.role != "out":
+                self.device.copy(self.view(place, index), self.device.view(image, place.offset, place.nbytes))
+        self._held[index] = other
+        return len(self.variants) > 1 and self.contents.kind != "zeros"
 
     def arguments(self, index: int) -> tuple[Any, ...]:
         """The kernel's arguments, in order, on set `index`."""
         views = {place.argument.name: self.view(place, index) for place in self.places}
-        return tuple(
-            self._scalars[a.name] if a.role == "scalar" else views[a.name] for a in self.task.arguments
-        )
+        return tuple(self._scalars[a.name] if a.role == "scalar" else views[a.name] for a in self.task.arguments)
 
     def view(self, place: Place, index: int) -> Any:
         return self.device.view(self._arena, index * self.set_bytes + place.offset, place.nbytes)
 
     def set_array(self, index: int, *, pristine: bool = False) -> Any:
-        """All bytes of set `index` as a flat uint8 array."""
-        arena = self._pristine if pristine else self._arena
-        return self.device.array(self.device.view(arena, index * self.set_bytes, self.set_bytes), "uint8")
+        """All bytes of set `index` as a flat uint8 array; `pristine`: as they were before any launch on them."""
+        held = self.variants[self._held[index]].image if pristine else self._set(index)
+        return self.device.array(held, "uint8")
+
+    def _set(self, index: int) -> Any:
+        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import typer
@@ -35,7 +36,8 @@ def drive_resume(run_dir: Path, *, as_json: bool) -> int:
 
 def _drive(folder: Path, work: Callable[[Listener], RunResult], as_json: bool) -> int:
     try:
-        with view() as listener:
+        # Standard output is for the result alone, whatever the packages below have to say.
+        with redirect_stdout(sys.stderr), view() as listener:
             result = work(listener)
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():

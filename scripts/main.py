@@ -124,6 +124,42 @@ def tune(
 
 
 @app.command()
+def check(
+    task: TaskArgument,
+    source: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The candidate's source.")],
+    template: Annotated[Optional[Path], typer.Option(help="Its template TOML; left out, the baseline's launch.")] = None,  # noqa: UP045
+    config: Annotated[Optional[str], typer.Option(help="Parameters as JSON; left out, the template's defaults.")] = None,  # noqa: UP045
+    backend: Backend = "auto",
+    compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
+    run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
+    json: Json = False,
+) -> None:
+    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected."""
+    from tunesmith.actors.judge import Limits
+    from tunesmith.cli.check import run_check
+
+    limits = Limits(compile_deadline, run_deadline)
+    raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))
+
+
+@app.command()
+def bench(
+    task: TaskArgument,
+    config: Annotated[str, typer.Option(help="Parameters as JSON; those left out have the template's defaults.")] = "{}",
+    vs: Annotated[str, typer.Option(help="'baseline', or a source with the baseline's launch.")] = "baseline",
+    template: Annotated[Optional[Path], typer.Option(help="A template TOML; left out, the task's first.")] = None,  # noqa: UP045
+    workload: Annotated[Optional[str], typer.Option(help="One workload; left out, all tuned ones.")] = None,  # noqa: UP045
+    backend: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Decides the contents of all buffers and the order of launches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Time one configuration against the baseline, interleaved, with intervals."""
+    from tunesmith.cli.bench_command import run_bench
+
+    raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))
+
+
+@app.command()
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     json: Json = False,

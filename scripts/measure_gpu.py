@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tunesmith.graph import tune
-from tunesmith.graph.context import Progress
+from tunesmith.graph.context import Listener, Progress
 from tunesmith.kernels.taskfile import library_tasks
 
 
@@ -47,7 +48,7 @@ def main() -> int:
         )
         runs[name] = result.summary | {"wall_seconds": round(time.monotonic() - started, 1)}
         _table(runs[name])
-        record = {"command": shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
+        record = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
         (options.out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0 if tests is None or tests["exit_code"] == 0 else 1
 
@@ -57,10 +58,11 @@ def _run_tests() -> dict[str, object]:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(root / "tests")]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=root)
     print(done.stdout[-3000:], flush=True)
-    return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": done.stdout.strip().splitlines()[-1]}
+    last = done.stdout.strip().splitlines()[-1]
+    return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": last}
 
 
-def _listener(name: str):  # type: ignore[no-untyped-def]
+def _listener(name: str) -> Listener:
     def listen(progress: Progress) -> None:
         if progress.message and progress.phase in ("plan", "tune"):
             print(f"{name}: {progress.message}", flush=True)
@@ -68,7 +70,7 @@ def _listener(name: str):  # type: ignore[no-untyped-def]
     return listen
 
 
-def _table(summary: dict) -> None:  # type: ignore[type-arg]
+def _table(summary: dict[str, Any]) -> None:
     failures = summary["failures"] or "none"
     print(f"{summary['task']}: {summary['sentence']} {summary['evaluations']} evaluations, failures: {failures}, "
           f"{summary['wall_seconds']} s")  # fmt: skip
@@ -77,7 +79,8 @@ def _table(summary: dict) -> None:  # type: ignore[type-arg]
             general, best = row["general"] or {}, row["best"] or {}
             figures = (row["floor_seconds"], row["baseline_seconds"], general.get("seconds"), best.get("seconds"))
             texts = [f"{value * 1e6:9.2f}" if value else "        -" for value in figures]
-            print(f"  {kind:8} {row['workload']:24} floor {texts[0]} baseline {texts[1]} general {texts[2]} best {texts[3]}")
+            labelled = zip(("floor", "baseline", "general", "best"), texts, strict=True)
+            print(f"  {kind:8} {row['workload']:24}", *(f"{label} {text}" for label, text in labelled))
     for item in summary["disqualified"]:
         print("  out:", item["workload"], item["why"], item["config"])
     sys.stdout.flush()

@@ -128,7 +128,10 @@ def show_report(run_dir: Path, *, as_json: bool) -> None:
     if not path.is_file():
         what = "has not ended; go on with `tunesmith resume`" if (run_dir / "journal.sqlite").is_file() else "is no run"
         raise JournalError(f"{run_dir} {what}: there is no summary.json in it.")
-    summary = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise JournalError(f"{path} is damaged ({error}); `tunesmith resume {run_dir}` writes it anew.") from error
     if as_json:
         _print_json(summary)
     else:

@@ -32,7 +32,9 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     failures = ", ".join(f"{kind} {count}" for kind, count in summary["failures"].items()) or "none"
     out.print(f"{summary['evaluations']} evaluations in {summary['seconds']:.0f} s (failures: {failures}); ended by: "
               f"{summary['ended_by'] or 'interruption'}", markup=False, soft_wrap=True)  # fmt: skip
-    out.print(f"Code:   {folder / 'best'}\nReport: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    if summary["general"] is not None or summary["dispatch"]:
+        out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
+    out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
 def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Table:

@@ -30,6 +30,9 @@ class RulePlanner:
 
     def __call__(self, state: State, context: Context) -> State:
         number = state.get("round", 0) + 1
+        journalled = context.journal.last("plan", f"round-{number}")
+        if journalled is not None:
+            return {"round": number, "plan": journalled.data}
         context.listener(Progress("plan", f"round {number}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline = baseline_seconds(context)
@@ -75,6 +78,8 @@ class RulePlanner:
         tried = {name for event in context.journal.events("plan") if event.data["scope"] == "workload"
                  for name in event.data["workloads"]}  # fmt: skip
         fresh = [workload for workload in context.tuned if workload.name not in tried] or list(context.tuned)
+        # What is mostly launch and ramp-up is far from its floor without being able to come nearer.
+        fresh = [w for w in fresh if _bottleneck(context, w, best_seconds[w.name]) != "latency"] or fresh
         target = max(fresh, key=lambda w: w.weight * _headroom(context, w, best_seconds[w.name]))
         ranked = sorted(
             (value, index)

@@ -24,6 +24,8 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
+        if context.journal.last("searched", f"round-{plan.round}") is not None:
+            return {}
         _Search(context, plan, context.template(state["template"])).run()
         return {}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.specialise import Geometry, Specialised
 
 MAX_LOG = 20_000
@@ -24,7 +24,8 @@ MAX_LOG = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from."""
+    """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from;
+    globals: variables that kernels can write and that outlast a launch."""
 
     backend: str
     arch: str
@@ -32,6 +33,7 @@ class Artifact:
     code: bytes = field(repr=False)
     digest: str
     resources: Resources = field(default_factory=Resources)
+    globals: tuple[str, ...] = ()
 
 
 class Compiler(Protocol):
@@ -40,7 +42,9 @@ class Compiler(Protocol):
     version: str
     """The compiler and its version, part of the key of any cache of artifacts."""
 
-    def compile(self, source: Specialised) -> Artifact | CompileFailed: ...
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """`Rejected` is for sources that `tunesmith.kernels.guard` keeps from the compiler."""
+        ...
 
 
 class DeviceError(Exception):
@@ -117,5 +121,9 @@ class Device(Protocol):
         ...
 
     def synchronize(self) -> None: ...
+    def reset_cache(self) -> None:
+        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a thing."""
+        ...
+
     def sequence(self, launches: Sequence[Launch]) -> TimedSequence: ...
     def free_bytes(self) -> int: ...

@@ -31,6 +31,11 @@ class CudaBuffer:
     nbytes: int
 
 
+def _require_room(buffer: CudaBuffer, offset: int, nbytes: int) -> None:
+    if not 0 <= offset <= offset + nbytes <= buffer.nbytes:
+        raise DeviceError(f"bytes {offset} to {offset + nbytes} do not lie in a buffer of {buffer.nbytes}")
+
+
 class CudaSequence:
     """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
 
@@ -94,6 +99,7 @@ class CudaDevice:
             return CudaBuffer(self.cupy.empty(nbytes, self.cupy.uint8), nbytes)
 
     def write(self, buffer: CudaBuffer, data: Any, offset: int = 0) -> None:
+        _require_room(buffer, offset, data.nbytes)
         with self.guarded():
             buffer.array[offset : offset + data.nbytes] = self.cupy.asarray(data)
 
@@ -107,6 +113,7 @@ class CudaDevice:
             target.array[: source.nbytes] = source.array
 
     def view(self, buffer: CudaBuffer, offset: int, nbytes: int) -> CudaBuffer:
+        _require_room(buffer, offset, nbytes)
         return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
 
     def array(self, buffer: CudaBuffer, dtype: str) -> Any:
@@ -120,7 +127,11 @@ class CudaDevice:
 
     def enqueue(self, launch: Launch) -> None:
         geometry = launch.geometry
-        if geometry.shared_bytes > (self.limits.shared_per_block or 48 << 10):
+        if 0 in geometry.grid or 0 in geometry.block:
+            # CuPy would do nothing, without a word.
+            raise DeviceError(f"a launch of nothing: grid {geometry.grid}, block {geometry.block}")
+        static = self._driver.funcGetAttribute(self._driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, launch.kernel.ptr)
+        if geometry.shared_bytes and static + geometry.shared_bytes > (self.limits.shared_per_block or 48 << 10):
             self._driver.funcSetAttribute(
                 launch.kernel.ptr, self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, geometry.shared_bytes
             )
@@ -134,6 +145,14 @@ class CudaDevice:
     def synchronize(self) -> None:
         with self.guarded():
             self.stream.synchronize()
+
+    def reset_cache(self) -> None:
+        from cuda.bindings import driver
+
+        (status,) = driver.cuCtxResetPersistingL2Cache()
+        # Devices before compute capability 8.0 have no persisting lines, and say so.
+        if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED):
+            raise DeviceError(f"cuCtxResetPersistingL2Cache answers with {status.name}")
 
     def sequence(self, launches: Sequence[Launch]) -> CudaSequence:
         return CudaSequence(self, launches)

@@ -6,11 +6,14 @@ Owns compiling and reading what ptxas reports. Loading and launching are `tunesm
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends._base import MAX_LOG, Artifact
-from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.cubin import global_variables, used_variables
+from tunesmith.kernels.guard import refuse
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.specialise import Specialised
 
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
@@ -43,11 +46,18 @@ class NvrtcCompiler:
         headers = find_nvidia_header_directory("cudart")
         if headers is None:
             raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+        supported = _checked(nvrtc.nvrtcGetSupportedArchs())
+        if int(re.sub(r"\D", "", arch)) not in supported:
+            raise CudaUnavailable(f"NVRTC {major}.{minor} does not compile for {arch}, only for "
+                                  f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
+                                  "install another CUDA's with `pip install 'tunesmith[cuda12]'`.")  # fmt: skip
         self.arch = arch
+        # The CUDA C++ standard library, where it is installed, lies in a folder of its own.
+        header_folders = [folder for folder in (Path(headers), Path(headers, "cccl")) if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
         self._options = [
             f"--gpu-architecture={arch}",
-            f"--include-path={headers}",
+            *(f"--include-path={folder}" for folder in header_folders),
             "--std=c++17",
             # Without it NVRTC adds the working directory, and a source could include the user's files.
             "--no-source-include",
@@ -69,10 +79,12 @@ class NvrtcCompiler:
             nvrtc.nvrtcDestroyProgram(program)
         return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
-    def compile(self, source: Specialised) -> Artifact | CompileFailed:
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""
         from cuda.bindings import nvrtc
 
+        if (refused := refuse(source)) is not None:
+            return refused
         options = list(self._options)
         if source.max_registers:
             options.append(f"--maxrregcount={source.max_registers}")
@@ -83,18 +95,23 @@ class NvrtcCompiler:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
             _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            text = log.rstrip(b" \0").decode(errors="replace")
+            # ptxas puts a NUL in front of some of its errors.
+            text = log.replace(b"\0", b"").strip().decode(errors="replace")
             if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
                 return CompileFailed(first_error(text or status.name), text[:MAX_LOG])
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
+            if variables := global_variables(code):
+                assembly = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
+                _checked(nvrtc.nvrtcGetPTX(program, assembly))
+                variables = used_variables(variables, assembly.decode(errors="replace"))
         finally:
             nvrtc.nvrtcDestroyProgram(program)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
             missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
             return CompileFailed(missing, text[:MAX_LOG])
-        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources)
+        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
@@ -115,11 +132,13 @@ def first_error(log: str) -> str:
 def parse_resources(log: str, entry: str) -> Resources:
     """What `ptxas -v` says of `entry`: registers per thread, static shared memory per block, stack and spilled bytes
     per thread. A field is None when the log does not tell."""
-    start = log.find(f"entry function '{entry}'")
+    start = log.find(f"Compiling entry function '{entry}'")
     if start < 0:
         return Resources()
-    section = log[start:]
-    used, shared, stack = _USED.search(section), _SHARED.search(section), _STACK.search(section)
+    # Until the next kernel; before the kernel's own properties come those of functions that were not inlined.
+    section = log[start:].split("Compiling entry function")[1]
+    used, shared = _USED.search(section), _SHARED.search(section)
+    stack = _STACK.search(section, max(0, section.find(f"Function properties for {entry}\n")))
     return Resources(
         registers=int(used.group(1)) if used else None,
         shared=int(shared.group(1)) if shared else 0,

@@ -19,10 +19,13 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import MAX_LOG, Artifact, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.backends.pocl import name_processor
-from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.guard import ASM_WORDS, refuse
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.specialise import Specialised
 
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
+NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
+"""`guard` refuses these words in a source; as macros they fail as well where tokens are pasted to make one."""
 
 
 class OpenclUnavailable(TunesmithError):
@@ -63,8 +66,11 @@ class OpenclCompiler:
         self.arch = str(self._device.version)
         self.version = f"{self._device.platform.version}, driver {self._device.driver_version}"
 
-    def compile(self, source: Specialised) -> Artifact | CompileFailed:
-        options = ["-cl-std=CL1.2"] + (["-cl-fast-relaxed-math"] if source.fast_math else [])
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """OpenCL C 1.2 has no variables that outlast a launch: its compiler refuses them."""
+        if (refused := refuse(source)) is not None:
+            return refused
+        options = ["-cl-std=CL1.2", *NO_ASSEMBLY] + (["-cl-fast-relaxed-math"] if source.fast_math else [])
         program = self._cl.Program(self._context, source.source)
         try:
             program.build(options=options, cache_dir=False)
@@ -132,6 +138,9 @@ class OpenclDevice:
             raise DeviceError(str(error)) from error
 
     def allocate(self, nbytes: int) -> OpenclBuffer:
+        most = self._device.max_mem_alloc_size
+        if nbytes > most:
+            raise OutOfDeviceMemory(f"a buffer of {nbytes} bytes was asked for; the device allows {most}")
         with self.guarded():
             return OpenclBuffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes), nbytes)
 
@@ -163,10 +172,15 @@ class OpenclDevice:
 
     def enqueue(self, launch: Launch) -> Any:
         kernel, geometry = launch.kernel, launch.geometry
+        given = len(launch.arguments) + bool(geometry.shared_bytes)
+        if given != kernel.num_args:
+            raise DeviceError(f"the kernel takes {kernel.num_args} arguments, not {given}")
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, argument.memory if isinstance(argument, OpenclBuffer) else argument)
         if geometry.shared_bytes:
             kernel.set_arg(len(launch.arguments), self._cl.LocalMemory(geometry.shared_bytes))
+        if 0 in geometry.grid or 0 in geometry.block:
+            raise DeviceError(f"a launch of nothing: grid {geometry.grid}, block {geometry.block}")
         total = tuple(grid * block for grid, block in zip(geometry.grid, geometry.block, strict=True))
         return self._cl.enqueue_nd_range_kernel(self.queue, kernel, total, geometry.block)
 
@@ -177,6 +191,9 @@ class OpenclDevice:
     def synchronize(self) -> None:
         with self.guarded():
             self.queue.finish()
+
+    def reset_cache(self) -> None:
+        """OpenCL has no say in caches."""
 
     def sequence(self, launches: Sequence[Launch]) -> OpenclSequence:
         return OpenclSequence(self, launches)

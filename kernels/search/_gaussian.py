@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
 from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
 from tunesmith.kernels.domain import Codes, Domain
 
@@ -30,6 +33,21 @@ INTERACTION = (0.0, 1.0)
 NOISE = (math.log(1e-3), 1.5)
 SCALE = (0.0, 1.0)
 JITTER = 1e-8
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Linear algebra on one thread while it is entered.
+
+    The matrices are small: more threads made an ask five times slower on a busy machine, where compile workers want
+    the cores, and let the last digits depend on their number.
+    """
+    limit: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
+    return limit
 
 
 def features(domain: Domain) -> list[tuple[int, Floats]]:
@@ -84,6 +102,11 @@ class Kernel:
         """The hyperparameters before seeing data."""
         lengths = tuple(np.full(width, LENGTH[0]) for width in self._widths)
         return Hyperparameters(lengths, np.full(len(self._widths), INTERACTION[0]), SCALE[0], NOISE[0])
+
+    def failures(self) -> Hyperparameters:
+        """Fixed hyperparameters for modelling which points fail: smooth, and nearly free of noise."""
+        lengths = tuple(np.full(width, math.log(0.4)) for width in self._widths)
+        return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
 
     def tables(self, chosen: Hyperparameters) -> list[Floats]:
         """The factor of each parameter for every pair of its values."""
@@ -234,8 +257,3 @@ class Posterior:
             rows = self._whitened(others)
             mean, explained = weights @ rows, np.square(rows).sum(axis=0)
         return mean, np.sqrt(np.maximum(self._scale - explained, 1e-10))
-
-    def alike(self, codes: Codes, others: Codes | None = None) -> Floats:
-        """The summed correlation of each candidate (or of `others`) with `codes`."""
-        similar = self.kernel.between(self._tables, codes, self.candidates if others is None else others)
-        return np.asarray(similar.sum(axis=0))

@@ -2,8 +2,8 @@
 
 Owns the strategy: first points, when the model is fitted anew, candidates, acquisition. The model is in
 `tunesmith.kernels.search._gaussian`. The scheme is Bayesian optimisation on the logarithm of the objective with
-expected improvement (Jones et al., 1998), over listed feasible points instead of a box, with failures as information:
-the improvement expected of a point is multiplied by the share of successes around it.
+expected improvement (Jones et al., 1998), over listed feasible points instead of a box. Failures are information: a
+second process, fitted to what failed and what did not, gives the chance by which the expectation is multiplied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
 
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.search._base import Observation, Strategy
-from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
+from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
 from tunesmith.kernels.space import SearchSpace
 
 _INTERVAL = 2 * 1.96
@@ -36,8 +36,9 @@ class SurrogateSearch(Strategy):
     """Random points of which the one farthest from all asked is taken, for the first points."""
     CANDIDATES: ClassVar[int] = 2000
     """Random feasible points the model looks at, besides the neighbours of the best known."""
-    ELITE: ClassVar[int] = 6
+    ELITE: ClassVar[int] = 12
     """Best known points whose neighbours are candidates."""
+    NEAR: ClassVar[int] = 64
     REFIT: ClassVar[float] = 0.1
     """Growth of what is known after which the hyperparameters are fitted anew."""
     MOST: ClassVar[int] = 320
@@ -45,8 +46,10 @@ class SurrogateSearch(Strategy):
     FITTED: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
     ITERATIONS: ClassVar[int] = 20
-    CAUTION: ClassVar[float] = 0.5
-    """Successes assumed everywhere, in points: how quickly failures nearby put the search off."""
+    LENIENCE: ClassVar[float] = 0.25
+    """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
+    CHANCE: ClassVar[float] = 0.01
+    """Chance of success that is always left to a point."""
 
     def __init__(
         self,
@@ -64,17 +67,28 @@ class SurrogateSearch(Strategy):
         self._points: list[int] = []
         self._place: dict[int, int] = {}
         self._candidates: list[int] = []
-        self._member: set[int] = set()
+        self._slot: dict[int, int] = {}
+        self._gone: list[int] = []
         self._next_fit = self.FIRST
-        self._bad: list[int] = []
+        self._bad: dict[int, None] = {}
+        self._risk: Posterior | None = None
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
-            self._add(point)
+            with one_thread():
+                self._add(point)
 
     def _note_told(self, point: int, observation: Observation) -> None:
-        if observation.value is None and point not in self._bad:
-            self._bad.append(point)
+        if observation.value is None:
+            self._bad[point] = None
+        else:
+            self._bad.pop(point, None)
+        with one_thread():
+            self._update(point)
+            if self._bad and self._risk is None and self._model is not None:
+                self._risk = self._failure_model()
+
+    def _update(self, point: int) -> None:
         measured = sum(seen.value is not None for seen in self.known.values())
         if len(self.known) >= self._next_fit and measured >= 4:
             self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT))
@@ -86,13 +100,13 @@ class SurrogateSearch(Strategy):
                 self._extend(self._around([point]))
 
     def _propose(self, rng: np.random.Generator) -> int | None:
-        if self._model is None:
-            return self._spread(rng)
+        with one_thread():
+            return self._spread(rng) if self._model is None else self._improve(self._model, rng)
+
+    def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target()
-        scores = self._scores(self._model, weights, best, None)
-        for place, point in enumerate(self._candidates):
-            if self.taken(point):
-                scores[place] = -1.0
+        scores = self._scores(model, weights, best, None)
+        scores[self._gone] = -1.0
         top = int(np.argmax(scores)) if len(scores) else -1
         if top < 0 or scores[top] < 0.0:
             found = self._fresh(rng)
@@ -100,9 +114,9 @@ class SurrogateSearch(Strategy):
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
         chosen, score = self._candidates[top], float(scores[top])
         if not self._complete:
-            others = [point for point in self._around([chosen]) if point not in self._member]
+            others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
-                beside = self._scores(self._model, weights, best, others)
+                beside = self._scores(model, weights, best, others)
                 if float(beside.max()) > score:
                     chosen = others[int(np.argmax(beside))]
         return chosen
@@ -135,7 +149,7 @@ class SurrogateSearch(Strategy):
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
         values, noise = self._standardised(chosen)
         self._chosen = self._kernel.fit(self.space.codes_of(chosen), values, noise, self._chosen, self.ITERATIONS)
-        keep = list(dict.fromkeys(ranked[: self.MOST // 2] + list(self.pending) + latest + self._bad))[: self.MOST]
+        keep = list(dict.fromkeys(ranked[: self.MOST // 2] + list(self.pending) + latest + list(self._bad)))[: self.MOST]
         self._points = keep
         self._place = {point: place for place, point in enumerate(keep)}
         if self._complete:
@@ -143,37 +157,61 @@ class SurrogateSearch(Strategy):
         else:
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
         self._candidates = [point for point in dict.fromkeys(pool) if not self.taken(point)]
-        self._member = set(self._candidates)
+        self._slot = {point: place for place, point in enumerate(self._candidates)}
+        self._gone = []
         _, noise = self._standardised(keep)
         self._model = Posterior(
             self._kernel, self._chosen, self.space.codes_of(keep), noise, self.space.codes_of(self._candidates)
         )
+        self._risk = self._failure_model() if self._bad else None
+
+    def _failure_model(self) -> Posterior:
+        """The posterior of failing (1) or not (0) at the model's points; its kernel is fixed, failures being few."""
+        assert self._model is not None
+        codes = self._model.codes
+        return Posterior(self._kernel, self._kernel.failures(), codes, np.zeros(len(codes)), self._model.candidates)
 
     def _add(self, point: int) -> None:
         assert self._model is not None
         self._place[point] = len(self._points)
         self._points.append(point)
-        self._model.add(self.space.codes_of([point]))
+        if point in self._slot:
+            self._gone.append(self._slot[point])
+        for model in (self._model, self._risk):
+            if model is not None:
+                model.add(self.space.codes_of([point]))
 
     def _extend(self, points: Sequence[int]) -> None:
         assert self._model is not None
-        fresh = [point for point in points if point not in self._member]
+        fresh = [point for point in points if point not in self._slot]
         if fresh:
+            self._slot.update((point, len(self._candidates) + place) for place, point in enumerate(fresh))
             self._candidates.extend(fresh)
-            self._member.update(fresh)
-            self._model.extend(self.space.codes_of(fresh))
+            for model in (self._model, self._risk):
+                if model is not None:
+                    model.extend(self.space.codes_of(fresh))
 
     def _around(self, points: Sequence[int]) -> list[int]:
-        found = (other for point in points for other in self.space.neighbours(point, adjacent=False))
-        return [point for point in dict.fromkeys(found) if not self.taken(point)]
+        """Points not taken that differ from one of `points` in one parameter, at most `NEAR` or so for each."""
+        found: dict[int, None] = {}
+        for point in points:
+            near = self.space.neighbours(point, adjacent=False)
+            if len(near) > self.NEAR:
+                # Parameters with very many values: the next values, and a fixed random choice among the far ones.
+                picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
+                near = self.space.neighbours(point) + [near[place] for place in picked[: self.NEAR]]
+            found.update(dict.fromkeys(near))
+        return [point for point in found if not self.taken(point)]
 
-    def _moments(self) -> tuple[float, float]:
+    def _moments(self) -> tuple[float, float, float]:
+        """Mean and standard deviation of the logarithms, and their standardised median."""
         logs = [math.log(seen.value) for seen in self.known.values() if seen.value is not None]
-        return float(np.mean(logs)), float(np.std(logs)) + 1e-9
+        mean, deviation = float(np.mean(logs)), float(np.std(logs)) + 1e-9
+        return mean, deviation, (float(np.median(logs)) - mean) / deviation
 
     def _standardised(self, points: Sequence[int]) -> tuple[Floats, Floats]:
         """The logarithms of the values at `points`, NaN where there is none, and the variance their intervals give."""
-        mean, deviation = self._moments()
+        mean, deviation, middle = self._moments()
         values = np.full(len(points), np.nan)
         noise = np.zeros(len(points))
         for place, point in enumerate(points):
@@ -181,15 +219,16 @@ class SurrogateSearch(Strategy):
             if seen is None or seen.value is None:
                 continue
             values[place] = (math.log(seen.value) - mean) / deviation
+            noise[place] = (self.LENIENCE * max(0.0, values[place] - middle)) ** 2
             if seen.interval is not None:
                 low, high = seen.interval
-                noise[place] = (abs(high - low) / (_INTERVAL * seen.value * deviation)) ** 2
+                noise[place] += (abs(high - low) / (_INTERVAL * seen.value * deviation)) ** 2
         return values, noise
 
     def _target(self) -> tuple[Floats, float]:
         assert self._model is not None
         values, _ = self._standardised(self._points)
-        mean, deviation = self._moments()
+        mean, deviation, _ = self._moments()
         best = (math.log(self.best[1]) - mean) / deviation if self.best is not None else float(np.nanmin(values))
         return self._model.weights(values), best
 
@@ -200,8 +239,10 @@ class SurrogateSearch(Strategy):
         mean, deviation = model.expect(weights, codes)
         gain = (best - mean) / deviation
         score = deviation * (gain * ndtr(gain) + np.exp(-0.5 * gain * gain) / math.sqrt(2.0 * math.pi))
-        if self._bad:
-            good = [point for point in self._points if point in self.known and self.known[point].value is not None]
-            well = model.alike(self.space.codes_of(good), codes) + self.CAUTION
-            score = score * (well / (well + model.alike(self.space.codes_of(self._bad[-self.MOST :]), codes)))
+        if self._risk is not None:
+            failed = [
+                np.nan if point not in self.known else float(point in self._bad) for point in self._points
+            ]
+            chance, _ = self._risk.expect(self._risk.weights(np.array(failed)), codes)
+            score = score * np.clip(1.0 - chance, self.CHANCE, 1.0) ** 2
         return np.asarray(np.maximum(score, 0.0))

@@ -76,24 +76,30 @@ template <int V> __device__ __forceinline__ void store(T* to, const Pack<V>& pac
     }
 }
 
-// What a row needs beside its elements: where it lies, and the shares of the two parts.
+// A row: where its elements and its log-sum-exps lie.
 struct Row {
     long long start;  // -1 where there is no such row
-    float prefix, suffix;
+    long long lse;
 };
 
-__device__ __forceinline__ Row weigh(float* __restrict__ output_lse, const float* __restrict__ prefix_lse,
-                                     const float* __restrict__ suffix_lse, unsigned row, int n, int h, int d) {
-    const float infinity = __int_as_float(0x7f800000);
-    if (row >= (unsigned)n * h) return {-1, 0.0f, 0.0f};
+__device__ __forceinline__ Row locate(unsigned row, int n, int h, int d) {
+    if (row >= (unsigned)n * h) return {-1, 0};
 #if TOKENS_FIRST
     const unsigned head = row / n, token = row % n;
 #else
     const unsigned token = row / h, head = row % h;
 #endif
-    const long long at = (long long)head * n + token;
+    return {((long long)token * h + head) * d, (long long)head * n + token};
+}
+
+// The shares of the two parts, and the log-sum-exp of both.
+struct Shares {
+    float prefix, suffix, lse;
+};
+
+__device__ __forceinline__ Shares weigh(float p, float s) {
+    const float infinity = __int_as_float(0x7f800000);
     // An infinite log-sum-exp, of either sign, says that the part is empty.
-    float p = prefix_lse[at], s = suffix_lse[at];
     if (p == infinity) p = -infinity;
     if (s == infinity) s = -infinity;
     const float largest = fmaxf(p, s);
@@ -109,22 +115,43 @@ __device__ __forceinline__ Row weigh(float* __restrict__ output_lse, const float
     const float scale = 1.0f / sum;
     const float lse = logf(sum) + largest;
 #endif
-    if (threadIdx.x == 0) output_lse[at] = lse;
-    return {((long long)token * h + head) * d, p_weight * scale, s_weight * scale};
+    return {p_weight * scale, s_weight * scale, lse};
 }
 
 template <int V>
-__device__ __forceinline__ void columns(T* __restrict__ output, const T* __restrict__ prefix, const T* __restrict__ suffix,
-                                        const Row (&rows)[UNROLL], int d) {
-    for (int col = threadIdx.x * V; col < d; col += LANES * V) {
-        Pack<V> p[UNROLL], s[UNROLL];
+__device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restrict__ output_lse,
+                                          const T* __restrict__ prefix, const float* __restrict__ prefix_lse,
+                                          const T* __restrict__ suffix, const float* __restrict__ suffix_lse,
+                                          unsigned first, int n, int h, int d) {
+    Row rows[UNROLL];
+    float p_lse[UNROLL], s_lse[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        rows[u] = locate(first + u * ROWS + threadIdx.y, n, h, d);
+        p_lse[u] = rows[u].start >= 0 ? prefix_lse[rows[u].lse] : 0.0f;
+        s_lse[u] = rows[u].start >= 0 ? suffix_lse[rows[u].lse] : 0.0f;
+    }
+    int col = threadIdx.x * V;
+    Pack<V> p[UNROLL], s[UNROLL];
+    const auto fetch_columns = [&] {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            if (rows[u].start >= 0) {
+            if (rows[u].start >= 0 && col < d) {
                 p[u] = load<V>(prefix + rows[u].start + col);
                 s[u] = load<V>(suffix + rows[u].start + col);
             }
         }
+    };
+    // The elements do not depend on the shares: asked for first, both are on their way at once.
+    if (LOADS_FIRST) fetch_columns();
+    Shares shares[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        shares[u] = weigh(p_lse[u], s_lse[u]);
+        if (threadIdx.x == 0 && rows[u].start >= 0) output_lse[rows[u].lse] = shares[u].lse;
+    }
+    if (!LOADS_FIRST) fetch_columns();
+    while (col < d) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (rows[u].start >= 0) {
@@ -132,10 +159,12 @@ __device__ __forceinline__ void columns(T* __restrict__ output, const T* __restr
 #pragma unroll
                 for (int i = 0; i < V; ++i)
                     from_float(out.value[i],
-                               to_float(p[u].value[i]) * rows[u].prefix + to_float(s[u].value[i]) * rows[u].suffix);
+                               to_float(p[u].value[i]) * shares[u].prefix + to_float(s[u].value[i]) * shares[u].suffix);
                 store<V>(output + rows[u].start + col, out);
             }
         }
+        col += LANES * V;
+        fetch_columns();
     }
 }
 
@@ -153,14 +182,10 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
 
     unsigned tile = blockIdx.x;
     do {
-        Row rows[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            rows[u] = weigh(output_lse, prefix_lse, suffix_lse, tile * TILE + u * ROWS + threadIdx.y, n, h, d);
         if (vectors)
-            columns<VEC>(output, prefix_output, suffix_output, rows, d);
+            tile_rows<VEC>(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d);
         else
-            columns<1>(output, prefix_output, suffix_output, rows, d);
+            tile_rows<1>(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d);
         tile += gridDim.x;
     } while (GRID_CAP > 0 && tile < tiles);  // without a cap the grid has a block for every tile
 }

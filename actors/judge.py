@@ -1,0 +1,203 @@
+"""Judges one candidate: accepted, or rejected for one of `tunesmith.kernels.check.REASONS`.
+
+Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
+spins and one that takes its process with it are verdicts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from tunesmith.actors.isolated import Isolated
+from tunesmith.actors.workers import CompileWorker
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.bench import Bench, Duel
+from tunesmith.kernels.candidate import Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.modes import Modes
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Implausible,
+    LaunchFailed,
+    Measured,
+    Outcome,
+    Rejected,
+    TimedOut,
+    WrongResult,
+    describe,
+)
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.sanitize import sanitize
+from tunesmith.kernels.specialise import specialise
+from tunesmith.kernels.task import Task, Workload
+from tunesmith.kernels.template import Template
+from tunesmith.kernels.timing import Precision
+from tunesmith.kernels.verify import Passed, Skipped, Step, plan, verify
+
+PREPARE_SECONDS = 300.0
+"""For the buffers and the reference results of one workload."""
+QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
+    looked at, and why; artifacts: content hashes of the sources of candidate and baseline."""
+
+    verdict: Literal["accepted", "rejected"]
+    reason: str = ""
+    detail: str = ""
+    steps: tuple[Passed | Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "accepted"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: to compile one source, and to run one step once its buffers are there."""
+
+    compile: float = 60.0
+    run: float = 20.0
+
+
+class Examiner:
+    """What runs in the process that holds the device. `index` counts this machine's devices of the backend."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
+        self._bench = Bench(task, limits, index, seed=seed)
+        self._lock = DeviceLock(self._bench.device.uuid)
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it."""
+        self._lock.acquire()
+
+    def prepare(self, workload: str) -> None:
+        self._bench.prepare([workload])
+
+    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        bench = self._bench
+        return verify(bench.device, bench.task, candidate, baseline, step, max_bytes=bench.room)
+
+    def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
+        return self._bench.visit(candidate, [workload], precision)[workload]
+
+    def duel(self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float) -> Duel:
+        return self._bench.duel(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
+
+    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
+        return self._bench.modes(candidate, workload)
+
+    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
+        return self._bench.calibrate(probes)
+
+
+def reason_of(outcome: Outcome) -> str:
+    """The key of `REASONS` for an outcome that is not a measurement."""
+    match outcome:
+        case Rejected():
+            return outcome.reason if outcome.reason in ("source_too_large", "forbidden_source", "device_state") else "infeasible"
+        case CompileFailed():
+            return "compile_failed"
+        case LaunchFailed():
+            return "launch_failed"
+        case WrongResult():
+            return outcome.reason
+        case Implausible():
+            return "implausible"
+        case TimedOut():
+            return "compile_timeout" if outcome.phase == "compile" else "timed_out"
+        case Crashed():
+            return "compile_crashed" if outcome.phase == "compile" else "crashed"
+        case Measured():
+            raise ValueError("a measurement is no rejection")
+
+
+def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = (), notes: Sequence[str] = ()) -> Verdict:
+    return Verdict("rejected", reason_of(outcome), describe(outcome), tuple(steps), tuple(notes))
+
+
+def compile_all(
+    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
+) -> Candidate | Outcome:
+    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
+    artifacts: dict[TypesKey, Artifact] = {}
+    for workload in workloads:
+        if types_key(workload) in artifacts:
+            continue
+        made = compiler.call("compile", seconds, specialise(template, config, workload.types))
+        if not isinstance(made, Artifact):
+            failure: Outcome = made
+            return failure
+        if (kept := undeclared_state(template, made)) is not None:
+            return kept
+        artifacts[types_key(workload)] = made
+    return Candidate(template, config, artifacts)
+
+
+def judge(
+    task: Task,
+    limits: DeviceLimits,
+    index: int,
+    template: Template,
+    config: Config,
+    *,
+    seed: int = 0,
+    deadlines: Limits | None = None,
+    listener: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """The full verdict on `template` at `config`. Raises `TunesmithError` where task or baseline are at fault."""
+    deadlines = deadlines or Limits()
+    steps = plan(task, limits.kind, seed)
+    if not steps:
+        raise TunesmithError(f"The task {task.name} has no workload for a {limits.kind}: add one whose `devices` lists it.")
+    workloads = [step.workload for step in steps]
+    with (
+        Isolated("compile", CompileWorker, limits, index) as compiler,
+        Isolated("run", Examiner, task, limits, index, seed) as examiner,
+    ):
+        listener("compiling")
+        candidate = compile_all(compiler, template, config, workloads, deadlines.compile)
+        if not isinstance(candidate, Candidate):
+            return rejected(candidate)
+        baseline = compile_all(compiler, task.sources(limits.backend).baseline.template, {}, workloads, deadlines.compile)
+        if not isinstance(baseline, Candidate):
+            raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
+        artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
+        passed: list[Passed | Skipped] = []
+        examiner.call("acquire", PREPARE_SECONDS)
+        for step in steps:
+            listener(f"checking {step.name}")
+            found = examiner.call("verify", deadlines.run, candidate, baseline, step)
+            if not isinstance(found, Passed | Skipped):
+                return rejected(found, passed)
+            passed.append(found)
+        timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of).name
+        listener(f"checking timed launches on {timed}")
+        measured = examiner.call("visit", deadlines.run, candidate, timed, QUICK)
+        if not isinstance(measured, Measured):
+            return rejected(measured, passed)
+    listener("compute-sanitizer")
+    clean = sanitize(candidate, task, limits, [step.workload for step in steps if step.derived] or workloads[:1], seed)
+    notes = [clean.note] if clean.note else []
+    if clean.found:
+        return Verdict("rejected", "sanitizer", clean.found, tuple(passed), tuple(notes), artifacts)
+    if not all(step.deterministic for step in passed if isinstance(step, Passed)):
+        notes.append("repeated launches differ in some bits, within the tolerance")
+    return Verdict("accepted", "", "", tuple(passed), tuple(notes), artifacts)
+
+
+__all__ = ["Examiner", "Limits", "Verdict", "compile_all", "judge", "reason_of", "rejected"]

@@ -1,0 +1,294 @@
+"""The pool on a real device: typed outcomes for everything that can go wrong, and nothing of it spreads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
+from tunesmith.kernels.task import Task, TaskError
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.timing import Comparison, Precision
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
+QUICK = Precision(budget_seconds=0.02, min_samples=3)
+DEADLINES = Deadlines(compile=3.0, visit=3.0, prepare=60.0, start=60.0)
+WORKLOAD = ("16384",)
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(str(DATA / "troubled" / "task.toml"))
+
+
+def make_pool(task: Task, device: Any, **changes: Any) -> Pool:
+    settings: dict[str, Any] = {"lanes": 1, "compilers": 1, "seed": 0, "workloads": WORKLOAD, "precision": QUICK,
+                                "deadlines": Deadlines(start=60.0)}  # fmt: skip
+    return Pool(task, device.limits, device.index, **(settings | changes))
+
+
+def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> Request:
+    template = task.sources("opencl").templates[0]
+    config: dict[str, Any] = {"GROUP": group, "TROUBLE": trouble}
+    return Request(trouble if number is None else number, template, config, WORKLOAD)
+
+
+def drain(pool: Pool) -> dict[int, Evaluation]:
+    found = {}
+    deadline = time.monotonic() + 60
+    while pool.in_flight:
+        assert time.monotonic() < deadline, f"{pool.in_flight} evaluations never ended"
+        for one, evaluation in pool.collect(1.0):
+            assert one.number not in found, "an evaluation ended twice"
+            found[one.number] = evaluation
+    return found
+
+
+def workers(title: str) -> set[int]:
+    """Process ids of Ray workers below this process whose title contains `title`."""
+    parents: dict[int, int] = {}
+    titles: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                pid = int(entry.name)
+                titles[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                parents[pid] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+
+    def ours(pid: int) -> bool:
+        while pid > 1:
+            if pid == os.getpid():
+                return True
+            pid = parents.get(pid, 0)
+        return False
+
+    return {pid for pid, text in titles.items() if text.startswith(title) and ours(pid)}
+
+
+def wait_for_workers(title: str, count: int, seconds: float = 15.0) -> set[int]:
+    deadline = time.monotonic() + seconds
+    while len(found := workers(title)) != count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(found) == count, f"{len(found)} processes of {title}, not {count}"
+    return found
+
+
+@dataclass
+class Troubles:
+    found: dict[int, Evaluation]
+    seconds: float
+    in_flight: int
+
+
+@pytest.fixture(scope="module")
+def troubles(task: Task, device: Any, ray_cluster: Any) -> Troubles:
+    """Every trouble at once in one pool, healthy configurations before, between and after (numbers from 100)."""
+    with make_pool(task, device, deadlines=DEADLINES) as pool:
+        pool.submit(request(task, 0, 100))
+        assert isinstance(drain(pool)[100].outcomes["16384"], Measured)
+        started = time.monotonic()
+        for trouble in (WRONG, ENDLESS, NO_COMPILE, CRASH, LONG_COMPILE, PAST_END, UNWRITTEN, INPUT):
+            pool.submit(request(task, trouble))
+            pool.submit(request(task, 0, 100 + trouble, group=64))
+        found = drain(pool)
+        return Troubles(found, time.monotonic() - started, pool.in_flight)
+
+
+def test_every_evaluation_ends_and_nothing_is_left_in_flight(troubles: Troubles) -> None:
+    assert sorted(troubles.found) == [*range(1, 9), *range(101, 109)]
+    assert troubles.in_flight == 0
+
+
+def test_the_healthy_are_not_harmed_by_the_others(troubles: Troubles) -> None:
+    assert all(isinstance(troubles.found[100 + trouble].outcomes["16384"], Measured) for trouble in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason", "argument"),
+    [
+        (WRONG, "mismatch", "out"),
+        (PAST_END, "out_of_bounds_write", "out"),
+        (UNWRITTEN, "unwritten", "out"),
+        (INPUT, "input_modified", "x"),
+    ],
+)
+def test_a_wrong_kernel_is_a_wrong_result(troubles: Troubles, trouble: int, reason: str, argument: str) -> None:
+    outcome = troubles.found[trouble].outcomes["16384"]
+    assert isinstance(outcome, WrongResult)
+    assert (outcome.reason, outcome.argument) == (reason, argument)
+
+
+def test_a_wrong_element_is_named(troubles: Troubles) -> None:
+    outcome = troubles.found[WRONG].outcomes["16384"]
+    assert isinstance(outcome, WrongResult) and "out[77]" in outcome.detail
+
+
+def test_a_source_that_does_not_compile_says_where(troubles: Troubles) -> None:
+    outcome = troubles.found[NO_COMPILE].outcomes["16384"]
+    assert isinstance(outcome, CompileFailed)
+    assert "trouble:4:2" in outcome.first_error and "not meant to compile" in outcome.first_error
+
+
+def test_a_kernel_that_never_ends_is_ended_at_its_deadline(troubles: Troubles) -> None:
+    evaluation = troubles.found[ENDLESS]
+    assert evaluation.outcomes["16384"] == TimedOut("run", DEADLINES.visit)
+    assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 1
+
+
+def test_a_compilation_that_takes_too_long_is_ended(troubles: Troubles) -> None:
+    assert troubles.found[LONG_COMPILE].outcomes["16384"] == TimedOut("compile", DEADLINES.compile)
+
+
+def test_a_kernel_that_kills_its_process_is_a_crash(troubles: Troubles) -> None:
+    outcome = troubles.found[CRASH].outcomes["16384"]
+    assert isinstance(outcome, Crashed) and outcome.phase == "run"
+    assert len(outcome.detail) < 200
+
+
+def test_troubles_cost_their_deadlines_and_little_more(troubles: Troubles) -> None:
+    # Two deadlines of 3 s, and three processes replaced.
+    assert troubles.seconds < 6 + 30
+
+
+def test_the_order_of_submission_does_not_matter(task: Task, device: Any, troubles: Troubles) -> None:
+    quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]
+    with make_pool(task, device) as pool:
+        for trouble in reversed(quick):
+            pool.submit(request(task, trouble))
+        found = drain(pool)
+    for trouble in quick[1:]:
+        before, after = troubles.found[trouble].outcomes["16384"], found[trouble].outcomes["16384"]
+        if isinstance(before, CompileFailed) and isinstance(after, CompileFailed):
+            # A compiler's log names addresses; everything else of a failure is the same.
+            before, after = replace(before, log=""), replace(after, log="")
+        assert before == after
+    assert isinstance(found[0].outcomes["16384"], Measured)
+
+
+def test_a_number_that_failed_can_be_used_again(task: Task, device: Any) -> None:
+    """Each round of a run numbers its evaluations from 0, in the same pool."""
+    with make_pool(task, device) as pool:
+        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+        pool.submit(request(task, 0, 0))
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+
+
+def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
+    patient = Deadlines(compile=60.0, visit=60.0)
+    with make_pool(task, device, deadlines=patient) as pool:
+        pool.submit(request(task, LONG_COMPILE))
+        while not workers("ray::CompileWorker.compile"):
+            pool.collect(0.1)
+        for pid in workers("ray::CompileWorker.compile"):
+            os.kill(pid, signal.SIGKILL)
+        outcome = drain(pool)[LONG_COMPILE].outcomes["16384"]
+        assert isinstance(outcome, Crashed) and outcome.phase == "compile"
+
+        pool.submit(request(task, ENDLESS))
+        while not workers("ray::Lane.visit"):
+            pool.collect(0.1)
+        for pid in workers("ray::Lane.visit"):
+            os.kill(pid, signal.SIGKILL)
+        outcome = drain(pool)[ENDLESS].outcomes["16384"]
+        assert isinstance(outcome, Crashed) and outcome.phase == "run"
+
+        pool.submit(request(task, 0))
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+        pool.submit(request(task, ENDLESS))
+        while not workers("ray::Lane.visit"):
+            pool.collect(0.1)
+    # Even a kernel that never ends goes with the pool.
+    wait_for_workers("ray::Lane", 0)
+    wait_for_workers("ray::CompileWorker", 0)
+
+
+def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
+    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    candidates = [request(task, trouble) for trouble in (0, CRASH, NO_COMPILE, WRONG)] + [request(task, 0, 9, group=64)]
+    with make_pool(task, device) as pool:
+        duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
+        kinds = [type(result) for result in duel.results]
+        assert kinds == [Comparison, Crashed, CompileFailed, WrongResult, Comparison]
+        # The search goes on afterwards, on its own contents.
+        pool.submit(request(task, 0))
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+
+
+def test_a_duel_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
+    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    with make_pool(task, device, deadlines=Deadlines(visit=0.5)) as pool:
+        candidates = [request(task, ENDLESS), request(task, 0)]
+        duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
+    assert isinstance(duel.results[0], TimedOut) and isinstance(duel.results[1], Comparison)
+
+
+def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_duel(task: Task, device: Any) -> None:
+    with make_pool(task, device) as pool:
+        duel = pool.duel(request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05)
+    assert [type(result) for result in duel.results] == [CompileFailed]
+
+
+def test_workers_that_cannot_start_are_the_users_to_mend(task: Task, device: Any) -> None:
+    lost = Pool(task, device.limits, 99, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, deadlines=DEADLINES)
+    with lost, pytest.raises(PoolError, match="no OpenCL device 99"):
+        lost.evaluate([request(task, 0)])
+
+
+def test_a_reference_that_raises_is_a_sentence_not_a_traceback(task: Task, device: Any) -> None:
+    broken = task.model_copy(update={"reference": "def scale_add(**_):\n    raise ArithmeticError('no such sum')\n"})
+    with make_pool(broken, device) as pool, pytest.raises(TaskError) as raised:
+        pool.evaluate([request(broken, 0)])
+    assert "ArithmeticError: no such sum" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_evaluate_keeps_the_order_of_its_requests(task: Task, device: Any) -> None:
+    with make_pool(task, device) as pool:
+        requests = [request(task, trouble) for trouble in (WRONG, 0, NO_COMPILE)]
+        found = pool.evaluate(requests)
+    assert [evaluation.config for evaluation in found] == [one.config for one in requests]
+    assert pool.in_flight == 0
+
+
+def test_collect_waits_no_longer_than_it_is_asked(task: Task, device: Any) -> None:
+    with make_pool(task, device, deadlines=Deadlines()) as pool:
+        started = time.monotonic()
+        assert pool.collect(5.0) == [], "nothing is in flight"
+        assert time.monotonic() - started < 1
+        pool.submit(request(task, LONG_COMPILE))
+        started = time.monotonic()
+        assert pool.collect(0.5) == []
+        assert time.monotonic() - started < 1.5
+
+
+def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(task: Task, device: Any) -> None:
+    """Two tunings of different clusters on one device never time kernels at the same moment."""
+    from tunesmith.hw.exclusive import DeviceLock
+    from tunesmith.kernels.backends import open_device
+
+    other = DeviceLock(open_device(device.limits, device.index).uuid)
+    with make_pool(task, device, deadlines=Deadlines(visit=1.0)) as pool:
+        pool.submit(request(task, 0, 1))
+        drain(pool)
+        other.acquire()
+        try:
+            pool.submit(request(task, 0, 2))
+            waited = time.monotonic() + 2.5
+            while time.monotonic() < waited:
+                assert pool.collect(0.2) == [], "it was measured while another process held the device"
+        finally:
+            other.release()
+        assert isinstance(drain(pool)[2].outcomes["16384"], Measured)

@@ -1,0 +1,204 @@
+"""Every mistake of the user's is one sentence on standard error and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.cli.main import EXIT_MISTAKE, EXIT_NOTHING, main
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+Fails = Callable[..., str]
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Fails:
+    """Runs a command that must fail; gives its sentence. `early`: before anything is said about progress."""
+
+    def run(*arguments: object, early: bool = True) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert ended.value.code == EXIT_MISTAKE, err
+        assert out == "" and "Traceback" not in err
+        lines = err.splitlines()
+        assert [line.startswith("tunesmith: ") for line in lines].count(True) == 1, err
+        assert lines[-1].startswith("tunesmith: ") and lines[-1].endswith("."), err
+        assert not early or len(lines) == 1, err
+        return lines[-1].removeprefix("tunesmith: ")
+
+    return run
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Callable[..., Path]:
+    """A copy of scale_add whose files are edited: (file, old text, new text)."""
+
+    def make(*edits: tuple[str, str, str]) -> Path:
+        folder = tmp_path / "task"
+        shutil.copytree(DATA / "scale_add", folder)
+        for name, old, new in edits:
+            text = (folder / name).read_text()
+            assert old in text
+            (folder / name).write_text(text.replace(old, new))
+        return folder / "task.toml"
+
+    return make
+
+
+@pytest.mark.parametrize("command", ["tune", "space"])
+def test_an_unknown_task(fails: Fails, command: str) -> None:
+    said = fails(command, "no_such_kernel")
+    assert "no_such_kernel" in said and "silu_and_mul" in said
+
+
+@pytest.mark.parametrize(
+    ("edit", "parts"),
+    [
+        (("task.toml", 'entry = "scale_add"', "entry = "), ["task.toml", "not valid TOML", "line"]),
+        (("task.toml", 'shape = ["n"]', 'shape = ["m"]'), ["task.toml", "'m'"]),
+        (("template.toml", "ITEMS > 1 or", "ITEM > 1 or"), ["ITEM", "constraints[0]"]),
+        (("task.toml", "n = 5000", "n = 0"), ["n = 0", "positive"]),
+        (("task.toml", "n = 5000", "n = -16"), ["n = -16", "positive"]),
+        (("task.toml", 'dtype = "float32"', 'dtype = "float31"'), ["float31", "float32"]),
+        (("task.toml", '"reference.py:', '"missing.py:'), ["missing.py"]),
+        (("task.toml", '"baseline.cl"', '"missing.cl"'), ["missing.cl"]),
+        (("task.toml", "flops =", "flop ="), ["flop"]),
+        (("template.toml", "default = 16", "default = 17"), ["17", "GROUP"]),
+    ],
+)
+def test_a_task_that_makes_no_sense(fails: Fails, task: Any, edit: tuple[str, str, str], parts: list[str]) -> None:
+    said = fails("tune", task(edit))
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--evaluations", "-1"], ["--evaluations", "-1"]),
+        (["--evaluations", "0"], ["--evaluations", "0"]),
+        (["--rounds", "0"], ["--rounds", "0"]),
+        (["--seed", "-3"], ["--seed", "-3"]),
+        (["--workers", "0"], ["--workers", "0"]),
+        (["--backend", "metal"], ["--backend", "metal", "opencl"]),
+        (["--strategy", "wishing"], ["--strategy", "wishing", "random"]),
+        (["--time-limit", "soon"], ["--time-limit", "soon", "10m"]),
+        (["--time-limit", "-5m"], ["--time-limit", "-5m"]),
+        (["--time-limit", "0s"], ["--time-limit"]),
+        (["--target", "abacus"], ["abacus", "sm_90"]),
+    ],
+)
+def test_an_option_that_makes_no_sense(
+    fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], parts: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fails("tune", DATA / "scale_add" / "task.toml", *options)
+    assert all(part in said for part in parts), said
+    assert list(tmp_path.iterdir()) == [], "nothing is begun"
+
+
+def test_a_backend_the_task_has_no_sources_for(fails: Fails) -> None:
+    said = fails("tune", DATA / "scale_add" / "task.toml", "--backend", "cuda")
+    assert "no cuda sources" in said and "opencl" in said
+
+
+def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
+    from tunesmith.hw.probe import probe
+
+    if any(device.backend == "cuda" for device in probe().devices):
+        pytest.skip("CUDA is here")
+    assert "install" in fails("tune", "silu_and_mul", "--backend", "cuda")
+    assert "--target" in fails("space", "silu_and_mul", "--backend", "cuda")
+
+
+def test_a_run_dir_that_holds_a_run(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").touch()
+    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
+    assert "tunesmith resume" in said
+
+
+def test_a_run_dir_that_cannot_be_made(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path / "file" / "run")
+    assert "cannot be made" in said and "--run-dir" in said
+
+
+@pytest.mark.parametrize("name", ["file", "."])
+def test_a_run_dir_where_nothing_can_be_written(fails: Fails, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    where = tmp_path / "file" if name == "file" else Path("/proc/sys")
+    assert str(where) in fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", where)
+
+
+@pytest.mark.parametrize("command", ["resume", "report"])
+def test_a_folder_that_is_no_run(fails: Fails, tmp_path: Path, command: str) -> None:
+    assert str(tmp_path) in fails(command, tmp_path)
+    assert str(tmp_path / "nowhere") in fails(command, tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_of_a_run_that_has_not_ended(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").touch()
+    assert "tunesmith resume" in fails("report", tmp_path)
+
+
+def test_a_report_of_a_damaged_summary(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"task": ')
+    assert "summary.json" in fails("report", tmp_path)
+
+
+def test_a_journal_that_is_none(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_text("never a database" * 1000)
+    assert "journal.sqlite" in fails("resume", tmp_path)
+
+
+def test_an_unknown_workload(fails: Fails, device: Any) -> None:
+    said = fails("space", DATA / "scale_add" / "task.toml", "--workload", "7x7")
+    assert "7x7" in said and "16384" in said
+
+
+@pytest.mark.parametrize("command", ["tune", "space"])
+def test_a_constraint_that_leaves_no_point_is_named(
+    fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any, command: str
+) -> None:
+    changed = task(("template.toml", '"ITEMS > 1 or UNROLL == 0"', '"GROUP * ITEMS > 100000"'))
+    options = ["--run-dir", tmp_path / "run"] if command == "tune" else []
+    said = fails(command, changed, *options, early=command == "space")
+    assert "GROUP * ITEMS > 100000" in said and "no feasible configuration" in said
+
+
+def test_a_reference_that_raises(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
+    changed = task(("reference.py", "a * x + y", "a * x + z"))
+    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
+    assert "NameError: name 'z' is not defined" in said
+
+
+def test_a_baseline_that_does_not_compile(
+    fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any
+) -> None:
+    changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i] + z[i]"))
+    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
+    assert "baseline:4:" in said and "'z'" in said
+
+
+def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
+    changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i]"))
+    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
+    assert "baseline" in said and "out[" in said
+
+
+def test_nothing_valid_is_exit_code_3(
+    task: Any, tmp_path: Path, device: Any, ray_cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = task(("template.cl", "a * x[i] + y[i]", "a * x[i] - y[i]"))
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", str(changed), "--evaluations", "3", "--rounds", "1", "--run-dir", str(tmp_path / "run")])
+    out, err = capsys.readouterr()
+    assert ended.value.code == EXIT_NOTHING
+    assert "no valid configuration was found" in out and "wrong_result 3" in out and "Code:" not in out
+    assert "Traceback" not in err
+    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()

@@ -1,0 +1,149 @@
+"""A whole run from the command line, and everything it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+ROW = {"workload", "sizes", "types", "floor_seconds", "baseline_seconds", "general", "best", "share_of_floor", "regret"}
+
+
+def test_json_and_nothing_else_is_on_standard_output(finished_run: Any) -> None:
+    assert finished_run.code == 0, finished_run.stderr
+    shown = json.loads(finished_run.stdout)
+    assert shown.pop("run_dir") == str(finished_run.folder)
+    assert shown == finished_run.summary
+
+
+def test_progress_is_on_standard_error(finished_run: Any) -> None:
+    assert "measuring the baseline" in finished_run.stderr and "3/3 evaluations" in finished_run.stderr
+    assert "Traceback" not in finished_run.stderr and "raylet" not in finished_run.stderr
+
+
+def test_the_summary_says_what_was_found(finished_run: Any) -> None:
+    summary = finished_run.summary
+    assert summary["task"] == "scale_add" and summary["evaluations"] == 3
+    assert summary["ended_by"] == "rounds"
+    assert [row["workload"] for row in summary["tuned"]] == ["16384"]
+    assert [row["workload"] for row in summary["held_out"]] == ["5000"]
+    for row in (*summary["tuned"], *summary["held_out"]):
+        assert set(row) == ROW
+        for figures in (row["general"], row["best"]):
+            assert figures["seconds"] > 0 and figures["low"] <= figures["ratio"] <= figures["high"]
+            assert figures["verdict"] in ("faster", "slower", "no difference shown")
+            assert (figures["verdict"] == "faster") == (figures["high"] < 1)
+        assert row["regret"] >= 0
+    assert summary["general"]["config"].keys() == {"GROUP", "ITEMS", "UNROLL"}
+    assert summary["settings"]["seed"] == 7
+    assert "baseline's speed" in summary["sentence"]
+    assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
+
+
+def test_no_configuration_was_measured_twice(finished_run: Any) -> None:
+    connection = sqlite3.connect(f"file:{finished_run.folder / 'journal.sqlite'}?mode=ro", uri=True)
+    rows = connection.execute("SELECT data FROM events WHERE kind = 'evaluation'").fetchall()
+    connection.close()
+    keys = [json.loads(row[0])["key"] for row in rows]
+    assert len(keys) == len(set(keys)) == finished_run.summary["evaluations"]
+
+
+def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
+    best = finished_run.folder / "best"
+    dispatch = json.loads((best / "dispatch.json").read_text())
+    assert dispatch["otherwise"] == "general"
+    assert [shape["sizes"] for shape in dispatch["shapes"]] == [{"n": 16384}]
+    for folder in {"general", *(shape["folder"] for shape in dispatch["shapes"])}:
+        launch = json.loads((best / folder / "launch.json").read_text())
+        for workload, about in launch["workloads"].items():
+            assert (best / folder / about["source"]).is_file()
+            run = [sys.executable, str(best / folder / "launch.py"), workload]
+            done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert f"scale_add on {workload}: right" in done.stdout
+
+
+def test_the_winner_says_which_workloads_it_knows(finished_run: Any) -> None:
+    run = [sys.executable, str(finished_run.folder / "best" / "general" / "launch.py"), "nothing"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "16384, 5000" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_exported_source_is_the_specialised_template(finished_run: Any) -> None:
+    config = finished_run.summary["general"]["config"]
+    for source in (finished_run.folder / "best" / "general").glob("kernel*.cl"):
+        text = source.read_text()
+        assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
+
+
+class _Page(HTMLParser):
+    """Text of a page; every element that was opened must be closed."""
+
+    VOID = frozenset({"meta", "line", "circle", "polyline", "br", "link", "img", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        assert not any(name in ("src", "href") for name, _ in attrs), "the page needs nothing beside it"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in self.VOID or self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_report_is_a_page_that_says_it_all(finished_run: Any) -> None:
+    page = _Page()
+    page.feed((finished_run.folder / "report.html").read_text(encoding="utf-8"))
+    assert page.open == []
+    text = "".join(page.text)
+    summary = finished_run.summary
+    assert summary["sentence"] in text and summary["device"]["name"] in text
+    assert all(row["workload"] in text for row in (*summary["tuned"], *summary["held_out"]))
+    assert "{{" not in text and "None" not in text.split("Template")[0]
+
+
+def test_report_shows_the_run_again(finished_run: Any, command: Any) -> None:
+    plain = command("report", finished_run.folder)
+    assert plain.returncode == 0 and finished_run.summary["sentence"] in plain.stdout
+    assert str(finished_run.folder / "report.html") in plain.stdout
+    as_json = command("report", finished_run.folder, "--json")
+    assert json.loads(as_json.stdout) == finished_run.summary and as_json.stderr == ""
+
+
+def test_resuming_a_finished_run_only_says_so(finished_run: Any, command: Any) -> None:
+    before = finished_run.summary
+    done = command("resume", finished_run.folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
+    after = json.loads(done.stdout)
+    assert after["general"] == before["general"] and after["tuned"] == before["tuned"]
+
+
+@pytest.mark.slow
+def test_a_crash_of_a_kernel_leaves_standard_output_alone(device: Any, command: Any, tmp_path: Any) -> None:
+    from pathlib import Path
+
+    task = Path(__file__).resolve().parent.parent / "data" / "troubled" / "task.toml"
+    quiet = tmp_path / "task"
+    quiet.mkdir()
+    for name in ("template.toml", "template.cl"):
+        (quiet / name).write_text((task.parent / name).read_text().replace("[0, 1, 2, 3, 4, 5, 6, 7, 8]", "[0, 2, 4]"))
+    (quiet / "task.toml").write_text(task.read_text().replace("../scale_add", str(task.parent.parent / "scale_add")))
+    run = command("tune", quiet / "task.toml", "--evaluations", 6, "--rounds", 1, "--strategy", "exhaustive",
+                  "--run-dir", tmp_path / "run", "--json")  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    summary = json.loads(run.stdout)
+    assert summary["failures"] == {"crashed": 2, "wrong_result": 2}
+    assert "raylet" not in run.stderr

@@ -1,0 +1,68 @@
+"""What the command line imports, prints and promises, without a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+COMMANDS = ("devices", "tasks", "graph", "space", "tune", "resume", "report")
+HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """So that it answers at once, everywhere."""
+    code = (
+        "import sys\nfrom tunesmith.cli.main import main\n"
+        f"try:\n    main({arguments!r})\nfinally:\n"
+        f"    print('HEAVY', *sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.split("HEAVY", 1)[1].split() == []
+    assert "tunesmith" in done.stdout.lower() or "Usage" in done.stdout
+
+
+def test_every_command_has_help(command: Any) -> None:
+    shown = command("--help").stdout
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["tune"], ["resume"], ["no-such"], ["tune", "softmax", "--no-such"]])
+def test_usage_mistakes_are_exit_code_2(command: Any, arguments: list[str]) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+
+
+def test_devices_as_json(command: Any, device: Any) -> None:
+    done = command("devices", "--json")
+    assert done.returncode == 0
+    shown = json.loads(done.stdout)
+    assert device.name in [entry["name"] for entry in shown["devices"]]
+
+
+def test_tasks_as_json(command: Any) -> None:
+    done = command("tasks", "--json")
+    assert done.returncode == 0
+    shown = {entry["name"]: entry for entry in json.loads(done.stdout)}
+    assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "softmax", "gemm"} <= set(shown)
+    assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
+
+
+def test_a_space_as_json_adds_up(command: Any) -> None:
+    done = command("space", "silu_and_mul", "--target", "sm_90", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    for found in json.loads(done.stdout)["templates"]:
+        assert found["cartesian"] == found["feasible"] + sum(entry["points"] for entry in found["rejected"])
+        assert found["feasible"] > 0
+
+
+def test_the_graph_is_a_mermaid_drawing(command: Any) -> None:
+    done = command("graph")
+    assert done.returncode == 0
+    assert "graph TD" in done.stdout
+    assert all(role in done.stdout for role in ("plan", "template", "tune", "test"))

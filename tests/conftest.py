@@ -1,0 +1,98 @@
+"""What the tests of several rooms share: the test tasks, a device, one Ray cluster, one finished run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).resolve().parent / "data"
+REPOSITORY = Path(__file__).resolve().parent.parent
+COMMAND = [sys.executable, "-m", "tunesmith.cli.main"]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a command line run left: its folder, its streams and exit code."""
+
+    folder: Path
+    stdout: str
+    stderr: str
+    code: int
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def device() -> Any:
+    """An OpenCL CPU."""
+    from tunesmith.hw.probe import probe
+
+    for found in probe().devices:
+        if found.backend == "opencl" and found.limits.kind == "cpu":
+            return found
+    pytest.skip("there is no OpenCL CPU here")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of two processors in this process; runs started here join it."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """For commands in processes of their own: no cluster to join but their own."""
+    return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+
+
+@pytest.fixture(scope="session")
+def command(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command line in a process of its own."""
+
+    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=110, cwd=cwd, env=environment
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """`tunesmith tune scale_add --json` from start to end: one round, three evaluations."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    task = DATA / "scale_add" / "task.toml"
+    done = command("tune", task, "--evaluations", 3, "--rounds", 1, "--seed", 7, "--run-dir", folder, "--json")
+    return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs an NVIDIA GPU where there is none, with the reason."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and (reason := no_cuda_device()) is not None:
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def no_cuda_device() -> str | None:
+    """Why tests that need an NVIDIA GPU cannot run here, or None."""
+    from tunesmith.hw.probe import probe_cuda
+
+    inventory = probe_cuda()
+    if inventory.devices:
+        return None
+    return "no CUDA device: " + " ".join(inventory.notes)

@@ -1,0 +1,73 @@
+"""A pool whose device is a formula: for what the roles decide, as against what a device measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tunesmith.actors.pool import Request
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.bench import Duel
+from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
+from tunesmith.kernels.timing import compare
+
+
+class SimulatedPool:
+    """Takes its arguments as `Pool` does. `measured` lists every configuration put on the device, by all pools."""
+
+    ahead = 1
+    measured: list[dict[str, Any]]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.in_flight = 0
+        self._waiting: list[Request] = []
+
+    def __enter__(self) -> SimulatedPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.clear()
+
+    def submit(self, request: Request) -> None:
+        self.in_flight += 1
+        self._waiting.append(request)
+
+    def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
+        # The newest first: results never come back in the order of the asks.
+        request = self._waiting.pop()
+        self.in_flight -= 1
+        return [(request, self._evaluate(request))]
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+        return [self._evaluate(request) for request in requests]
+
+    def calibrate(self) -> Roofline:
+        return Roofline()
+
+    def duel(
+        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float
+    ) -> Duel:
+        base = [seconds(baseline.config, workload)] * 5
+        times = [[seconds(candidate.config, workload)] * 5 for candidate in candidates]
+        return Duel(workload, tuple(compare(samples, base, seed=seed) for samples in times))
+
+    def _evaluate(self, request: Request) -> Evaluation:
+        outcomes: dict[str, Outcome] = {}
+        if request.config:
+            self.measured.append(dict(request.config))
+        if request.config.get("GROUP") == 1:
+            outcomes[request.workloads[0]] = CompileFailed("error: not here")
+        else:
+            for name in request.workloads:
+                time = seconds(request.config, name)
+                outcomes[name] = Measured(time, time * 0.99, time * 1.01, samples=7, launches=1)
+        return Evaluation(request.template.id, request.config, outcomes)
+
+
+def seconds(config: dict[str, Any], workload: str) -> float:
+    """The baseline takes 20 us a workload; the best point of scale_add about 6."""
+    if not config:
+        return 20e-6
+    away = abs(math.log2(config["GROUP"] / 16)) + abs(math.log2(config["ITEMS"] / 16)) - config["UNROLL"] / 2
+    return (6 + away + len(workload) / 10) * 1e-6

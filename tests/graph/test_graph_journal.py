@@ -1,0 +1,145 @@
+"""The contract of a `Store`, and what SQLite's file has to survive."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tunesmith.graph.journal import FORMAT, Journal, JournalError, Store
+
+WRITER = """
+import sys
+from pathlib import Path
+from tunesmith.graph.journal import Journal
+journal = Journal(Path(sys.argv[1]), create=True)
+for number in range(10**9):
+    journal.append("evaluation", {"number": number, "text": "x" * 300}, "round-1")
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Journal(tmp_path, create=True)
+
+
+def test_events_come_back_in_their_order_with_their_contents(store: Store) -> None:
+    sequences = [store.append("asked", {"number": number, "config": {"VEC": 4, "FAST": True}}, "round-1")
+                 for number in range(5)]  # fmt: skip
+    found = list(store.events())
+    assert [event.sequence for event in found] == sequences == sorted(sequences)
+    assert [event.data["number"] for event in found] == list(range(5))
+    assert found[0].data["config"] == {"VEC": 4, "FAST": True}
+    assert found[0].kind == "asked" and found[0].stage == "round-1" and abs(found[0].at - time.time()) < 60
+
+
+def test_kinds_and_stages_select(store: Store) -> None:
+    for kind, stage in (("asked", "round-1"), ("evaluation", "round-1"), ("asked", "round-2"), ("asked", "round-1")):
+        store.append(kind, {"kind": kind, "stage": stage}, stage)
+    assert len(list(store.events("asked"))) == 3
+    assert len(list(store.events("asked", "round-1"))) == 2
+    assert [event.kind for event in store.events(stage="round-1")] == ["asked", "evaluation", "asked"]
+    assert store.count("asked") == 3 and store.count("nothing") == 0
+
+
+def test_the_last_of_a_kind(store: Store) -> None:
+    assert store.last("verdict") is None
+    for number in range(3):
+        store.append("verdict", {"number": number}, f"round-{number}")
+    last, first = store.last("verdict"), store.last("verdict", "round-0")
+    assert last is not None and last.data == {"number": 2}
+    assert first is not None and first.data == {"number": 0}
+
+
+def test_events_may_be_appended_while_events_are_read(store: Store) -> None:
+    store.append("asked", {})
+    for event in store.events("asked"):
+        store.append("evaluation", {"of": event.sequence})
+    assert store.count("evaluation") == 1
+
+
+@pytest.mark.parametrize("statement", ["UPDATE events SET data = '{}'", "DELETE FROM events"])
+def test_nothing_can_be_changed_or_removed(tmp_path: Path, statement: str) -> None:
+    with Journal(tmp_path, create=True) as journal:
+        journal.append("evaluation", {"number": 1})
+    connection = sqlite3.connect(tmp_path / "journal.sqlite")
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+    connection.close()
+    with Journal(tmp_path, create=False) as journal:
+        assert [event.data for event in journal.events()] == [{"number": 1}]
+
+
+def test_sessions_and_their_time_add_up(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Journal(tmp_path, create=True) as journal:
+            time.sleep(0.2)
+            journal.append("evaluation", {})
+    time.sleep(0.3)
+    with Journal(tmp_path, create=False) as journal:
+        assert 0.4 <= journal.seconds_spent() < 0.6, "the time between sessions does not count"
+        assert [event.session for event in journal.events()] == [1, 2]
+        journal.append("evaluation", {})
+        assert [event.session for event in journal.events()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_everything_appended_survives_a_kill(tmp_path: Path, attempt: int) -> None:
+    """Killed at a random moment: whatever `append` returned for is there, in order, and the file goes on working."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline().strip() == "0"
+    time.sleep(random.Random(attempt).uniform(0.01, 0.4))
+    writer.send_signal(signal.SIGKILL)
+    returned = [0, *(int(line) for line in writer.stdout.read().splitlines() if line)]
+    writer.wait()
+    with Journal(tmp_path, create=False) as journal:
+        numbers = [event.data["number"] for event in journal.events("evaluation")]
+        assert numbers == list(range(len(numbers)))
+        # The last append may have succeeded without its number having been printed in full.
+        assert len(numbers) >= len(returned) - 1
+        journal.append("evaluation", {"number": len(numbers)})
+        assert journal.count("evaluation") == len(numbers) + 1
+
+
+def test_a_reader_does_not_disturb_the_writer(tmp_path: Path) -> None:
+    with Journal(tmp_path, create=True) as writer, Journal(tmp_path, create=False) as reader:
+        writer.append("evaluation", {"number": 0})
+        assert reader.count("evaluation") == 1
+        writer.append("evaluation", {"number": 1})
+        assert reader.count("evaluation") == 2
+
+
+def test_a_folder_without_a_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="is not the folder of a run"):
+        Journal(tmp_path, create=False)
+    assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
+
+
+@pytest.mark.parametrize("content", [b"this is no database, whatever its name says" * 50, b"\0" * 4096])
+def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(content)
+    with pytest.raises(JournalError, match=r"journal\.sqlite cannot be used as a journal"):
+        Journal(tmp_path, create=False)
+
+
+def test_a_journal_of_a_newer_version(tmp_path: Path) -> None:
+    Journal(tmp_path, create=True).close()
+    connection = sqlite3.connect(tmp_path / "journal.sqlite")
+    connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    connection.close()
+    with pytest.raises(JournalError, match=f"has the format {FORMAT + 1}"):
+        Journal(tmp_path, create=False)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(JournalError, match="cannot be made"):
+        Journal(tmp_path / "file" / "run", create=True)

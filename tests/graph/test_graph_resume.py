@@ -1,0 +1,262 @@
+"""Interrupted anywhere, a run goes on to the same end: nothing lost, nothing measured twice, no budget exceeded.
+
+The device is simulated, so that a run can be ended after every single entry of its journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.context import Progress
+from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.run import RunResult
+from tunesmith.graph.settings import SettingsError
+from tunesmith.kernels.parameter import config_key
+from tunesmith.kernels.search import STRATEGIES
+
+TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
+
+
+class Killed(BaseException):
+    """The end of the process, for tests: nothing may catch it."""
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[dict[str, Any]]]:
+    """Every run here is on a simulated device; gives the list of what was put on it."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def no_cluster() -> Iterator[Any]:
+        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
+
+    measured: list[dict[str, Any]] = []
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
+    yield measured
+
+
+def run(folder: Path, **settings: Any) -> RunResult:
+    return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
+
+
+def entries(folder: Path, kind: str | None = None) -> list[Any]:
+    with Journal(folder, create=False) as journal:
+        return list(journal.events(kind))
+
+
+def asked(folder: Path) -> list[dict[str, Any]]:
+    return [event.data["config"] for event in entries(folder, "asked")]
+
+
+def end_after(monkeypatch: pytest.MonkeyPatch, count: int, error: type[BaseException] = Killed) -> None:
+    """The process ends when it has written `count` entries, and again after as many in the next session."""
+    append, written = Journal.append, [0]
+
+    def append_and_end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == count:
+            raise error
+        return sequence
+
+    monkeypatch.setattr(Journal, "append", append_and_end)
+
+
+def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:
+    result = run(tmp_path / "run", evaluations=8, rounds=2)
+    assert result.valid and result.summary["evaluations"] == 8
+    assert len(simulation) == 8
+    assert len({config_key(config) for config in simulation}) == 8
+    assert [event.stage for event in entries(tmp_path / "run", "searched")] == ["round-1", "round-2"]
+
+
+def test_every_ask_is_in_the_journal_before_its_result(tmp_path: Path) -> None:
+    run(tmp_path / "run", rounds=1)
+    seen: set[int] = set()
+    for event in entries(tmp_path / "run"):
+        if event.kind == "asked":
+            seen.add(event.data["number"])
+        elif event.kind == "evaluation":
+            assert event.data["number"] in seen
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_the_same_seed_asks_the_same(
+    tmp_path: Path, strategy: str, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedPool, "ahead", ahead)
+    first = run(tmp_path / "a", strategy=strategy, seed=3, rounds=2)
+    second = run(tmp_path / "b", strategy=strategy, seed=3, rounds=2)
+    assert asked(tmp_path / "a") == asked(tmp_path / "b")
+    assert first.summary["general"] == second.summary["general"]
+
+
+def test_another_seed_asks_something_else(tmp_path: Path) -> None:
+    run(tmp_path / "a", seed=1, rounds=1)
+    run(tmp_path / "b", seed=2, rounds=1)
+    assert asked(tmp_path / "a") != asked(tmp_path / "b")
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_ended_after_any_entry_the_run_goes_on_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setattr(SimulatedPool, "ahead", ahead)
+    whole = run(tmp_path / "whole", evaluations=5, rounds=2)
+    total = len(entries(tmp_path / "whole"))
+    assert total > 15
+    for count in range(1, total, ahead):
+        folder = tmp_path / f"ended-{count}"
+        with monkeypatch.context() as patch:
+            end_after(patch, count)
+            with pytest.raises(Killed):
+                run(folder, evaluations=5, rounds=2)
+        before = entries(folder)
+        result = resume(folder)
+        after = entries(folder)
+        assert [event.data for event in after[: len(before)]] == [event.data for event in before]
+        keys = [event.data["key"] for event in after if event.kind == "evaluation"]
+        assert len(keys) == len(set(keys)) == 5, f"ended after entry {count}"
+        for kind in ("run", "baseline", "plan", "searched"):
+            stages = [event.stage for event in after if event.kind == kind]
+            assert len(stages) == len(set(stages)), f"{kind} twice, ended after entry {count}"
+        duels = [(event.stage, event.data["workload"]) for event in after if event.kind == "duel"]
+        assert len(duels) == len(set(duels)), f"a comparison was made twice, ended after entry {count}"
+        assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
+        if ahead == 1:
+            # One at a time, the interrupted search asks exactly what the uninterrupted one would have.
+            assert asked(folder) == asked(tmp_path / "whole")
+            assert result.summary["general"] == whole.summary["general"]
+
+
+def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]) -> None:
+    folder, sessions = tmp_path / "run", 0
+    while True:
+        sessions += 1
+        assert sessions < 60
+        with monkeypatch.context() as patch:
+            end_after(patch, 2)
+            try:
+                result = run(folder, evaluations=6, rounds=2) if sessions == 1 else resume(folder)
+                break
+            except Killed:
+                continue
+    assert sessions > 5
+    keys = [event.data["key"] for event in entries(folder, "evaluation")]
+    assert len(keys) == len(set(keys)) == 6
+    assert result.valid
+
+
+def test_a_finished_run_is_shown_again_without_work(
+    tmp_path: Path, simulation: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(tmp_path / "run")
+    done, events = len(simulation), len(entries(tmp_path / "run"))
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", None)
+    seen: list[Progress] = []
+    again = resume(tmp_path / "run", listener=seen.append)
+    assert len(simulation) == done and len(entries(tmp_path / "run")) == events
+    changing = {"seconds"}
+    assert {k: v for k, v in again.summary.items() if k not in changing} == {
+        k: v for k, v in first.summary.items() if k not in changing
+    }
+    assert "had ended" in seen[0].message
+
+
+def test_a_folder_may_be_renamed_before_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]
+) -> None:
+    with monkeypatch.context() as patch:
+        end_after(patch, 12)
+        with pytest.raises(Killed):
+            run(tmp_path / "before", evaluations=6, rounds=2)
+    shutil.move(tmp_path / "before", tmp_path / "after")
+    assert resume(tmp_path / "after").summary["evaluations"] == 6
+    monkeypatch.chdir(tmp_path / "after")
+    assert resume(".").summary["evaluations"] == 6
+    assert len(simulation) == len({config_key(config) for config in simulation}) == 6
+
+
+def test_results_of_a_failure_are_never_told_as_a_time(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", strategy="exhaustive", evaluations=28, rounds=1)
+    assert result.summary["failures"] == {"compile_failed": 7}
+    assert result.summary["general"]["config"]["GROUP"] != 1
+
+
+def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any]) -> None:
+    result = run(tmp_path / "run", evaluations=500, rounds=3)
+    assert result.summary["evaluations"] == len(simulation) == 28
+    assert result.summary["ended_by"] == "exhausted"
+
+
+def test_the_time_limit_ends_the_run(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", time_limit=1e-9, rounds=5)
+    assert result.summary["ended_by"] == "time"
+    assert result.summary["evaluations"] == 0 and not result.valid
+
+
+def test_the_time_of_earlier_sessions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        end_after(patch, 14)
+        with pytest.raises(Killed):
+            run(tmp_path / "run", evaluations=20, rounds=1, time_limit=100.0)
+    spent = Journal.seconds_spent
+    monkeypatch.setattr(Journal, "seconds_spent", lambda self: spent(self) + 100.0)
+    before = len(entries(tmp_path / "run", "asked"))
+    result = resume(tmp_path / "run")
+    assert len(entries(tmp_path / "run", "asked")) == before, "nothing new is asked when the time is spent"
+    assert result.summary["evaluations"] == before
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    other = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(JournalError, match="Another process is at work"):
+            resume(tmp_path / "run")
+    finally:
+        os.close(other)
+    assert resume(tmp_path / "run").valid
+
+
+def test_a_run_on_another_device_is_not_resumed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        append = Journal.append
+
+        def elsewhere(self: Journal, kind: str, data: dict[str, Any], stage: str = "") -> int:
+            if kind == "run":
+                data["device"]["name"] = "Difference Engine"
+            return append(self, kind, data, stage)
+
+        patch.setattr(Journal, "append", elsewhere)
+        run(tmp_path / "run")
+    with pytest.raises(JournalError, match="measured on Difference Engine"):
+        resume(tmp_path / "run")
+
+
+def test_a_run_is_not_begun_where_one_is(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    with pytest.raises(SettingsError, match="holds a run already"):
+        run(tmp_path / "run")
+
+
+def test_an_interruption_by_the_keyboard_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        end_after(patch, 9, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run")
+    assert resume(tmp_path / "run").valid

@@ -1,0 +1,247 @@
+"""What every backend's compiler and device must do. A new backend adds one entry to `SOURCES` and one test module that
+inherits from `CompilerContract` and `DeviceContract` with fixtures of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.kernels.backends import Artifact, Compiler, Device, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.outcome import CompileFailed, Rejected
+from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.template import BackendName
+
+SOURCES: dict[BackendName, dict[str, str]] = {
+    "cuda": {
+        "add": 'extern "C" __global__ void add(int* a, int n, float by) {\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) a[i] += (int)by;\n}\n",
+        "static": 'extern "C" __global__ void other(int* a) { __shared__ int big[4000]; big[threadIdx.x] = *a;'
+        " __syncthreads(); a[1] = big[threadIdx.x ^ 1]; }\n"
+        'extern "C" __global__ void shared(int* a) { __shared__ int x[256]; x[threadIdx.x] = a[threadIdx.x];'
+        " __syncthreads(); a[threadIdx.x] = x[255 - threadIdx.x]; }\n",
+        "dynamic": 'extern "C" __global__ void turn(int* a) { extern __shared__ int x[];'
+        " x[threadIdx.x] = a[threadIdx.x]; __syncthreads(); a[threadIdx.x] = x[blockDim.x - 1 - threadIdx.x]; }\n",
+    },
+    "opencl": {
+        "add": "__kernel void add(__global int* a, int n, float by) {\n"
+        "    int i = get_global_id(0);\n    if (i < n) a[i] += (int)by;\n}\n",
+        "static": "__kernel void other(__global int* a) { __local int big[4000]; big[get_local_id(0)] = a[0];"
+        " barrier(CLK_LOCAL_MEM_FENCE); a[1] = big[get_local_id(0) ^ 1]; }\n"
+        "__kernel void shared(__global int* a) { __local int x[256]; int t = get_local_id(0); x[t] = a[t];"
+        " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[255 - t]; }\n",
+        "dynamic": "__kernel void turn(__global int* a, __local int* x) { int t = get_local_id(0); x[t] = a[t];"
+        " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[get_local_size(0) - 1 - t]; }\n",
+    },
+}
+
+
+def compiled(compiler: Compiler, backend: BackendName, text: str, entry: str, **options: Any) -> Artifact:
+    answer = compiler.compile(Specialised(backend, entry, text, **options))
+    assert isinstance(answer, Artifact), answer
+    return answer
+
+
+class CompilerContract:
+    """Needs the fixtures `backend` (its name) and `compiler`."""
+
+    def test_an_artifact_says_what_it_is(self, backend: BackendName, compiler: Compiler) -> None:
+        source = Specialised(backend, "add", SOURCES[backend]["add"])
+        artifact = compiler.compile(source)
+        assert isinstance(artifact, Artifact)
+        assert (artifact.backend, artifact.entry, artifact.digest) == (backend, "add", source.digest)
+        assert artifact.code and artifact.arch and compiler.version
+        assert artifact.resources.shared == 0
+
+    def test_the_same_source_gives_the_same_resources(self, backend: BackendName, compiler: Compiler) -> None:
+        # A compiler that answers from a cache must still tell.
+        text = SOURCES[backend]["static"]
+        first, second = (compiled(compiler, backend, text, "shared") for _ in range(2))
+        assert first == second
+
+    def test_resources_are_those_of_the_entry(self, backend: BackendName, compiler: Compiler) -> None:
+        text = SOURCES[backend]["static"]
+        assert compiled(compiler, backend, text, "shared").resources.shared == 1024
+        assert compiled(compiler, backend, text, "other").resources.shared == 16000
+        both = text + SOURCES[backend]["add"]
+        assert compiled(compiler, backend, both, "add").resources.shared == 0
+
+    def test_an_error_has_its_line(self, backend: BackendName, compiler: Compiler) -> None:
+        text = '#line 1 "mine"\n' + SOURCES[backend]["add"].replace("+= (int)by", "+= nothing")
+        answer = compiler.compile(Specialised(backend, "add", text))
+        assert isinstance(answer, CompileFailed)
+        assert "nothing" in answer.first_error and "error" in answer.first_error
+        assert answer.first_error.replace("mine(3)", "mine:3").find("mine:3") >= 0, answer.first_error
+        assert "\n" not in answer.first_error and answer.first_error in answer.log
+
+    def test_a_missing_entry_is_said(self, backend: BackendName, compiler: Compiler) -> None:
+        answer = compiler.compile(Specialised(backend, "nowhere", SOURCES[backend]["add"]))
+        assert isinstance(answer, CompileFailed)
+        assert "defines no kernel" in answer.first_error and "void nowhere(...)" in answer.first_error
+
+    @pytest.mark.parametrize("text", ["", "}}}", "#error on purpose", "int \u00e9;"])
+    def test_no_source_raises(self, backend: BackendName, compiler: Compiler, text: str) -> None:
+        answer = compiler.compile(Specialised(backend, "add", text))
+        assert isinstance(answer, CompileFailed) and answer.first_error.strip()
+        assert "\0" not in answer.first_error + answer.log
+
+    @pytest.mark.parametrize("name", ['"{}/secret.h"', "<{}/secret.h>", '"secret.h"', "<secret.h>", '"../secret.h"'])
+    def test_files_of_the_machine_are_out_of_reach(
+        self, backend: BackendName, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        (tmp_path / "secret.h").write_text("@ hidden words @\n")
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here" if ".." in name else tmp_path)
+        text = SOURCES[backend]["add"]
+        answer = compiler.compile(Specialised(backend, "add", f"#include {name.format(tmp_path)}\n{text}"))
+        assert isinstance(answer, Rejected) and answer.reason == "forbidden_source"
+        assert "hidden" not in str(answer)
+
+    def test_a_failure_leaves_the_compiler_usable(self, backend: BackendName, compiler: Compiler) -> None:
+        assert isinstance(compiler.compile(Specialised(backend, "add", "nonsense")), CompileFailed)
+        compiled(compiler, backend, SOURCES[backend]["add"], "add")
+
+
+class DeviceContract:
+    """Needs the fixtures `backend`, `compiler` and `opened` (a `Device` held by this process)."""
+
+    def filled(self, opened: Device, values: Any) -> Any:
+        data = np.asarray(values).view(np.uint8)
+        buffer = opened.allocate(max(4096, data.nbytes))
+        opened.write(buffer, np.zeros(buffer.nbytes, np.uint8))
+        opened.write(buffer, data)
+        return buffer
+
+    def ints(self, opened: Device, buffer: Any, count: int) -> list[int]:
+        values: list[int] = opened.read(buffer)[: 4 * count].view(np.int32).tolist()
+        return values
+
+    def adding(self, opened: Device, compiler: Compiler, backend: BackendName) -> Any:
+        return opened.load(compiled(compiler, backend, SOURCES[backend]["add"], "add"))
+
+    def test_it_says_what_it_is(self, backend: BackendName, opened: Device) -> None:
+        assert opened.backend == backend == opened.limits.backend
+        assert opened.uuid and opened.cold_bytes > 0 and opened.free_bytes() > 0
+        assert hasattr(opened.xp, "isnan")
+
+    def test_bytes_come_back(self, opened: Device) -> None:
+        buffer = self.filled(opened, np.arange(8, dtype=np.int32))
+        assert buffer.nbytes == 4096
+        assert self.ints(opened, buffer, 8) == list(range(8))
+        opened.write(buffer, np.full(4, 255, np.uint8), 8)
+        assert self.ints(opened, buffer, 4) == [0, 1, -1, 3]
+        # Arrays of the device's own kind are taken as well.
+        opened.write(buffer, opened.xp.full(4, 1, opened.xp.uint8), 4)
+        assert self.ints(opened, buffer, 4) == [0, 0x01010101, -1, 3]
+
+    def test_copies(self, opened: Device) -> None:
+        source = self.filled(opened, np.arange(1024, dtype=np.int32))
+        target = opened.allocate(8192)
+        opened.write(target, np.full(8192, 7, np.uint8))
+        opened.copy(target, source)
+        opened.synchronize()
+        after = opened.read(target)
+        assert (after[:4096].view(np.int32) == np.arange(1024)).all() and (after[4096:] == 7).all()
+
+    def test_views_are_windows(self, opened: Device) -> None:
+        buffer = self.filled(opened, np.arange(1024, dtype=np.int32))
+        window = opened.view(buffer, 512, 256)
+        assert window.nbytes == 256
+        assert self.ints(opened, window, 64) == list(range(128, 192))
+        opened.write(window, np.zeros(256, np.uint8))
+        assert self.ints(opened, buffer, 193)[127:129] == [127, 0] and self.ints(opened, buffer, 193)[191:] == [0, 192]
+
+    def test_nothing_beyond_the_end(self, opened: Device) -> None:
+        buffer = self.filled(opened, np.arange(4, dtype=np.int32))
+        with pytest.raises(DeviceError):
+            opened.view(buffer, 4096, 512)
+        with pytest.raises(DeviceError):
+            opened.view(buffer, 512, 4096)
+        with pytest.raises(DeviceError):
+            opened.write(buffer, np.zeros(4097, np.uint8))
+        assert self.ints(opened, buffer, 4) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8", "uint64", "bool"])
+    def test_arrays_have_the_storage_type(self, opened: Device, dtype: str) -> None:
+        values = np.array([1, 0, 1, 1], dtype)
+        buffer = opened.view(self.filled(opened, values), 0, values.nbytes)
+        array = opened.array(buffer, dtype)
+        assert array.dtype == np.dtype(dtype) and array.shape == (4,)
+        assert array.tolist() == values.tolist()
+
+    def test_bfloat16_is_held_as_bits(self, opened: Device) -> None:
+        buffer = opened.view(self.filled(opened, np.array([0x3F80, 0xFFFF], np.uint16)), 0, 4)
+        assert opened.array(buffer, "bfloat16").tolist() == [0x3F80, 0xFFFF]
+
+    def test_a_launch(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:
+        kernel = self.adding(opened, compiler, backend)
+        buffer = self.filled(opened, np.arange(200, dtype=np.int32))
+        arguments = (buffer, np.int32(100), np.float32(5))
+        opened.launch(Launch(kernel, Geometry((4, 1, 1), (32, 1, 1)), arguments))
+        opened.synchronize()
+        assert self.ints(opened, buffer, 200) == [i + 5 if i < 100 else i for i in range(200)]
+        window = opened.view(buffer, 512, 256)
+        opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (window, np.int32(2), np.float32(-1))))
+        opened.synchronize()
+        assert self.ints(opened, buffer, 131)[127:] == [127, 127, 128, 130]
+
+    def test_dynamic_shared_memory(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:
+        kernel = opened.load(compiled(compiler, backend, SOURCES[backend]["dynamic"], "turn"))
+        most = opened.limits.shared_per_block_optin or 4096
+        for shared in (1024, most // 4 * 4):
+            buffer = self.filled(opened, np.arange(256, dtype=np.int32))
+            opened.launch(Launch(kernel, Geometry((1, 1, 1), (256, 1, 1), shared), (buffer,)))
+            opened.synchronize()
+            assert self.ints(opened, buffer, 256) == list(range(255, -1, -1)), shared
+
+    def test_a_sequence_is_timed_and_runs_every_launch(
+        self, backend: BackendName, compiler: Compiler, opened: Device
+    ) -> None:
+        kernel = self.adding(opened, compiler, backend)
+        first, second = (self.filled(opened, np.zeros(1024, np.int32)) for _ in range(2))
+        shape = Geometry((8, 1, 1), (128, 1, 1))
+        launches = [
+            Launch(kernel, shape, (buffer, np.int32(1024), np.float32(by)))
+            for buffer, by in ((first, 1), (second, 10)) * 2
+        ]
+        sequence = opened.sequence(launches)
+        assert sequence.count == 4
+        seconds = [sequence.seconds() for _ in range(3)]
+        assert all(0 < each < 1 for each in seconds)
+        assert set(self.ints(opened, first, 1024)) == {6} and set(self.ints(opened, second, 1024)) == {60}
+
+    def test_more_work_takes_longer(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:
+        kernel = self.adding(opened, compiler, backend)
+        buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
+        shape = Geometry((1 << 13, 1, 1), (128, 1, 1))
+        launch = Launch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
+        once, often = opened.sequence([launch]), opened.sequence([launch] * 20)
+        assert min(often.seconds() for _ in range(5)) > 4 * min(once.seconds() for _ in range(5))
+
+    def test_memory_that_is_not_there(self, opened: Device) -> None:
+        with pytest.raises(OutOfDeviceMemory) as caught:
+            opened.allocate(1 << 50)
+        assert not caught.value.sticky and str(caught.value)
+        assert opened.allocate(4096).nbytes == 4096
+
+    @pytest.mark.parametrize("block", [(1 << 20, 1, 1), (0, 1, 1)])
+    def test_a_launch_that_cannot_be(
+        self, backend: BackendName, compiler: Compiler, opened: Device, block: tuple[int, int, int]
+    ) -> None:
+        kernel = self.adding(opened, compiler, backend)
+        buffer = self.filled(opened, np.arange(4, dtype=np.int32))
+        arguments = (buffer, np.int32(4), np.float32(1))
+        with pytest.raises(DeviceError) as caught:
+            opened.launch(Launch(kernel, Geometry((1, 1, 1), block), arguments))
+            opened.synchronize()
+        assert not caught.value.sticky
+        # Nothing is lost.
+        opened.launch(Launch(kernel, Geometry((1, 1, 1), (4, 1, 1)), arguments))
+        opened.synchronize()
+        assert self.ints(opened, buffer, 4) == [1, 2, 3, 4]
+
+    def test_code_that_is_none(self, backend: BackendName, opened: Device) -> None:
+        with pytest.raises(DeviceError):
+            opened.load(Artifact(backend, "x", "add", b"this is no machine code", "digest"))

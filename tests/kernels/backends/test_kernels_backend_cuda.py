@@ -1,0 +1,166 @@
+"""CUDA: NVRTC everywhere, the device where there is one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import CompilerContract, DeviceContract, compiled
+
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
+from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, parse_resources
+from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.specialise import Geometry, Specialised
+
+pytest.importorskip("cuda.bindings")
+
+# More live values than the compiler may keep in registers.
+HUNGRY = """
+extern "C" __global__ void hungry(float* p, int n) {
+    float v[100];
+    #pragma unroll
+    for (int i = 0; i < 100; ++i) v[i] = p[i * 1024 + threadIdx.x];
+    for (int k = 0; k < n; ++k) {
+        #pragma unroll
+        for (int i = 0; i < 100; ++i) v[i] = v[i] * v[(i + 7) % 100] + p[k];
+    }
+    float sum = 0;
+    #pragma unroll
+    for (int i = 0; i < 100; ++i) sum += v[i];
+    p[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    return "cuda"
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    return open_compiler(resolve_target("sm_90"))
+
+
+class TestNvrtcCompiler(CompilerContract):
+    def test_it_makes_a_cubin_for_the_architecture(self, compiler: Compiler) -> None:
+        artifact = compiled(compiler, "cuda", HUNGRY, "hungry")
+        assert artifact.arch == "sm_90" and artifact.code.startswith(b"\x7fELF")
+        assert re.fullmatch(r"nvrtc \d+\.\d+", compiler.version)
+
+    def test_a_cap_on_registers_holds_and_spills(self, compiler: Compiler) -> None:
+        free = compiled(compiler, "cuda", HUNGRY, "hungry").resources
+        capped = compiled(compiler, "cuda", HUNGRY, "hungry", max_registers=40).resources
+        assert (free.registers or 0) > 100 and (free.spills, free.local) == (0, 0)
+        assert (capped.registers or 99) <= 40 and (capped.spills or 0) > 0 and (capped.local or 0) > 0
+
+    def test_the_headers_of_cuda_are_found(self, compiler: Compiler) -> None:
+        for name in ("cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "mma.h"):
+            answer = compiler.compile(Specialised("cuda", "hungry", f"#include <{name}>\n{HUNGRY}"))
+            if isinstance(answer, CompileFailed):
+                # Some need the C++ library's headers, which are a package of their own.
+                assert name != "cuda_fp16.h" and name != "cuda_bf16.h", answer.first_error
+
+    def test_errors_of_the_assembler_are_told(self, compiler: Compiler) -> None:
+        text = 'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];' \
+               " __syncthreads(); a[1] = x[threadIdx.x ^ 1]; }"  # fmt: skip
+        answer = compiler.compile(Specialised("cuda", "big", text))
+        assert isinstance(answer, CompileFailed) and "too much shared data" in answer.first_error
+        assert answer.first_error.startswith("ptxas error")
+        answer = compiler.compile(Specialised("cuda", "k", 'extern "C" __global__ void k() { asm("bogus.u32;"); }'))
+        assert isinstance(answer, CompileFailed) and "bogus" in answer.log
+
+
+def test_an_architecture_the_compiler_does_not_know() -> None:
+    with pytest.raises(CudaUnavailable, match=r"NVRTC [\d.]+ does not compile for sm_50, only for .*sm_90"):
+        NvrtcCompiler("sm_50")
+
+
+def test_resources_are_read_from_the_log_of_several_kernels() -> None:
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90'
+ptxas info    : Function properties for helper
+ptxas         .     96 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
+ptxas info    : Function properties for first
+ptxas         .     16 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers
+ptxas info    : Compiling entry function 'first_of_two' for 'sm_90'
+ptxas info    : Function properties for first_of_two
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 1 barriers, 8000 bytes smem
+"""
+    assert parse_resources(log, "first") == Resources(registers=24, shared=0, local=16, spills=16)
+    assert parse_resources(log, "first_of_two") == Resources(registers=10, shared=8000, local=0, spills=0)
+    assert parse_resources(log, "second") == Resources()
+
+
+@pytest.fixture(scope="module")
+def here() -> Any:
+    return probe_cuda().devices[0]
+
+
+@pytest.fixture(scope="module")
+def opened(here: Any) -> Device:
+    return open_device(here.limits, here.index)
+
+
+@pytest.fixture(scope="module")
+def compiler_for_here(here: Any) -> Compiler:
+    return open_compiler(here.limits)
+
+
+@pytest.mark.gpu
+class TestCudaDevice(DeviceContract):
+    @pytest.fixture
+    def compiler(self, compiler_for_here: Compiler) -> Compiler:
+        return compiler_for_here
+
+    def test_static_and_dynamic_shared_memory_add_up(self, compiler: Compiler, opened: Device) -> None:
+        """Neither alone exceeds what needs no opting in; together they do."""
+        text = 'extern "C" __global__ void both(int* a) { __shared__ int x[8192]; extern __shared__ int y[];' \
+               " x[threadIdx.x] = a[threadIdx.x]; y[threadIdx.x] = 1; __syncthreads();" \
+               " a[threadIdx.x] = x[31 - threadIdx.x] + y[31 - threadIdx.x]; }"  # fmt: skip
+        kernel = opened.load(compiled(compiler, "cuda", text, "both"))
+        buffer = self.filled(opened, np.arange(32, dtype=np.int32))
+        opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
+        opened.synchronize()
+        assert self.ints(opened, buffer, 32) == list(range(32, 0, -1))
+
+    def test_an_illegal_address_is_sticky(self) -> None:
+        """In a process of its own, as the device is lost to it."""
+        done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=90)
+        assert "sticky: True, then: True" in done.stdout, done.stdout + done.stderr
+
+
+ILLEGAL = r"""
+import numpy as np
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.kernels.backends import DeviceError, Launch, open_compiler, open_device
+from tunesmith.kernels.specialise import Geometry, Specialised
+
+here = probe_cuda().devices[0]
+text = 'extern "C" __global__ void wild(int* a, long long by) { a[by] = 1; }'
+artifact = open_compiler(here.limits).compile(Specialised("cuda", "wild", text))
+device = open_device(here.limits, here.index)
+buffer = device.allocate(512)
+launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.int64(1 << 44)))
+sticky = then = None
+try:
+    device.launch(launch)
+    device.synchronize()
+except DeviceError as error:
+    sticky = error.sticky
+try:
+    device.read(buffer)
+except DeviceError as error:
+    then = error.sticky
+print(f"sticky: {sticky}, then: {then}", flush=True)
+import os
+os._exit(0)
+"""

@@ -1,0 +1,289 @@
+"""The expression language: what it means, on scalars and on arrays, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from tunesmith.kernels.expression import MAX_DEPTH, MAX_INTEGER, SIZEOF, ExpressionError, parse
+from tunesmith.kernels.rule import Rule
+
+NAMES = ("A", "B", "C")
+TEXT_NAMES = ("T",)
+FUNCTIONS: Mapping[str, Any] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "ceil_div": lambda a, b: -(-a // b),
+    "round_up": lambda a, b: -(-a // b) * b,
+    "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
+    "sizeof": SIZEOF.__getitem__,
+}
+
+LEAVES = ["0", "1", "2", "7", "32", "1000", "0.5", "2.0", "1.25", "True", "False", *NAMES, *NAMES, *NAMES]
+ARITHMETIC = ["+", "-", "*", "/", "//", "%", "&"]
+ORDER = ["<", "<=", ">", ">=", "==", "!="]
+SHAPES = [
+    *(f"({{0}} {operator} {{1}})" for operator in ARITHMETIC * 2),
+    *(f"({{0}} ** {exponent})" for exponent in ("0", "2", "3", "-1", "0.5")),
+    *(f"({{0}} {operator} {{1}})" for operator in ORDER),
+    "({0} <= {1} < {2})",
+    # A truth value here, in Python an operand.
+    "(not not ({0} and {1}))",
+    "(not not ({0} or {1}))",
+    "({0} in ({1}, {2}))",
+    "({0} not in [{1}, 8])",
+    "(T == 'float16')",
+    "(T in ('float32', {0}))",
+    "(-{0})",
+    "(not {0})",
+    "({0} if {1} else {2})",
+    "({0} if T == 'float16' else {1})",
+    *(f"{function}({{0}}, {{1}})" for function in ("min", "max", "ceil_div", "round_up")),
+    *(f"{function}({{0}})" for function in ("abs", "ceil", "floor", "is_pow2")),
+    "sizeof(T)",
+]
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> str:
+    """An expression of up to four levels, grown from its leaves."""
+    parts = [draw(st.sampled_from(LEAVES)) for _ in range(3)]
+    for _ in range(draw(st.integers(0, 5))):
+        parts.append(draw(st.sampled_from(SHAPES)).format(*(draw(st.sampled_from(parts)) for _ in range(3))))
+    return parts[-1]
+
+
+points = st.fixed_dictionaries(
+    {name: st.integers(-3, 1025) for name in NAMES} | {"T": st.sampled_from(["float16", "float32"])}
+)
+
+
+def _value(text: str, point: Mapping[str, Any]) -> Any:
+    """The value, or None where the language has none."""
+    try:
+        return parse(text).evaluate(point)
+    except ExpressionError:
+        return None
+
+
+def _same(ours: Any, wanted: Any) -> bool:
+    if isinstance(ours, float) or isinstance(wanted, float):
+        return math.isclose(ours, wanted, rel_tol=1e-12) or (math.isnan(ours) and math.isnan(wanted))
+    return bool(ours == wanted)
+
+
+@settings(max_examples=300, deadline=None)
+@given(expressions(), points)
+def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
+    try:
+        wanted = eval(text, {"__builtins__": {}, **FUNCTIONS}, dict(point))
+    except (ArithmeticError, ValueError, TypeError):
+        with pytest.raises(ExpressionError, match="column"):
+            parse(text).evaluate(point)
+        return
+    ours = _value(text, point)
+    if ours is None:
+        # Only what Python would allow to grow or to leave the numbers is refused.
+        with pytest.raises(ExpressionError, match=r"exceeds|no power"):
+            parse(text).evaluate(point)
+        return
+    if isinstance(wanted, bool | int | float) and not isinstance(ours, bool):
+        assert _same(ours, wanted)
+    else:
+        # and/or give a truth value here, where Python gives an operand.
+        assert bool(ours) == bool(wanted)
+
+
+@settings(max_examples=300, deadline=None)
+@given(expressions(), st.lists(points, min_size=1, max_size=6))
+@example("(A > 1) + (A > 2)", [{"A": 3, "B": 1, "C": 1, "T": "float16"}])
+@example("-(A > 1)", [{"A": 3, "B": 1, "C": 1, "T": "float16"}])
+@example("A * A * A * A * A * A * A", [{"A": 1025, "B": 1, "C": 1, "T": "float16"}])
+@example("(1 if A > 2 else T) == 1", [{"A": a, "B": 1, "C": 1, "T": "float16"} for a in (1, 3)])
+@example("A in (1, B)", [{"A": a, "B": 2, "C": 1, "T": "float16"} for a in (1, 2, 3)])
+def test_arrays_mean_what_scalars_mean(text: str, candidates: list[dict[str, Any]]) -> None:
+    one_by_one = [_value(text, point) for point in candidates]
+    # Arrays evaluate both sides of a condition, so they may have no value where every scalar has one.
+    assume(all(value is not None for value in one_by_one))
+    together = {name: np.array([point[name] for point in candidates]) for name in (*NAMES, *TEXT_NAMES)}
+    try:
+        answer = parse(text).evaluate(together)
+    except ExpressionError:
+        answer = None
+    # A rule falls back on scalars where arrays have no value, so it must agree always.
+    flags = Rule.from_expression(parse(text)).flags(together, len(candidates)).tolist()
+    assert flags == [bool(value) for value in one_by_one]
+    if answer is None:
+        return
+    values = np.broadcast_to(np.asarray(answer), (len(candidates),)).tolist()
+    for value, scalar in zip(values, one_by_one, strict=True):
+        if isinstance(value, float) and not math.isfinite(value):
+            # A division by zero on the side that the scalar did not take.
+            assert "/" in text or "%" in text
+        elif not ("/" in text or "%" in text):
+            assert _same(value, scalar), (value, scalar)
+
+
+def test_wrapped_integers_are_an_error_in_arrays_as_in_scalars() -> None:
+    big = np.array([3, 1 << 40])
+    for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904", "n ** 3"):
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": 1 << 40})
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": big})
+    assert parse("n * 4194304").evaluate({"n": np.array([1 << 40])}).tolist() == [MAX_INTEGER]
+
+
+HOSTILE = [
+    ("a.__class__", "column 1: `a.__class__` is not part"),
+    ("1 + (lambda: 1)()", "column 5: "),
+    ("1 + (lambda: 1)", "column 6: `lambda: 1` is not part"),
+    ("[x for x in (1, 2)]", "column 1: "),
+    ("2 * {x: 1 for x in (1, 2)}", "column 5: "),
+    ("__import__('os').system('true')", "column 1: "),
+    ("__import__('os')", "column 1: there is no function '__import__'"),
+    ("eval('1')", "column 1: there is no function 'eval'"),
+    ("f'{a}'", "column 1: "),
+    ("(a := 1)", "column 2: `a := 1` is not part"),
+    ("a[0]", "column 1: `a[0]` is not part"),
+    ("{1, 2}", "column 1: "),
+    ("1 + b'x'", "column 5: `b'x'` is not part"),
+    ("1 + 2j", "column 5: `2j` is not part"),
+    ("a or None", "column 6: `None` is not part"),
+    ("a + ...", "column 5: `...` is not part"),
+    ("min(*a, 1)", "column 1: min() takes plain arguments only"),
+    ("min(a=1, b=2)", "column 1: min() takes plain arguments only"),
+    ("*a", "column 1: "),
+    ("max(1, 2)(3)", "column 1: "),
+    ("await a", "column 1: "),
+    ("yield a", "column 1: "),
+    ("a is b", "column 1: `a is b` is not part"),
+    ("a << 3", "column 1: `a << 3` is not part"),
+    ("~a", "column 1: `~a` is not part"),
+    ("a @ b", "column 1: `a @ b` is not part"),
+    ("a; b", "column 2: "),
+    ("a = 1", "column "),
+    ("a\0b", "column 1: "),
+    ("\ud800", "column 1: "),
+    ("(1,) * 1000000000", "column 1: "),
+    ("[1] * 1000000000", "column 1: "),
+    ("(1, 2)", "column 1: "),
+    ("()", "column 1: "),
+    ("1 in n", "column 6: `in` is followed by a list"),
+    ("'a' in 'abc'", "column 8: `in` is followed by a list"),
+    ("a in (1, (2, 3))", "column 10: "),
+    ("1 # and so on", "column 3: a comment cannot stand"),
+    ("", "column 1: it is empty"),
+    ("  \n ", "column 1: it is empty"),
+    ("(1 + 2", "column 1: '(' was never closed"),
+    ("1 +", "column "),
+    ("(a\n + b.c)", "line 2, column 4: `b.c` is not part"),
+    ("é + b.c", "column 5: `b.c` is not part"),
+    ("-" * (MAX_DEPTH + 2) + "1", "are nested in one another"),
+    ("a" + " + a" * (MAX_DEPTH + 2), "are nested in one another"),
+    ("not " * (MAX_DEPTH + 2) + "1", "are nested in one another"),
+    ("(" * 150 + "1" + ")" * 150 + ".x", "column "),
+    ("(" * 2000 + "1" + ")" * 2000, "column "),
+    ("1" * 4999, "column "),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), HOSTILE, ids=[ascii(text)[:24] for text, _ in HOSTILE])
+def test_hostile_text_is_refused_at_a_column(text: str, wanted: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert message.startswith("In the expression `") and wanted in message
+    assert message.endswith(".") and not message.endswith("..")
+    assert message.encode(), "the message can be printed"
+
+
+def test_ten_megabytes_are_refused_at_once() -> None:
+    started = time.perf_counter()
+    with pytest.raises(ExpressionError, match=r"^An expression is at most 8000 characters long; this one has \d+\.$"):
+        parse("1+" * 5_000_000)
+    assert time.perf_counter() - started < 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.text("()[]{}ab1.,*+-'\"\\ \n\t\0#:=<>!&|^~@", max_size=40))
+def test_any_text_has_a_value_or_an_error(text: str) -> None:
+    try:
+        parse(text).evaluate({"a": 3, "b": np.arange(4)})
+    except ExpressionError as error:
+        assert str(error).encode(errors="strict")
+
+
+EVALUATION = [
+    ("9 ** 9 ** 9", "column 1: an exponent is at most 64."),
+    ("9 ** 60 ", "column 1: the value exceeds 4611686018427387904."),
+    ("a + 1 // (a - 4)", "column 5: integer division or modulo by zero."),
+    ("a + zero % 0", "column 5: the name 'zero' is not defined; known names are T, a."),
+    ("T + 1", "column 1: text takes part in comparisons only."),
+    ("T * 1000000000", "column 1: text takes part in comparisons only."),
+    ("min(T, 'a')", "column 1: text takes part in comparisons only."),
+    ("-T", "column 1: text takes part in comparisons only."),
+    ("sizeof(a)", f"column 1: sizeof() takes a data type, one of {', '.join(SIZEOF)}, not 4."),
+    ("(0 - a) ** 0.5", "column 1: a negative number has no power that is not whole."),
+    ("0 ** -1", "column 1: 0 has no negative power."),
+    ("log2(a - 4)", "column 1: log2() takes a positive number."),
+    ("T < 1", "column 1: '<' not supported between instances of 'str' and 'int'."),
+    ("ceil(1e999)", "column 1: cannot convert float infinity to integer."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "wanted"), EVALUATION, ids=[text for text, _ in EVALUATION])
+def test_what_has_no_value(text: str, wanted: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text).evaluate({"a": 4, "T": "float32"})
+    assert str(caught.value) == f"In the expression `{text.strip()}`, {wanted}"
+
+
+def test_messages_in_full() -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse("VEC * minimum(d, 4)")
+    assert str(caught.value) == (
+        "In the expression `VEC * minimum(d, 4)`, column 7: there is no function 'minimum'; they are min, max, abs, "
+        "ceil, floor, ceil_div, round_up, log2, is_pow2, sizeof."
+    )
+    with pytest.raises(ExpressionError) as caught:
+        parse("VEC * dd <= 4").require({"VEC", "d"}, "task.toml, key bytes")
+    assert str(caught.value) == (
+        "task.toml, key bytes: in the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; known names "
+        "are VEC, d."
+    )
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e999 - 1e999", "1e300", "2.5", "n > 3", "'four'"])
+def test_a_whole_number_is_asked_for(text: str) -> None:
+    with pytest.raises(ExpressionError, match=r"must give a (whole )?number, but gives"):
+        parse(text).integer({"n": 4})
+
+
+def test_whole_numbers() -> None:
+    assert parse("n / 2").integer({"n": 4}) == 2
+    assert isinstance(parse("n / 2").integer({"n": 4}), int)
+    assert parse("ceil_div(n, ROWS)").integer({"n": 9, "ROWS": 4}) == 3
+    assert parse("round_up(n, 32)").integer({"n": 33}) == 64
+    assert parse("log2(n)").integer({"n": 1024}) == 10
+
+
+def test_conditions_take_one_side_only() -> None:
+    assert parse("n // d if d else 0").evaluate({"n": 4, "d": 0}) == 0
+    assert parse("d == 0 or n % d == 0").evaluate({"n": 4, "d": 0}) is True
+    assert parse("d and n // d > 1").evaluate({"n": 4, "d": 0}) is False
+
+
+def test_names_are_those_that_need_a_value() -> None:
+    assert parse("min(A, n) if T == 'float16' else sizeof(T)").names == {"A", "n", "T"}
+    assert parse("1 + 2").names == frozenset()

@@ -1,0 +1,270 @@
+"""From limits to rules: which points are feasible, why others are not, and what the compiler's answer rules out."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.kernels.expression import ExpressionError
+from tunesmith.kernels.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
+from tunesmith.kernels.outcome import Resources
+from tunesmith.kernels.specialise import Geometry, geometry
+from tunesmith.kernels.task import Workload
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.template import Template
+
+H200 = limits_of("9.0")
+SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
+LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
+OPENCL = DeviceLimits(
+    name="cpu", backend="opencl", kind="cpu", arch="x", max_threads_per_block=4096, max_block_dims=(4096, 4096, 4096),
+    shared_per_block=1 << 20, shared_per_block_optin=1 << 20,
+)  # fmt: skip
+
+
+def template(
+    launch: dict[str, Any], *constraints: Any, values: dict[str, list[Any]] | None = None, **fields: Any
+) -> Template:
+    values = values or {"X": [16, 32, 512, 2048], "Y": [1, 2, 128]}
+    return Template.model_validate({
+        "name": "t", "backend": "cuda", "entry": "k", "source": "x",
+        "launch": {"grid": [1], "block": [1], **launch},
+        "parameters": [{"name": name, "values": options} for name, options in values.items()],
+        "constraints": list(constraints), **fields,
+    })  # fmt: skip
+
+
+def reasons(
+    tuned: Template, workloads: list[Workload], limits: DeviceLimits = H200
+) -> dict[tuple[Any, ...], str | None]:
+    """Point -> the kind of the rule that refuses it, None where it is feasible."""
+    space = feasible(tuned, workloads, limits)
+    names = [parameter.name for parameter in tuned.parameters]
+    found = {}
+    for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
+        reason = space.reject(dict(zip(names, values, strict=True)))
+        found[values] = None if reason is None else reason.kind
+        if reason is not None:
+            assert reason.detail.endswith("."), reason
+    assert space.size == list(found.values()).count(None)
+    assert sum(space.rejected.values()) == space.cartesian - (space.size or 0)
+    return found
+
+
+def test_block_and_threads() -> None:
+    found = reasons(template({"block": ["X", "1", "Y"]}), [SMALL])
+    assert found == {
+        (16, 1): None, (16, 2): None, (16, 128): "block_dim", (32, 1): None, (32, 2): None, (32, 128): "block_dim",
+        (512, 1): None, (512, 2): None, (512, 128): "block_dim",
+        (2048, 1): "block_dim", (2048, 2): "block_dim", (2048, 128): "block_dim",
+    }  # fmt: skip
+    found = reasons(template({"block": ["X", "Y"]}), [SMALL])
+    assert (found[512, 2], found[512, 128], found[16, 128]) == (None, "threads_per_block", "threads_per_block")
+
+
+def test_constraints_say_why() -> None:
+    tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
+    space = feasible(tuned, [SMALL, LARGE], H200)
+    reason = space.reject({"X": 512, "Y": 128})
+    assert reason is not None and (reason.kind, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
+    assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
+    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
+        "X * Y <= d * 16 for small",
+        "X * Y <= d * 16 for large",
+    ]
+    reason = space.reject({"X": 512, "Y": 3})
+    assert reason is not None and reason.kind == "unknown_value"
+
+
+def test_shared_memory() -> None:
+    launch = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}
+    found = reasons(template(launch, static_shared_bytes="Y * 400"), [SMALL])
+    # 512 * 2 * 16 * 2 = 32 KiB; 32 * 128 * 16 * 2 = 128 KiB, with 51,200 bytes declared statically.
+    assert (found[512, 2], found[32, 2], found[32, 128]) == (None, None, "shared_per_block")
+    space = feasible(template(launch), [SMALL], H200)
+    reason = space.reject({"X": 512, "Y": 128})
+    assert reason is not None
+    assert reason.detail == "shared memory is 2097152; it must be a whole number within 0 to 232448."
+    assert space.reject({"X": 32, "Y": 128}) is None, "opting in allows 227 KiB"
+    negative = feasible(template({"block": ["X"], "shared_bytes": "X - 100"}), [SMALL], H200)
+    reason = negative.reject({"X": 32, "Y": 1})
+    assert reason is not None and reason.detail == "dynamic shared memory is -68; it must be a whole number at least 0."
+
+
+def test_grids() -> None:
+    found = reasons(template({"block": ["X"], "grid": ["d", "n // Y"]}), [SMALL, LARGE])
+    assert (found[16, 1], found[16, 128]) == ("grid_dim", None)
+    # OpenCL states no largest grid, but an empty one launches nothing.
+    space = feasible(template({"block": ["X"], "grid": ["1000 // X"]}), [SMALL], OPENCL)
+    reason = space.reject({"X": 2048, "Y": 1})
+    assert reason is not None and reason.detail == "grid.x is 0; it must be a whole number at least 1."
+
+
+def test_a_geometry_that_is_no_whole_number_is_refused_before_it_is_asked_for() -> None:
+    found = reasons(template({"block": ["X / Y"]}, values={"X": [32, 48], "Y": [1, 32]}), [SMALL])
+    assert found == {(32, 1): None, (32, 32): None, (48, 1): None, (48, 32): "block_dim"}
+
+
+def test_register_caps() -> None:
+    found = reasons(template({"block": [32]}, max_registers="X - 16", values={"X": [8, 16, 64, 512]}), [SMALL])
+    assert found == {(8,): "max_registers", (16,): None, (64,): None, (512,): "max_registers"}
+
+
+def test_a_division_by_zero_is_an_error_and_not_a_rejection() -> None:
+    tuned = template({"block": ["64 // X"]}, values={"X": [0, 2]})
+    with pytest.raises(ExpressionError, match="division or modulo by zero"):
+        feasible(tuned, [SMALL], H200)
+    guarded = template({"block": ["64 // X if X > 0 else 1"]}, values={"X": [0, 2]})
+    assert feasible(guarded, [SMALL], H200).size == 2
+
+
+def test_long_expressions_may_be_combined() -> None:
+    long = "X" + " + 0" * 90 + " " * 1500 + "+ 0"
+    assert feasible(template({"block": [long, "1", long], "shared_bytes": long}), [SMALL], H200).size == 6
+
+
+blocks = st.sampled_from(["X", "X * Y", "X // 4", "X // Y", "Y", "8", "X - 15", "X / 16"])
+conditions = st.sampled_from(
+    ["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y in (1, 2)", "T == 'float16' or X < 100"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(blocks, min_size=1, max_size=3),
+    st.lists(blocks, min_size=1, max_size=3),
+    st.sampled_from(["0", "X * Y * 4", "X * sizeof(T) * 100", "Y * 1000 - 900"]),
+    st.sampled_from(["0", "Y * 500", "X * 20"]),
+    st.lists(conditions, max_size=2, unique=True),
+    st.sampled_from([[SMALL], [LARGE], [SMALL, LARGE]]),
+    st.sampled_from([H200, limits_of("7.5"), OPENCL]),
+)
+def test_against_brute_force(
+    block: list[str], grid: list[str], dynamic: str, static: str, constraints: list[str], workloads: list[Workload],
+    limits: DeviceLimits,
+) -> None:  # fmt: skip
+    launch = {"block": block, "grid": grid, "shared_bytes": dynamic}
+    tuned = template(launch, *constraints, static_shared_bytes=static)
+    statically = template({"shared_bytes": static})
+    space = feasible(tuned, workloads, limits)
+
+    def allowed(config: dict[str, Any], workload: Workload) -> bool:
+        try:
+            shape = geometry(tuned, config, workload)
+        except ExpressionError:
+            return False
+        fixed = geometry(statically, config, workload).shared_bytes
+        scope = {"X": config["X"], "Y": config["Y"], **workload.sizes, **workload.types}
+        x, y, z = shape.block
+        most = limits.shared_per_block_optin or 0
+        return (
+            all(eval(text, {"__builtins__": {}}, scope) for text in constraints)
+            and all(1 <= extent <= bound for extent, bound in zip(shape.block, limits.max_block_dims, strict=True))
+            and x * y * z <= limits.max_threads_per_block
+            and 0 <= fixed <= (limits.shared_per_block or 0)
+            and 0 <= shape.shared_bytes <= most - fixed
+            and min(shape.grid) >= 1
+            and (limits.max_grid_dims is None
+                 or all(extent <= bound for extent, bound in zip(shape.grid, limits.max_grid_dims, strict=True)))
+        )  # fmt: skip
+
+    for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
+        config: dict[str, Any] = dict(zip(("X", "Y"), values, strict=True))
+        wanted = all(allowed(config, workload) for workload in workloads)
+        reason = space.reject(config)
+        assert (reason is None) == wanted, (config, reason)
+        assert (space.index(config) is not None) == wanted
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.6", "9.0", "12.0"])
+def test_gemm_by_brute_force(capability: str) -> None:
+    task, limits = load_task("gemm"), limits_of(capability)
+    [tuned] = task.sources("cuda").templates
+    workload = task.workloads_for("gpu", held_out=False)[0]
+    space = feasible(tuned, [workload], limits)
+    names = [parameter.name for parameter in tuned.parameters]
+    wanted: Counter[bool] = Counter()
+    for values in itertools.islice(itertools.product(*(p.values for p in tuned.parameters)), 0, None, 13):
+        config = dict(zip(names, values, strict=True))
+        bm, bn, bk, tm, tn = (int(config[name]) for name in ("BM", "BN", "BK", "TM", "TN"))
+        threads, pad = (bm // tm) * (bn // tn), int(config["PAD"])
+        a = bk * (bm + pad) if config["TRANSPOSE_A"] else bm * (bk + pad)
+        shared = int(config["STAGES"]) * (a + bk * (bn + pad)) * (4 if config["SHARED_FLOAT"] else 2)
+        fits = (
+            tm * tn <= 128 and bm * bn <= 32768 and 64 <= threads <= 1024
+            and shared <= (limits.shared_per_block_optin or 0)
+            and (config["STAGES"] == 1 or (bm + bn) * bk <= 64 * threads)
+        )  # fmt: skip
+        assert (space.index(config) is not None) == fits, config
+        wanted[fits] += 1
+    assert min(wanted[True], wanted[False]) > 300
+
+
+def test_every_binding_constraint_is_named() -> None:
+    tuned = template({"block": ["X"]}, "X > 2048", "Y > 0")
+    with pytest.raises(EmptySpace) as caught:
+        require_points(feasible(tuned, [SMALL], H200), tuned)
+    assert "without `X > 2048` there would be some" in str(caught.value) and "among 12" in str(caught.value)
+    tuned = template({"block": ["X * 64"]})
+    with pytest.raises(EmptySpace, match=r"without `threads per block within 1 to 512` there would be some"):
+        require_points(feasible(tuned, [SMALL], dataclasses.replace(H200, max_threads_per_block=512)), tuned)
+    tuned = template({"block": ["X"]}, "X > 2048", "Y > 128")
+    with pytest.raises(EmptySpace, match="several constraints together exclude all"):
+        require_points(feasible(tuned, [SMALL], H200), tuned)
+    require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(CAPABILITIES),
+    st.tuples(st.integers(1, 1024), st.integers(1, 8), st.integers(1, 4)),
+    st.none() | st.integers(0, 255),
+    st.none() | st.integers(0, 48 << 10),
+    st.integers(0, 240 << 10),
+)
+def test_refused_after_compiling_if_and_only_if_no_block_fits(
+    capability: str, block: tuple[int, int, int], registers: int | None, static: int | None, dynamic: int
+) -> None:
+    limits = limits_of(capability)
+    threads = block[0] * block[1] * block[2]
+    rejected = compiler_rejection(limits, Geometry((1, 1, 1), block, dynamic), Resources(registers, static))
+    fits = int(blocks_per_sm(limits, threads, registers or 0, (static or 0) + dynamic))
+    assert (rejected is None) == (fits > 0)
+    if rejected is not None:
+        assert rejected.reason in ("threads_per_block", "registers_per_block", "shared_per_block"), rejected
+        assert rejected.detail.endswith(".") and rejected.rule
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "reason"),
+    [
+        (1024, 64, 0, None),
+        (1024, 65, 0, "registers_per_block"),
+        (800, 80, 0, "registers_per_block"),  # 25 warps count as 28
+        (768, 80, 0, None),
+        (256, 255, 0, None),
+        (1056, 16, 0, "threads_per_block"),
+        (32, 16, 232448, None),
+        (32, 16, 232449, "shared_per_block"),
+    ],
+)
+def test_known_launches(threads: int, registers: int, shared: int, reason: str | None) -> None:
+    rejected = compiler_rejection(H200, Geometry((1, 1, 1), (threads, 1, 1), shared), Resources(registers, 0))
+    assert (rejected.reason if rejected else None) == reason
+
+
+def test_a_device_without_registers_refuses_none() -> None:
+    assert compiler_rejection(OPENCL, Geometry((1, 1, 1), (64, 1, 1), 1 << 20), Resources(None, 0)) is None
+    rejected = compiler_rejection(OPENCL, Geometry((1, 1, 1), (64, 1, 1), 1 << 20), Resources(None, 4))
+    assert rejected is not None and rejected.detail == (
+        "the block takes 1048580 bytes of shared memory; the device allows 1048576."
+    )

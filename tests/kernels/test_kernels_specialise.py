@@ -1,0 +1,167 @@
+"""What a compiler sees of a template, checked with the real compilers, and the launch geometry."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import Artifact, Compiler, Launch, open_compiler, open_device
+from tunesmith.kernels.expression import SIZEOF, ExpressionError
+from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.specialise import C_TYPES, Geometry, geometry, literal, specialise
+from tunesmith.kernels.task import Workload
+from tunesmith.kernels.template import Template
+
+HEADS = {"cuda": 'extern "C" __global__ void k(T* out)', "opencl": "__kernel void k(__global T* out)"}
+BODY = """
+{
+    out[0] = (T)VEC;
+    out[1] = (T)FLAG;
+    out[2] = (T)(SCALE * 4);
+    out[3] = (T)MODE;
+    out[4] = (T)-OFFSET;
+}
+"""
+CONFIG = {"VEC": 8, "FLAG": True, "SCALE": 0.25, "MODE": "fast", "OFFSET": -3}
+
+
+def template(backend: str, source: str, **fields: Any) -> Template:
+    parameters = [{"name": name, "values": [value]} for name, value in CONFIG.items()]
+    launch = fields.pop("launch", {"grid": [1], "block": [1]})
+    return Template.model_validate(
+        {"name": "tiles", "backend": backend, "entry": "k", "source": source, "launch": launch,
+         "parameters": parameters, **fields}
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["cuda", "opencl"])
+def compiler(request: pytest.FixtureRequest) -> tuple[str, Compiler]:
+    if request.param == "cuda":
+        pytest.importorskip("cuda.bindings")
+        return "cuda", open_compiler(resolve_target("sm_90"))
+    device = request.getfixturevalue("device")
+    return "opencl", open_compiler(device.limits, device.index)
+
+
+def compile_text(compiler: tuple[str, Compiler], source: str, types: dict[str, str], **fields: Any) -> Any:
+    return compiler[1].compile(specialise(template(compiler[0], source, **fields), CONFIG, types))
+
+
+def test_the_text_in_full() -> None:
+    made = specialise(template("cuda", "int x;\n"), CONFIG, {"T": "float16", "S": "float32"})
+    assert made.source == (
+        "// tiles: specialised by Tunesmith\n"
+        "#include <cuda_fp16.h>\n"
+        "#define S float\n"
+        "#define S_IS_FLOAT32 1\n"
+        "#define T __half\n"
+        "#define T_IS_FLOAT16 1\n"
+        "#define FLAG 1\n"
+        "#define MODE fast\n"
+        "#define OFFSET -3\n"
+        "#define SCALE 0.25\n"
+        "#define VEC 8\n"
+        '#line 1 "tiles"\n'
+        "int x;\n"
+    )
+    assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
+
+
+def test_literals() -> None:
+    values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
+    assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]
+
+
+@pytest.mark.parametrize("dtype", sorted(SIZEOF))
+def test_every_type_compiles(compiler: tuple[str, Compiler], dtype: str) -> None:
+    check = f"typedef char size_is_right[sizeof(T) == {SIZEOF[dtype]} ? 1 : -1];\n"
+    guard = f"#if !T_IS_{dtype.upper()}\n#error the type is not told\n#endif\n"
+    answer = compile_text(compiler, f"{check}{guard}{HEADS[compiler[0]]} {{}}", {"T": dtype})
+    assert isinstance(answer, Artifact), answer
+    assert dtype in C_TYPES[compiler[0]]
+
+
+def test_the_device_sees_the_values(device: Any) -> None:
+    compiler = ("opencl", open_compiler(device.limits, device.index))
+    modes = "#define fast 7\n"
+    answer = compile_text(compiler, modes + HEADS["opencl"] + BODY, {"T": "int32"})
+    assert isinstance(answer, Artifact), answer
+    opened = open_device(device.limits, device.index)
+    buffer = opened.allocate(512)
+    opened.launch(Launch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
+    opened.synchronize()
+    assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
+
+
+def test_values_reach_cuda_too() -> None:
+    pytest.importorskip("cuda.bindings")
+    checks = (
+        "enum { fast = 7 };\n"
+        'static_assert(VEC == 8 && FLAG == 1 && SCALE == 0.25 && MODE == 7 && -OFFSET == 3, "");\n'
+    )
+    compiler = ("cuda", open_compiler(resolve_target("sm_90")))
+    answer = compile_text(compiler, checks + HEADS["cuda"] + BODY, {"T": "int32"})
+    assert isinstance(answer, Artifact), answer
+
+
+def test_error_lines_are_those_of_the_template(compiler: tuple[str, Compiler]) -> None:
+    source = f"// first line\n{HEADS[compiler[0]]} {{\n    int fine = VEC;\n    undeclared = fine;\n}}\n"
+    answer = compile_text(compiler, source, {"T": "float16"})
+    assert isinstance(answer, CompileFailed)
+    assert re.search(r"tiles\(4\)|tiles:4:", answer.first_error), answer.first_error
+    assert "undeclared" in answer.first_error
+
+
+def test_what_decides_the_machine_code_decides_the_digest() -> None:
+    base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
+    made = specialise(base, CONFIG, {"T": "float32"})
+    assert (made.max_registers, made.fast_math) == (128, True)
+    others = [
+        specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}),
+        specialise(base, CONFIG, {"T": "float16"}),
+        specialise(base.model_copy(update={"source": "y"}), CONFIG, {"T": "float32"}),
+        specialise(base.model_copy(update={"entry": "k2"}), CONFIG, {"T": "float32"}),
+        specialise(base.model_copy(update={"max_registers": "64"}), CONFIG, {"T": "float32"}),
+        specialise(base.model_copy(update={"fast_math": "False"}), CONFIG, {"T": "float32"}),
+    ]
+    assert len({made.digest, *(other.digest for other in others)}) == 7
+    assert specialise(base, dict(reversed(CONFIG.items())), {"T": "float32"}).digest == made.digest
+    assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
+
+
+def test_fast_math_is_passed_on() -> None:
+    pytest.importorskip("cuda.bindings")
+    source = HEADS["cuda"] + "{ out[threadIdx.x] = expf(out[threadIdx.x]) / out[7]; }"
+    compiler = ("cuda", open_compiler(resolve_target("sm_90")))
+    exact = compile_text(compiler, source, {"T": "float32"})
+    fast = compile_text(compiler, source, {"T": "float32"}, fast_math="FLAG")
+    assert exact.code != fast.code and len(fast.code) < len(exact.code)
+
+
+WORKLOAD = Workload(name="w", sizes={"n": 1000, "d": 5}, types={"T": "float16"})
+
+
+def test_geometry() -> None:
+    launch = {"grid": ["ceil_div(n, VEC)", "d"], "block": ["VEC * 4"], "shared_bytes": "VEC * sizeof(T)"}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, WORKLOAD) == Geometry((125, 5, 1), (32, 1, 1), 16)
+    launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, WORKLOAD) == Geometry((125, 1, 1), (1, 2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("launch", "wanted"),
+    [
+        ({"grid": ["n / 3"], "block": [1]}, "The expression `n / 3` must give a whole number, but gives 333.3"),
+        ({"grid": ["n"], "block": ["MODE"]}, "The expression `MODE` must give a number, but gives 'fast'."),
+        ({"grid": ["n > 3"], "block": [1]}, "The expression `n > 3` must give a whole number, but gives True."),
+        ({"grid": ["n // (VEC - 8)"], "block": [1]}, "column 1: integer division or modulo by zero."),
+        ({"grid": ["n"], "block": [1], "shared_bytes": "m"}, "the name 'm' is not defined"),
+    ],
+)
+def test_geometry_without_a_value(launch: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ExpressionError, match=re.escape(wanted)):
+        geometry(template("cuda", "x", launch=launch), CONFIG, WORKLOAD)

@@ -1,0 +1,325 @@
+"""Reading tasks: what a good one becomes, and one sentence with file, key and remedy for every mistake."""
+
+# ruff: noqa: E501 (one mistake a line)
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.expression import ExpressionError
+from tunesmith.kernels.feasible import EmptySpace, feasible, require_points
+from tunesmith.kernels.parameter import Parameter, config_key
+from tunesmith.kernels.task import Task, TaskError
+from tunesmith.kernels.taskfile import library_tasks, load_task, read_task
+from tunesmith.kernels.template import Template
+from tunesmith.kernels.workload_data import expected_results
+
+TASK = """
+name = "scale"
+entry = "scale"
+reference = "reference.py:scale"
+bytes = "2 * n * sizeof(T)"
+flops = "n"
+arguments = [
+    { name = "x", role = "in", dtype = "T", shape = ["n"], fill = { special = [{ value = inf, fraction = 0.1 }] } },
+    { name = "y", role = "out", dtype = "T", shape = ["n"] },
+    { name = "a", role = "scalar", dtype = "float32", value = "0.5" },
+    { name = "n", role = "scalar", dtype = "int32", value = "n" },
+]
+
+[types]
+T = ["float32", "float16"]
+
+[tolerance]
+float16 = { rtol = 1e-3, atol = 1e-6 }
+
+[backends.cuda]
+baseline = { source_file = "kernel.cu", launch = { grid = ["ceil_div(n, 256)"], block = [256] } }
+templates = ["template.toml"]
+
+[[workloads]]
+sizes = { n = 1024 }
+
+[[workloads]]
+sizes = { n = 1000 }
+types = { T = "float16" }
+held_out = true
+"""
+TEMPLATE = """
+source_file = "kernel.cu"
+parameters = [{ name = "BLOCK", values = [64, 128, 256] }, { name = "VEC", values = [1, 2], default = 2 }]
+constraints = ["BLOCK * VEC <= 256"]
+
+[launch]
+grid = ["ceil_div(n, BLOCK * VEC)"]
+block = ["BLOCK"]
+"""
+KERNEL = 'extern "C" __global__ void scale(const T* x, T* y, float a, int n) {}\n'
+REFERENCE = "def scale(x, a, n):\n    return {'y': a * x}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("task.toml", TASK), ("template.toml", TEMPLATE), ("kernel.cu", KERNEL), ("reference.py", REFERENCE)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def edit(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert text.count(old) >= 1, f"{old!r} is not in {file}"
+    (folder / file).write_text(text.replace(old, new, 1))
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(TunesmithError) as caught:
+        read_task(path)
+    message = str(caught.value)
+    assert message.endswith(".") and not message.endswith(".."), message
+    assert "\n" not in message and len(message) < 700, message
+    assert "pydantic" not in message and "Traceback" not in message
+    return message
+
+
+def test_a_task_in_full(folder: Path) -> None:
+    task = read_task(folder / "task.toml")
+    tuned, held_out = task.workloads
+    assert (tuned.name, tuned.types, tuned.held_out) == ("1024", {"T": "float32"}, False)
+    assert (held_out.name, held_out.types, held_out.held_out) == ("1000-float16", {"T": "float16"}, True)
+    assert task.workloads_for("gpu", held_out=False) == (tuned,) and task.workloads_for("cpu", held_out=True) == (held_out,)
+    assert (task.bytes_of(tuned), task.bytes_of(held_out), task.flops_of(held_out)) == (8192, 4000, 1000)
+    x, _, a, n = task.arguments
+    assert (task.dtype_of(x, held_out), task.shape_of(x, held_out)) == ("float16", (1000,))
+    assert (task.scalar_of(a, tuned), task.scalar_of(n, tuned)) == (0.5, 1024)
+    assert [argument.name for argument in task.outputs] == ["y"]
+    assert task.tolerance_of("float16").rtol == 1e-3 and task.tolerance_of("float32").rtol == 1e-5
+    assert task.tolerance_of("int32").atol == 0
+    [template] = task.sources("cuda").templates
+    assert (template.name, template.entry, template.backend) == ("template", "scale", "cuda")
+    assert template.default_config == {"BLOCK": 64, "VEC": 2}
+    assert template.launch.block == ("BLOCK",) and template.constraints[0].expression == "BLOCK * VEC <= 256"
+    assert template.source == KERNEL and task.reference == REFERENCE
+    assert task.sources("cuda").baseline.label == "plain"
+
+
+def test_a_folder_or_a_library_name_is_a_task(folder: Path) -> None:
+    assert load_task(str(folder)) == load_task(str(folder / "task.toml"))
+    assert load_task("gemm").name == "gemm"
+
+
+@pytest.mark.parametrize("name", sorted(library_tasks()))
+def test_json_and_back(name: str) -> None:
+    task = load_task(name)
+    assert Task.model_validate_json(task.model_dump_json()) == task
+    # As the journal does it.
+    text = json.dumps(task.model_dump(mode="json"))
+    again = Task.model_validate(json.loads(text))
+    assert again == task
+    assert [t.id for s in again.backends.values() for t in s.templates] == [
+        t.id for s in task.backends.values() for t in s.templates
+    ]
+
+
+def test_infinite_fills_survive_json(folder: Path) -> None:
+    task = read_task(folder / "task.toml")
+    again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
+    assert math.isinf(again.arguments[0].fill.special[0].value)
+
+
+MISTAKES = [
+    # file, old, new, what the message must hold
+    ("task.toml", 'name = "scale"', 'name = "scale', "task.toml is not valid TOML: "),
+    ("template.toml", "[launch]", "[launch", "template.toml is not valid TOML: "),
+    ("task.toml", '"2 * n *', '"2 * m *', "task.toml, bytes: in the expression `2 * m * sizeof(T)`, column 5: the name 'm' is not "
+     "defined; known names are"),
+    ("task.toml", 'shape = ["n"] },', 'shape = ["rows"] },', "task.toml, argument y: shape: in the expression `rows`, column 1: the "
+     "name 'rows' is not defined"),
+    ("task.toml", 'value = "0.5"', 'value = "alpha"', "task.toml, argument a: value: in the expression `alpha`, column 1"),
+    ("template.toml", "VEC <= 256", "VECS <= 256", "cuda template template, key constraints[0]: in the expression `BLOCK * VECS <= "
+     "256`, column 9: the name 'VECS' is not defined; known names are BLOCK, T, VEC, bfloat16"),
+    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK_X"]', "key launch.block[0]: in the expression `BLOCK_X`, column 1: "),
+    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK +"]', "key launch.block[0]: In the expression `BLOCK +`, column "),
+    ("template.toml", "[launch]", 'max_registers = "n"\n[launch]', "key max_registers: in the expression `n`, column 1: the name 'n'"),
+    ("task.toml", "n = 1024", "n = 0", "workload 0: the size n = 0 is not positive."),
+    ("task.toml", "n = 1024", "n = -5", "workload -5: the size n = -5 is not positive."),
+    ("task.toml", "n = 1024", "n = 10.5", "key workloads.0.sizes.n: Input should be a valid integer (it is 10.5)"),
+    ("task.toml", 'shape = ["n"] },', 'shape = ["n - 1024"] },', "workload 1024: the argument y has the shape (0,); every dimension "
+     "must be positive: mend the sizes or the shape."),
+    ("task.toml", 'shape = ["n"] },', 'shape = ["n / 3"] },', "workload 1024, argument y: The expression `n / 3` must give a whole "
+     "number, but gives 341.3"),
+    ("task.toml", 'shape = ["n"] },', 'shape = ["n // (n - 1024)"] },', "argument y: In the expression `n // (n - 1024)`, column 1: "
+     "integer division or modulo by zero."),
+    ("task.toml", 'T = ["float32", "float16"]', 'T = ["float32", "half"]', "types.T: the dtype 'half' is not known; use one of "
+     "float64, float32, float16"),
+    ("task.toml", 'role = "out", dtype = "T"', 'role = "out", dtype = "U"', "argument y: dtype: the dtype 'U' is not known; use one of "
+     "T, float64"),
+    ("task.toml", 'types = { T = "float16" }', 'types = { T = "bfloat16" }', "workload 1000-bfloat16: the dtype 'bfloat16' of T is not "
+     "known; [types] allows float32, float16."),
+    ("task.toml", 'types = { T = "float16" }', 'types = { U = "float16" }', "the type T has no value in `types`."),
+    ("task.toml", 'T = ["float32", "float16"]', "T = []", "types.T lists no dtype"),
+    ("task.toml", "[types]\n", "[types]\nn = ['float32']\n", "n is also a size"),
+    ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "a type cannot have the name of a dtype"),
+    ("task.toml", "[types]\nT = ", "types = ", "key types: give a table"),
+    ("task.toml", "float16 = { rtol = 1e-3", "fp16 = { rtol = 1e-3", "tolerance: the dtype 'fp16' is not known"),
+    ("task.toml", "rtol = 1e-3", "rtol = -1e-3", "key tolerance.float16.rtol: Input should be greater than or equal to 0 (it is -0.001)."),
+    ("task.toml", '"reference.py:scale"', '"reference.py"', "key reference: give the function as 'FILE.py:FUNCTION', not 'reference.py'."),
+    ("task.toml", '"reference.py:scale"', '"references.py:scale"', "references.py cannot be read: No such file or directory."),
+    ("task.toml", '"reference.py:scale"', '"reference\\u0000.py:scale"', "is not the name of a file"),
+    ("task.toml", '"template.toml"', '"templates.toml"', "task.toml, key backends.cuda.templates: there is no file 'templates.toml' beside it."),
+    ("task.toml", '"kernel.cu"', '"kernels.cu"', "key backends.cuda.baseline: "),
+    ("template.toml", '"kernel.cu"', '"kernels.cu"', "key source_file: "),
+    ("template.toml", 'source_file = "kernel.cu"', "", "key source: Field required"),
+    ("template.toml", 'source_file = "kernel.cu"', 'source = "a\\u0000b"', "the source holds a NUL character"),
+    ("template.toml", 'source_file = "kernel.cu"', 'source_file = "kernel.cu"\nbackend = "opencl"', "it is for 'opencl', but the task "
+     "lists it under cuda."),
+    ("template.toml", 'source_file = "kernel.cu"', "source_file = \"kernel.cu\"\nname = 'a\"b'", "key name: String should match pattern"),
+    ("task.toml", '{ name = "a", role', '{ name = "x", role', "the argument x is listed twice"),
+    ("task.toml", "[[workloads]]\n", "[[workloads]]\nname = '1000-float16'\n", "the workload 1000-float16 is listed twice"),
+    ("task.toml", '["template.toml"]', '["template.toml", "template.toml"]', "the cuda template template is listed twice"),
+    ("template.toml", 'name = "VEC"', 'name = "BLOCK"', "the parameter BLOCK is listed twice"),
+    ("template.toml", 'name = "VEC"', 'name = "n"', "key parameters: n is also a size of the task: rename the parameter."),
+    ("template.toml", 'name = "VEC"', 'name = "T"', "key parameters: T is also a type of the task: rename the parameter."),
+    ("template.toml", 'name = "VEC"', 'name = "2VEC"', "key parameters.1.name: String should match pattern"),
+    ("template.toml", "default = 2", "default = 3", "key parameters.1: the default 3 of parameter VEC is not among its values."),
+    ("template.toml", "default = 2", "default = true", "the default True of parameter VEC is not among its values."),
+    ("template.toml", "values = [1, 2]", "values = [1, 2, 1]", "the values of parameter VEC repeat; list each once."),
+    ("template.toml", "values = [1, 2]", "values = [1, 2, 1.0]", "the values of parameter VEC repeat; list each once."),
+    ("template.toml", "values = [1, 2]", "values = [2, nan]", "the value nan of parameter VEC is not finite"),
+    ("template.toml", "values = [1, 2]", 'values = [2, "a\\nb"]', "does not fit on one line"),
+    ("template.toml", "values = [1, 2]", "values = []", "key parameters.1.values: Tuple should have at least 1 item"),
+    ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "key launch.block: Field required (1 more after that)."),
+    ("template.toml", 'block = ["BLOCK"]', 'block = ["1", "1", "1", "1"]', "key launch.block: Tuple should have at most 3 items"),
+    ("task.toml", "sizes = { n = 1024 }", "sizes = { n = 1024 }\nheld_out = true", "every workload is held out; leave at least one"),
+    ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32"', "key arguments.2: the scalar a needs `value`"),
+    ("task.toml", 'role = "out", dtype = "T", shape = ["n"]', 'role = "out", dtype = "T"', "key arguments.1: the array y needs `shape`"),
+    ("task.toml", 'value = "0.5"', 'value = "T"', "the scalar a: The expression `T` must give a number, but gives 'float32'."),
+    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "n / 3"', "int32 holds whole numbers only"),
+    ("task.toml", 'role = "out"', 'role = "in"', "no argument has the role out or inout, so there is nothing to check"),
+    ("task.toml", 'role = "out"', 'role = "output"', "key arguments.1.role: Input should be 'in', 'out', 'inout' or 'scalar' (it is "
+     "'output')."),
+    ("task.toml", "fraction = 0.1", "fraction = 2", "key arguments.0.fill.special.0.fraction: Input should be less than or equal to 1"),
+    ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "key flop: Extra inputs are not permitted"),
+    ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
+    ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "T"', "must give a number, but gives 'float32'"),
+    ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "2 * n *"', "bytes: In the expression `2 * n *`, column "),
+    ("task.toml", "sizes = { n = 1000 }", "sizes = { m = 1000 }", "it has the sizes m, but the first workload has n; all must have the "
+     "same."),
+    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: there is no such backend; they are cuda, opencl."),
+    ("task.toml", "[backends.cuda]\n", "[nothing]\n", "there is no [backends.cuda] or [backends.opencl]"),
+    ("task.toml", "baseline = {", "base = {", "key backends.cuda.baseline: give `source_file` and `launch`"),
+    ("task.toml", 'templates = ["template.toml"]', 'templates = "template.toml"', "give a list of template files"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "wanted"), MISTAKES, ids=[f"{m[2][:30]}-{i}" for i, m in enumerate(MISTAKES)])
+def test_one_sentence_for_a_mistake(folder: Path, file: str, old: str, new: str, wanted: str) -> None:
+    edit(folder, file, old, new)
+    message = complaint(folder / "task.toml")
+    assert wanted in message, message
+    assert file in message or "task.toml" in message, message
+
+
+def test_workloads_that_are_no_list(folder: Path) -> None:
+    text = (folder / "task.toml").read_text()
+    (folder / "task.toml").write_text("workloads = 5\n" + text[: text.index("[[workloads]]")])
+    assert "key workloads: give a list of tables ([[workloads]]), not 5." in complaint(folder / "task.toml")
+
+
+def test_a_source_over_a_megabyte(folder: Path) -> None:
+    (folder / "kernel.cu").write_text(KERNEL + "//" + "x" * (1 << 20))
+    assert "the source is larger than 1048576 bytes" in complaint(folder / "task.toml")
+
+
+def test_files_that_are_not_text(folder: Path) -> None:
+    (folder / "kernel.cu").write_bytes(b"\xff\xfe\x00")
+    assert "kernel.cu is not UTF-8 text" in complaint(folder / "task.toml")
+    (folder / "task.toml").write_bytes(b"\xff\xfe\x00")
+    assert "task.toml is not UTF-8 text" in complaint(folder / "task.toml")
+
+
+def test_there_is_no_such_task(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"^There is no task 'gem': give the path of a task\.toml or one of .*gemm.*\.$"):
+        load_task("gem")
+    with pytest.raises(TaskError, match="There is no task"):
+        load_task(str(tmp_path))
+    with pytest.raises(TaskError, match="There is no task 'xxxx"):
+        load_task("x" * 5000)
+
+
+def test_asking_a_task_for_what_it_lacks(folder: Path) -> None:
+    task = read_task(folder / "task.toml")
+    with pytest.raises(TaskError, match=r"The task scale has no workload 'big'; it has 1024, 1000-float16\."):
+        task.workload("big")
+    with pytest.raises(TaskError, match=r"The task scale has no opencl sources; it has cuda: add \[backends\.opencl\]"):
+        task.sources("opencl")
+
+
+def test_a_constraint_that_leaves_no_point_is_named(folder: Path) -> None:
+    edit(folder, "template.toml", "BLOCK * VEC <= 256", "BLOCK * VEC <= 32")
+    task = read_task(folder / "task.toml")
+    [template] = task.sources("cuda").templates
+    space = feasible(template, task.workloads_for("gpu", held_out=False), resolve_target("sm_90"))
+    with pytest.raises(EmptySpace) as caught:
+        require_points(space, template)
+    assert str(caught.value) == (
+        "The template template has no feasible configuration among 6: without `BLOCK * VEC <= 32` there would be some; "
+        "relax the constraint or add values to the parameters it uses."
+    )
+
+
+REFERENCES = [
+    ("raise RuntimeError('no')", "the reference scale raises RuntimeError: no; mend it"),
+    ("return a * x", "must return a dict with y; it returns ndarray."),
+    ("return {'z': x}", "must return a dict with y; it returns z."),
+    ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
+    ("return missing", "raises NameError"),
+]
+
+
+@pytest.mark.parametrize(("body", "wanted"), REFERENCES, ids=[body for body, _ in REFERENCES])
+def test_a_reference_that_does_not_do_its_work(folder: Path, body: str, wanted: str) -> None:
+    (folder / "reference.py").write_text(f"def scale(x, a, n):\n    {body}\n")
+    task = read_task(folder / "task.toml")
+    with pytest.raises(TaskError, match=wanted):
+        expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
+
+
+def test_a_reference_without_its_function(folder: Path) -> None:
+    edit(folder, "reference.py", "def scale", "def scaled")
+    task = read_task(folder / "task.toml")
+    with pytest.raises(TaskError, match="there is no function scale in it"):
+        expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})
+
+
+def test_ids_follow_meaning(folder: Path) -> None:
+    [template] = read_task(folder / "task.toml").sources("cuda").templates
+    assert template.model_copy(update={"description": "another"}).id == template.id
+    assert template.model_copy(update={"source": KERNEL + " "}).id != template.id
+    assert re.fullmatch(r"template-[0-9a-f]{10}", template.id)
+
+
+def test_a_model_may_write_bare_numbers_and_constraints() -> None:
+    template = Template.model_validate_json(
+        json.dumps({"name": "m", "backend": "cuda", "source": "x", "entry": "k", "constraints": ["A > 1"],
+                    "parameters": [{"name": "A", "values": [1, 2]}], "launch": {"grid": [1], "block": [256, 1]}})
+    )  # fmt: skip
+    assert template.launch.block == ("256", "1") and template.constraints[0].because == ""
+    with pytest.raises(ExpressionError, match=r"^here, key parameters: A is also a size"):
+        template.validate_names(frozenset("A"), frozenset("T"), "here")
+    with pytest.raises(ValidationError):
+        Template.model_validate({**template.model_dump(), "sources": "x"})
+
+
+def test_keys_of_configurations_do_not_depend_on_order() -> None:
+    assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) == "A=1,B='x'"
+    assert config_key({"A": 1}) != config_key({"A": "1"})
+    assert Parameter(name="A", values=(4, 2)).start == 4
+    assert not Parameter(name="A", values=(True, False)).ordered and Parameter(name="A", values=(4, 0.5)).ordered

@@ -1,0 +1,311 @@
+"""The tasks that ship: they load, say what is true of them, compile, and compute what their references say."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import Launch
+from tunesmith.kernels.check import check_set, deviation
+from tunesmith.kernels.expression import parse
+from tunesmith.kernels.feasible import compiler_rejection, feasible
+from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.specialise import geometry, specialise
+from tunesmith.kernels.task import Task, Workload
+from tunesmith.kernels.taskfile import library_tasks, load_task
+from tunesmith.kernels.template import Template
+from tunesmith.kernels.workload_data import WorkloadData
+
+TASKS = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
+DTYPES = ("float16", "bfloat16", "float32")
+GIB = 1 << 30
+
+# One element, sizes no vector or tile divides, sizes that most vectors divide and that leave a partly filled block.
+SMALL: dict[str, tuple[dict[str, int], ...]] = {
+    "silu_and_mul": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
+    "fused_add_rmsnorm": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
+    "softmax": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
+    "merge_attn_states": ({"n": 1, "h": 1, "d": 1}, {"n": 5, "h": 3, "d": 75}, {"n": 7, "h": 4, "d": 128}),
+    "gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 40, "n": 96, "k": 72}),
+}
+
+
+def small_workloads(name: str, dtype: str) -> list[Workload]:
+    """Small workloads of task `name`."""
+    return [Workload(name="-".join(map(str, sizes.values())), sizes=sizes, types={"T": dtype}) for sizes in SMALL[name]]
+
+
+def some_configs(template: Template, workload: Workload, limits: DeviceLimits, count: int, seed: int) -> list[Config]:
+    """The default and `count` random feasible configurations."""
+    space = feasible(template, [workload], limits)
+    points = space.sample(np.random.default_rng(seed), count)
+    return [template.default_config, *(space.config(point) for point in points)]
+
+
+def static_shared(template: Template, config: Config, workload: Workload) -> int:
+    return parse(template.static_shared_bytes).integer({**workload.names, **config})
+
+
+def test_the_library_holds_the_five_tasks() -> None:
+    assert tuple(library_tasks()) == TASKS
+
+
+@pytest.mark.parametrize("name", TASKS)
+class TestDescription:
+    def test_it_has_both_backends_with_a_plain_baseline(self, name: str) -> None:
+        task = load_task(name)
+        assert task.name == task.entry == name
+        assert set(task.backends) == {"cuda", "opencl"}
+        for sources in task.backends.values():
+            assert sources.baseline.label == "plain"
+            assert len(sources.templates) == 1
+
+    def test_parameters_and_constraints_explain_themselves(self, name: str) -> None:
+        for sources in load_task(name).backends.values():
+            for template in sources.templates:
+                assert template.description
+                assert all(parameter.doc and len(parameter.values) > 1 for parameter in template.parameters)
+                assert all(constraint.because.endswith(".") for constraint in template.constraints)
+
+    def test_workloads_are_for_both_kinds_of_device_and_fit_in_memory(self, name: str) -> None:
+        task = load_task(name)
+        for kind, tuned, held_out in (("gpu", 6, 6), ("cpu", 2, 2)):
+            assert len(task.workloads_for(kind, held_out=False)) >= tuned
+            assert len(task.workloads_for(kind, held_out=True)) >= held_out
+        assert all(set(w.types.values()) == {"float16"} for w in task.workloads if not w.held_out)
+        assert {w.types["T"] for w in task.workloads_for("gpu", held_out=True)} == set(DTYPES)
+        for workload in task.workloads:
+            assert task.bytes_of(workload) < 8 * GIB
+            assert task.flops_of(workload) > 0
+
+    def test_bytes_count_every_array_once_for_each_direction(self, name: str) -> None:
+        task = load_task(name)
+        sizeof = {"float16": 2, "bfloat16": 2, "float32": 4}
+        for workload in task.workloads:
+            total = 0
+            for argument in task.arguments:
+                if argument.role != "scalar":
+                    directions = 2 if argument.role == "inout" else 1
+                    total += (
+                        directions
+                        * math.prod(task.shape_of(argument, workload))
+                        * sizeof[task.dtype_of(argument, workload)]
+                    )
+            assert task.bytes_of(workload) == total
+
+    def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
+        task = load_task(name)
+        template = task.sources("cuda").templates[0]
+        for target in ("sm_75", "sm_80", "sm_90"):
+            space = feasible(template, task.workloads_for("gpu", held_out=False), resolve_target(target))
+            assert len(space) >= (5000 if name == "gemm" else 2000)
+            assert space.reject(template.default_config) is None
+
+    def test_held_out_shapes_take_what_tuned_ones_take(self, name: str) -> None:
+        task = load_task(name)
+        template = task.sources("cuda").templates[0]
+        limits = resolve_target("sm_90")
+        tuned = feasible(template, task.workloads_for("gpu", held_out=False), limits)
+        held_out = [w for w in task.workloads_for("gpu", held_out=True) if w.types["T"] != "float32"]
+        assert len(feasible(template, held_out, limits)) == len(tuned)
+
+
+def test_device_limits_bind_in_gemm() -> None:
+    task = load_task("gemm")
+    template = task.sources("cuda").templates[0]
+    space = feasible(template, task.workloads_for("gpu", held_out=False), resolve_target("sm_90"))
+    kinds = {rule.kind for rule in space.rules if space.rejected[rule.label]}
+    assert {"shared_per_block", "block_dim"} <= kinds or {"shared_per_block", "threads_per_block"} <= kinds
+
+
+class TestReferences:
+    def reference(self, name: str) -> Any:
+        task = load_task(name)
+        namespace: dict[str, Any] = {}
+        exec(task.reference, namespace)
+        return namespace[task.reference_name]
+
+    def test_silu_and_mul(self) -> None:
+        out = self.reference("silu_and_mul")(input=np.array([[0.0, 1.0, -1e4, 5.0, 2.0, 3.0]]), n=1, d=3)["out"]
+        assert np.allclose(out, [[0.0, 2.0 / (1.0 + math.exp(-1.0)), 0.0]])
+
+    def test_fused_add_rmsnorm_changes_both_arrays(self) -> None:
+        one = np.ones((1, 4))
+        results = self.reference("fused_add_rmsnorm")(input=one, residual=2 * one, weight=one[0] * 5, eps=0.0, n=1, d=4)
+        assert np.array_equal(results["residual"], 3 * one)
+        assert np.allclose(results["input"], 5 * one)
+
+    def test_merge_attn_states_with_empty_parts(self) -> None:
+        inf = math.inf
+        prefix_lse, suffix_lse = np.array([[0.0, inf, 1.0, -inf]]), np.array([[0.0, 2.0, -inf, inf]])
+        results = self.reference("merge_attn_states")(
+            prefix_output=np.full((4, 1, 1), 2.0), prefix_lse=prefix_lse,
+            suffix_output=np.full((4, 1, 1), 4.0), suffix_lse=suffix_lse, n=4, h=1, d=1,
+        )  # fmt: skip
+        assert np.allclose(results["output"].ravel(), [3.0, 4.0, 2.0, 0.0])
+        assert np.allclose(results["output_lse"].ravel(), [math.log(2.0), 2.0, 1.0, -inf])
+
+    def test_softmax_of_large_numbers(self) -> None:
+        out = self.reference("softmax")(input=np.array([[1e4, 1e4, -1e4]]), n=1, d=3)["out"]
+        assert np.allclose(out, [[0.5, 0.5, 0.0]])
+
+
+class TestTolerances:
+    """They refuse an accumulation in float16, and accept one in float with several roundings to the storage type."""
+
+    def share(self, name: str, got: np.ndarray, expected: np.ndarray) -> float:
+        tolerance = load_task(name).tolerance_of("float16")
+        return float(deviation(np, got.astype(np.float64), expected, tolerance).max())
+
+    def test_softmax(self) -> None:
+        x = (3 * np.random.default_rng(0).standard_normal((2, 4096))).astype(np.float16)
+        exact = x.astype(np.float64) - x.max(axis=1, keepdims=True)
+        expected = np.exp(exact) / np.exp(exact).sum(axis=1, keepdims=True)
+        e = np.exp(exact).astype(np.float16)
+        half_sum = np.add.accumulate(e, axis=1, dtype=np.float16)[:, -1:]
+        assert self.share("softmax", (e.astype(np.float32) / half_sum).astype(np.float16), expected) > 1
+        assert self.share("softmax", expected.astype(np.float32).astype(np.float16), expected) < 1
+
+    def test_fused_add_rmsnorm(self) -> None:
+        rng = np.random.default_rng(0)
+        x, r = (4 * rng.standard_normal((2, 2, 4096))).astype(np.float16)
+        weight = rng.uniform(0.5, 1.5, 4096).astype(np.float16)
+        total = x.astype(np.float64) + r
+        norm = total / np.sqrt((total**2).mean(axis=1, keepdims=True) + 1e-6)
+        thrice = (norm.astype(np.float16) * weight).astype(np.float16)
+        assert self.share("fused_add_rmsnorm", thrice, norm * weight) < 1
+        rounded = (x + r).astype(np.float16)
+        with np.errstate(over="ignore"):
+            # The kindest order there is, a balanced tree.
+            squares = rounded * rounded
+            while squares.shape[1] > 1:
+                squares = squares[:, ::2] + squares[:, 1::2]
+        half = (rounded.astype(np.float32) / np.sqrt(squares.astype(np.float32) / 4096) * weight).astype(np.float16)
+        assert self.share("fused_add_rmsnorm", half, norm * weight) > 1
+
+    def test_gemm(self) -> None:
+        rng = np.random.default_rng(0)
+        a = rng.standard_normal((8, 1024)).astype(np.float16)
+        b = (rng.standard_normal((1024, 8)) / 32).astype(np.float16)
+        expected = a.astype(np.float64) @ b
+        half = np.zeros((8, 8), np.float16)
+        for i in range(1024):
+            half += a[:, i : i + 1] * b[i : i + 1]
+        assert self.share("gemm", half, expected) > 1
+        assert self.share("gemm", (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16), expected) < 1
+
+
+def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> None:
+    """The baseline and some configurations compile, take the shared memory they declare, and can be launched."""
+    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+
+    limits = resolve_target(target)
+    compiler = NvrtcCompiler(limits.arch)
+    sources = load_task(name).sources("cuda")
+    workload = small_workloads(name, dtype)[-1]
+    candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]
+    for template in sources.templates:
+        candidates += [(template, config) for config in some_configs(template, workload, limits, count, seed)]
+    for position, (template, config) in enumerate(candidates):
+        artifact = compiler.compile(specialise(template, config, workload.types))
+        assert not isinstance(artifact, CompileFailed), (config, artifact.first_error)
+        assert artifact.resources.shared == static_shared(template, config, workload), config
+        assert compiler_rejection(limits, geometry(template, config, workload), artifact.resources) is None, config
+        if position < 2:
+            assert artifact.resources.spills == 0, (template.name, artifact.resources)
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize("name", TASKS)
+def test_cuda_compiles(name: str, target: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    check_cuda(name, target, "float16", 3 if target == "sm_90" else 1, seed=1)
+    if target == "sm_90":
+        for dtype in ("bfloat16", "float32"):
+            check_cuda(name, target, dtype, 1, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", TASKS)
+def test_many_configurations_compile(name: str, dtype: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    check_cuda(name, "sm_90", dtype, 40, seed=3)
+
+
+class OpenclRunner:
+    """Compiles and runs on the first OpenCL device, with the project's own check of the results."""
+
+    def __init__(self) -> None:
+        from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
+
+        self.compiler = OpenclCompiler(0)
+        limits = dataclasses.replace(
+            resolve_target("sm_90"), name="any", backend="opencl", max_grid_dims=None, shared_per_block_optin=None
+        )
+        self.device = OpenclDevice(limits, 0)
+        # Timing needs many sets of buffers, checking does not.
+        self.device.cold_bytes = 0
+        self.data: dict[tuple[str, str], WorkloadData] = {}
+
+    def check(self, task: Task, template: Template, config: Config, workload: Workload) -> None:
+        compiled = self.compiler.compile(specialise(template, config, workload.types))
+        assert not isinstance(compiled, CompileFailed), (config, compiled.first_error)
+        assert compiled.resources.shared == static_shared(template, config, workload), config
+        key = (task.name, workload.name + workload.types["T"])
+        if key not in self.data:
+            self.data[key] = WorkloadData(self.device, task, workload, seed=0, max_bytes=GIB)
+        data = self.data[key]
+        data.restore()
+        launch = Launch(self.device.load(compiled), geometry(template, config, workload), data.arguments(0))
+        self.device.launch(launch)
+        self.device.synchronize()
+        verdict = check_set(data, 0)
+        assert isinstance(verdict, dict), (workload.name, workload.types, config, verdict)
+
+
+@pytest.fixture(scope="module")
+def opencl() -> Iterator[OpenclRunner]:
+    pytest.importorskip("pyopencl")
+    from tunesmith.kernels.backends.opencl import OpenclUnavailable
+
+    try:
+        runner = OpenclRunner()
+    except OpenclUnavailable as error:
+        pytest.skip(str(error))
+    yield runner
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", TASKS)
+def test_opencl_computes_what_the_reference_says(name: str, dtype: str, opencl: OpenclRunner) -> None:
+    check_opencl(name, dtype, 1, opencl, seed=DTYPES.index(dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", TASKS)
+def test_many_opencl_configurations(name: str, dtype: str, opencl: OpenclRunner) -> None:
+    check_opencl(name, dtype, 25, opencl, seed=10 + DTYPES.index(dtype))
+
+
+def check_opencl(name: str, dtype: str, count: int, opencl: OpenclRunner, seed: int) -> None:
+    task = load_task(name)
+    sources = task.sources("opencl")
+    workloads = small_workloads(name, dtype)
+    for workload in workloads:
+        opencl.check(task, sources.baseline.template, {}, workload)
+    for template in sources.templates:
+        for config in some_configs(template, workloads[-1], opencl.device.limits, count, seed):
+            for workload in workloads:
+                opencl.check(task, template, config, workload)
