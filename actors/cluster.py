@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import ray
 
 from tunesmith.hw.errors import TunesmithError
 
+CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 60.0
 """How long a cluster may take to offer the GPUs it should have."""
 
@@ -47,6 +49,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     try:
         if not already:
             if address:
+                _require_reachable(address)
                 ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             else:
                 ray.init(
@@ -69,6 +72,17 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
         if not already:
             ray.shutdown()
             ray._private.worker._worker_logs_enabled = True
+
+
+def _require_reachable(address: str) -> None:
+    """Raises `ConnectionError` when nothing listens at a host:port: Ray would try for minutes, then end this process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing answers there ({error})") from error
 
 
 def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECONDS) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -29,6 +29,7 @@ from tunesmith.kernels.outcome import (
     Evaluation,
     Failure,
     LaunchFailed,
+    Measured,
     Outcome,
     Rejected,
     Resources,
@@ -39,6 +40,10 @@ from tunesmith.kernels.specialise import Specialised, specialise
 from tunesmith.kernels.task import Task
 from tunesmith.kernels.template import Template
 from tunesmith.kernels.timing import Precision
+
+
+GIVE_UP = 1.25
+"""How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,9 @@ class Pool:
         self._to_visit: deque[_Job] = deque()
         self._done: deque[tuple[Request, Evaluation]] = deque()
         self.in_flight = 0
+        self.roofline = Roofline()
+        """The device's measured roofs, once they are known: what is timed below them is refused."""
+        self._fastest: dict[str, float] = {}
 
     def __enter__(self) -> Pool:
         for worker in (*self._compilers, *self._lanes):
@@ -210,7 +218,8 @@ class Pool:
         if not isinstance(probes, dict):
             return Roofline()
         roofline = self._call(self._lanes[0], "calibrate", self.deadlines.visit * 3, probes)
-        return roofline if isinstance(roofline, Roofline) else Roofline()
+        self.roofline = roofline if isinstance(roofline, Roofline) else Roofline()
+        return self.roofline
 
     def duel(
         self,
@@ -238,7 +247,8 @@ class Pool:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             self._call(lane, "prepare", self.deadlines.prepare, [workload])
             deadline = (self.deadlines.visit + budget_seconds) * (1 + len(entrants))
-            return self._call(lane, "duel", deadline, base, entrants, workload, rounds, budget_seconds)
+            floor = self._floor(workload)
+            return self._call(lane, "duel", deadline, base, entrants, workload, rounds, budget_seconds, floor)
 
         answer = fight(ready)
         if len(ready) > 1 and _ended_process(answer):
@@ -317,8 +327,19 @@ class Pool:
             return
         job = lane.job = self._to_visit.popleft()
         lane.gate = lane.actor.acquire.remote()
-        reference = lane.actor.visit.remote(job.candidate, job.request.workloads, self.precision)
+        names = job.request.workloads
+        reference = lane.actor.visit.remote(job.candidate, names, {name: self._precision_of(name) for name in names})
         self._begin(lane, reference, self.deadlines.visit * len(job.request.workloads))
+
+    def _precision_of(self, workload: str) -> Precision:
+        """The usual precision; a clear loser to the fastest on this workload is dropped, and nothing beats the floor."""
+        best = self._fastest.get(workload)
+        above = self.precision.give_up_above if best is None else best * GIVE_UP
+        return replace(self.precision, give_up_above=above, floor=self._floor(workload))
+
+    def _floor(self, workload: str) -> float:
+        task, one = self.task, self.task.workload(workload)
+        return self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic) or 0.0
 
     def _begin(self, worker: _Worker, reference: Any, seconds: float) -> None:
         worker.reference, worker.seconds, worker.started = reference, seconds, time.monotonic()
@@ -391,6 +412,9 @@ class Pool:
             compile_seconds=round(job.compile_seconds, 6),
             lane_seconds=round(lane_seconds, 6),
         )
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Measured):
+                self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
         self._done.append((job.request, evaluation))
 
 

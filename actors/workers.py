@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tunesmith.hw.exclusive import DeviceLock
@@ -78,17 +78,26 @@ class Lane:
         """
         self._lock.acquire()
 
-    def visit(self, candidate: Candidate, workloads: Sequence[str], precision: Precision) -> dict[str, Outcome]:
+    def visit(
+        self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
+    ) -> dict[str, Outcome]:
         try:
             return self._bench.visit(candidate, workloads, precision)
         finally:
             self._lock.release()
 
     def duel(
-        self, baseline: Candidate, candidates: Sequence[Candidate], workload: str, rounds: int, budget_seconds: float
+        self,
+        baseline: Candidate,
+        candidates: Sequence[Candidate],
+        workload: str,
+        rounds: int,
+        budget_seconds: float,
+        floor: float = 0.0,
     ) -> Duel:
+        bench = self._bench
         try:
-            return self._bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds)
+            return bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
         finally:
             self._lock.release()
 

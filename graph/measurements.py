@@ -86,7 +86,26 @@ def observation(
         assert isinstance(outcome, Measured)
         half = math.log(max(outcome.high, outcome.low) / outcome.low) / 2 if outcome.low > 0 else 0.0
         spread += (weights[name] / total * half) ** 2
-    return Observation(value, (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread))))
+    dropped = any(isinstance(one, Measured) and one.dropped for one in evaluation.outcomes.values())
+    interval = (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread)))
+    return Observation(value, interval, dropped=dropped)
+
+
+def racing(found: Iterable[Evaluation]) -> dict[str, float]:
+    """What dropping clear losers early saved. dropped: measurements that ended early; sampling_seconds: wall clock of all
+    samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the others."""
+    full: list[float] = []
+    early: list[float] = []
+    for evaluation in found:
+        for outcome in evaluation.outcomes.values():
+            if isinstance(outcome, Measured):
+                (early if outcome.dropped else full).append(outcome.sampling_seconds)
+    usual = sum(full) / len(full) if full else 0.0
+    return {
+        "dropped": len(early),
+        "sampling_seconds": round(sum(full) + sum(early), 3),
+        "saved_seconds": round(sum(max(0.0, usual - one) for one in early), 3),
+    }
 
 
 def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:

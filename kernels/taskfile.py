@@ -75,8 +75,10 @@ def read_task(path: Path) -> Task:
 
 
 def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
-    """Reads one template TOML (its `source_file` is relative to it), with `source` instead of its own if given; raises
-    `TaskError`."""
+    """Reads one template TOML, with `source` instead of its own if given; raises `TaskError`.
+
+    Its `source_file` is relative to it, and may be a list of files, which become one source in their order.
+    """
     data = _toml(path)
     if data.setdefault("backend", backend) != backend:
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
@@ -86,7 +88,9 @@ def read_template(path: Path, backend: str, entry: str, source: str | None = Non
         data.pop("source_file", None)
         data["source"] = source
     elif "source_file" in data:
-        data["source"] = _text(path.parent / str(data.pop("source_file")), path, "source_file")
+        files = data.pop("source_file")
+        parts = files if isinstance(files, list) and files else [files]
+        data["source"] = "\n".join(_text(path.parent / str(file), path, "source_file") for file in parts)
     return _validated(Template, data, path)
 
 

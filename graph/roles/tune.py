@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
-from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, observation
+from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, observation, racing
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.feasible import feasible, require_points, rules
 from tunesmith.kernels.outcome import Evaluation
@@ -37,6 +37,8 @@ class _Search:
         self.context, self.plan, self.template = context, plan, template
         self.stage = f"round-{plan.round}"
         self.baseline = baseline_seconds(context)
+        # After an interruption the pool is new, and the roofs are in the journal.
+        context.pool.roofline = context.roofline()
         workloads = [context.task.workload(name) for name in plan.workloads]
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         self.space = build_space(template.parameters, conditions)
@@ -145,4 +147,5 @@ class _Search:
             "exhausted": self.strategy.exhausted,
             "rng": self.strategy.state()["rng"],
             "failures": failures_by_kind(self.told.values()),
+            "racing": racing(self.told.values()),
         }

@@ -39,6 +39,7 @@ class SurrogateSearch(Strategy):
     ELITE: ClassVar[int] = 12
     """Best known points whose neighbours are candidates."""
     NEAR: ClassVar[int] = 64
+    """Neighbours taken of one point."""
     REFIT: ClassVar[float] = 0.1
     """Growth of what is known after which the hyperparameters are fitted anew."""
     MOST: ClassVar[int] = 320
@@ -149,7 +150,8 @@ class SurrogateSearch(Strategy):
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
         values, noise = self._standardised(chosen)
         self._chosen = self._kernel.fit(self.space.codes_of(chosen), values, noise, self._chosen, self.ITERATIONS)
-        keep = list(dict.fromkeys(ranked[: self.MOST // 2] + list(self.pending) + latest + list(self._bad)))[: self.MOST]
+        keep = list(dict.fromkeys(ranked[: self.MOST // 2] + list(self.pending) + latest + list(self._bad)))
+        keep = keep[: self.MOST]
         self._points = keep
         self._place = {point: place for place, point in enumerate(keep)}
         if self._complete:
@@ -240,9 +242,7 @@ class SurrogateSearch(Strategy):
         gain = (best - mean) / deviation
         score = deviation * (gain * ndtr(gain) + np.exp(-0.5 * gain * gain) / math.sqrt(2.0 * math.pi))
         if self._risk is not None:
-            failed = [
-                np.nan if point not in self.known else float(point in self._bad) for point in self._points
-            ]
+            failed = [float(point in self._bad) if point in self.known else np.nan for point in self._points]
             chance, _ = self._risk.expect(self._risk.weights(np.array(failed)), codes)
             score = score * np.clip(1.0 - chance, self.CHANCE, 1.0) ** 2
         return np.asarray(np.maximum(score, 0.0))

@@ -1,0 +1,77 @@
+// Vectors of T for memory-bound kernels: moved in pieces of at most 16 bytes, past or through the caches as CACHE says
+// (0: plain; 1: streaming, evict first; 2: loads that skip L1, streaming stores).
+
+template <int BYTES> struct Raw;
+template <> struct Raw<16> { using type = uint4; };
+template <> struct Raw<8> { using type = uint2; };
+template <> struct Raw<4> { using type = unsigned int; };
+template <> struct Raw<2> { using type = unsigned short; };
+
+// V elements of T, moved in pieces of at most 16 bytes.
+template <int V> struct Pack {
+    static constexpr int BYTES = V * sizeof(T);
+    static constexpr int PIECE = BYTES < 16 ? BYTES : 16;
+    using Piece = typename Raw<PIECE>::type;
+    alignas(PIECE) T value[V];
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ void from_float(float& to, float x) { to = x; }
+#if T_IS_FLOAT16
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ void from_float(__half& to, float x) { to = __float2half_rn(x); }
+#elif T_IS_BFLOAT16
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void from_float(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
+#endif
+
+#if CACHE == 2
+// Not kept in L1, where little or nothing is read twice. Not the read-only path, as some kernels write what they read.
+__device__ __forceinline__ uint4 fetch(const uint4* from) {
+    uint4 x;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ uint2 fetch(const uint2* from) {
+    uint2 x;
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned int fetch(const unsigned int* from) {
+    unsigned int x;
+    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+__device__ __forceinline__ unsigned short fetch(const unsigned short* from) {
+    unsigned short x;
+    asm volatile("ld.global.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(from));
+    return x;
+}
+#elif CACHE == 1
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return __ldcs(from); }
+#else
+template <typename R> __device__ __forceinline__ R fetch(const R* from) { return *from; }
+#endif
+
+template <int V> __device__ __forceinline__ Pack<V> load(const T* from) {
+    using P = Pack<V>;
+    P pack;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i)
+        reinterpret_cast<typename P::Piece*>(pack.value)[i] = fetch(reinterpret_cast<const typename P::Piece*>(from) + i);
+    return pack;
+}
+
+template <int V> __device__ __forceinline__ void store(T* to, const Pack<V>& pack) {
+    using P = Pack<V>;
+#pragma unroll
+    for (int i = 0; i < P::BYTES / P::PIECE; ++i) {
+        const auto piece = reinterpret_cast<const typename P::Piece*>(pack.value)[i];
+#if CACHE == 0
+        reinterpret_cast<typename P::Piece*>(to)[i] = piece;
+#else
+        __stcs(reinterpret_cast<typename P::Piece*>(to) + i, piece);
+#endif
+    }
+}
