@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, silent
 from tunesmith.graph.journal import Journal, JournalError
@@ -25,6 +25,9 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.task import Task, TaskError
 from tunesmith.kernels.taskfile import load_task
+
+if TYPE_CHECKING:
+    from tunesmith.actors.pool import Pool
 
 THREAD = "run"
 """The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
@@ -64,7 +67,7 @@ def tune(
         raise SettingsError(
             f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
         )
-    with Journal(folder, create=True) as journal, _alone(folder):
+    with Journal(folder, create=True) as journal, alone(folder):
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
         return _carry_on(folder, journal, loaded, device, chosen, listener)
@@ -73,7 +76,7 @@ def tune(
 def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again."""
     folder = Path(run_dir)
-    with Journal(folder, create=False) as journal, _alone(folder):
+    with Journal(folder, create=False) as journal, alone(folder):
         started = journal.last("run")
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
@@ -112,12 +115,13 @@ def _carry_on(
     from tunesmith.graph.build import build_graph
 
     limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
-    if not task.workloads_for(device.limits.kind, held_out=False):
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    if not tuned:
         raise TaskError(
             f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` lists "
             f"'{device.limits.kind}'."
         )
-    with _pools(task, device, settings) as make_pool:
+    with pools(task, device, settings, [w.name for w in tuned]) as make_pool:
         context = Context(task, device, tuple(limits), settings, journal, make_pool, listener)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
@@ -139,7 +143,7 @@ def _carry_on(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Holds the run in `folder` for this process, so that no two work on it; the hold ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -153,10 +157,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _pools(task: Task, device: Device, settings: Settings) -> Iterator[Any]:
-    """A maker of pools; the cluster behind them starts with the first and ends with the block."""
-    from contextlib import ExitStack
-
+def pools(
+    task: Task, device: Device, settings: Settings, workloads: Sequence[str]
+) -> Iterator[Callable[[], Pool]]:
+    """A maker of pools that prepare `workloads`; the cluster behind them starts with the first and ends with the block."""
     from tunesmith.actors.cluster import cluster, wait_for
     from tunesmith.actors.pool import Pool
 
@@ -175,7 +179,7 @@ def _pools(task: Task, device: Device, settings: Settings) -> Iterator[Any]:
                 lanes=max(1, offer.gpus) if gpu else 1,
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
-                workloads=[w.name for w in task.workloads_for(device.limits.kind, held_out=False)],
+                workloads=workloads,
             )
 
         yield make

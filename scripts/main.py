@@ -181,6 +181,36 @@ def report(
     show_report(run_dir, as_json=json)
 
 
+@app.command()
+def simulate(
+    tables: Annotated[list[Path], typer.Argument(help="Kernel Tuner cache files, plain or .gz, also ones cut short.")],
+    strategy: Annotated[str, typer.Option(help="A strategy's name; see docs/search.md.")] = "default",
+    budgets: Annotated[str, typer.Option(help="Numbers of evaluations to report at.")] = "25,50,100,200,400",
+    seeds: Annotated[int, typer.Option(help="Runs of each table.")] = 25,
+    workers: Annotated[int, typer.Option(help="Evaluations in flight.")] = 1,
+    json: Json = False,
+) -> None:
+    """Replay a search on recorded tables: how near the optimum it comes, how fast."""
+    from tunesmith.cli.search_commands import run_simulate
+
+    run_simulate(tables, strategy, budgets, seeds, workers, as_json=json)
+
+
+@app.command()
+def exhaust(
+    task: TaskArgument,
+    out: Annotated[Path, typer.Option(help="The table to write; compressed when it ends in .gz.")],
+    backend: Backend = "auto",
+    workload: Annotated[Optional[str], typer.Option(help="Which workload; the first tuned one if left out.")] = None,  # noqa: UP045
+    fix: Annotated[Optional[list[str]], typer.Option(help="NAME=VALUE: keep a parameter at one value.")] = None,  # noqa: UP045
+    seed: Annotated[int, typer.Option(help="Decides the order of points and the contents of buffers.")] = 0,
+) -> None:
+    """Measure a whole space on the device, as a table in Kernel Tuner's format."""
+    from tunesmith.cli.search_commands import run_exhaust
+
+    raise typer.Exit(run_exhaust(task, out, backend, workload, fix or [], seed))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; never returns."""
     try:

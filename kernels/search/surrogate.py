@@ -34,7 +34,7 @@ class SurrogateSearch(Strategy):
     """Points before the model says anything, spread over the space."""
     SPREAD: ClassVar[int] = 64
     """Random points of which the one farthest from all asked is taken, for the first points."""
-    CANDIDATES: ClassVar[int] = 2000
+    CANDIDATES: ClassVar[int] = 4500
     """Random feasible points the model looks at, besides the neighbours of the best known."""
     ELITE: ClassVar[int] = 12
     """Best known points whose neighbours are candidates."""
@@ -47,7 +47,7 @@ class SurrogateSearch(Strategy):
     FITTED: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
     ITERATIONS: ClassVar[int] = 20
-    LENIENCE: ClassVar[float] = 0.25
+    LENIENCE: ClassVar[float] = 0.15
     """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
     CHANCE: ClassVar[float] = 0.01
     """Chance of success that is always left to a point."""

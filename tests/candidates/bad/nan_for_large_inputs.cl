@@ -1,0 +1,36 @@
+// The maximum is not subtracted, so that large inputs overflow.
+
+#if T_IS_FLOAT16
+float load(__global const T* from, size_t i) { return vload_half(i, from); }
+void store(__global T* to, size_t i, float x) { vstore_half_rte(x, i, to); }
+#elif T_IS_BFLOAT16
+float load(__global const T* from, size_t i) { return as_float((uint)from[i] << 16); }
+void store(__global T* to, size_t i, float x) {
+    const uint bits = as_uint(x);
+    to[i] = isnan(x) ? (ushort)0x7fc0 : (ushort)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+#else
+float load(__global const T* from, size_t i) { return from[i]; }
+void store(__global T* to, size_t i, float x) { to[i] = x; }
+#endif
+
+#define GROUP 64
+
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+void softmax(__global const T* input, __global T* out, int n, int d) {
+    __local float partial[GROUP];
+    const int me = get_local_id(0);
+    __global const T* from = input + get_group_id(0) * (size_t)d;
+    __global T* to = out + get_group_id(0) * (size_t)d;
+
+    float sum = 0.0f;
+    for (int col = me; col < d; col += GROUP) sum += exp(load(from, col));
+    partial[me] = sum;
+    for (int half_of = GROUP / 2; half_of > 0; half_of /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (me < half_of) partial[me] += partial[me + half_of];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    sum = partial[0];
+    for (int col = me; col < d; col += GROUP) store(to, col, exp(load(from, col)) / sum);
+}

@@ -1,0 +1,7 @@
+__kernel void noise(__global const float* input, __global float* out, int n, uint seed) {
+    const int i = get_global_id(0);
+    if (i >= n) return;
+    uint x = (uint)i * 2654435761u + seed;
+    x ^= x >> 15;
+    out[i] = input[i] * (float)(x & 1023u);
+}
