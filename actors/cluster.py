@@ -75,7 +75,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
 
 
 def _require_reachable(address: str) -> None:
-    """Raises `ConnectionError` when nothing listens at a host:port: Ray would try for minutes, then end this process."""
+    """Raises `ConnectionError` when nothing listens at a host:port. Ray would try for minutes, then end the process."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         return

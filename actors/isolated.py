@@ -23,7 +23,7 @@ BACKSTOP_SECONDS = 3600
 
 
 class Isolated:
-    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run", for outcomes.
+    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
 
     Use as a context manager; it ends the process.
     """
@@ -41,14 +41,19 @@ class Isolated:
 
     def call(self, method: str, seconds: float, *arguments: Any) -> Any:
         """The result of a method of the object, `TimedOut` or `Crashed`."""
-        allowed = seconds
-        if self._pipe is None:
-            self._start()
-            allowed += START_SECONDS
-        assert self._pipe is not None
         try:
+            if self._pipe is None:
+                pipe = self._start()
+                if not pipe.poll(START_SECONDS):
+                    self.end()
+                    return TimedOut("start", START_SECONDS)
+                failed, result = pipe.recv()
+                if failed:
+                    self.end()
+                    raise result
+            assert self._pipe is not None
             self._pipe.send((method, arguments))
-            if not self._pipe.poll(allowed):
+            if not self._pipe.poll(seconds):
                 self.end()
                 return TimedOut(self._phase, seconds)
             failed, result = self._pipe.recv()
@@ -68,12 +73,13 @@ class Isolated:
             self._pipe.close()
             self._pipe = None
 
-    def _start(self) -> None:
+    def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._make, self._arguments), daemon=True)
         self._process.start()
         theirs.close()
+        return self._pipe
 
     def _death(self) -> str:
         self._process.join(5.0)
@@ -88,14 +94,18 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...
     # Without a handler of Python's the alarm ends the process also while it waits in a driver.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(BACKSTOP_SECONDS)
-    made = None
+    try:
+        made = make(*arguments)
+    except TunesmithError as error:
+        pipe.send((True, error))
+        return
+    pipe.send((False, None))
     while True:
         try:
             method, given = pipe.recv()
         except EOFError:
             os._exit(0)
         try:
-            made = made if made is not None else make(*arguments)
             result = getattr(made, method)(*given)
         except TunesmithError as error:
             pipe.send((True, error))

@@ -43,7 +43,7 @@ def export_best(context: Context, folder: Path, summary: dict[str, Any]) -> None
     for row in summary["dispatch"]:
         same = general is not None and (row["template"], config_key(row["config"])) == (
             general["template"], config_key(general["config"]))  # fmt: skip
-        name = "general" if same else re.sub(r"[^A-Za-z0-9_.-]+", "-", row["workload"])
+        name = "general" if same else _free_name(folder, row["workload"])
         if not same:
             _export(context, folder / name, row["template"], row["config"], [context.task.workload(row["workload"])])
         dispatch.append({"sizes": row["sizes"], "folder": name, "ratio": row["ratio"]})
@@ -51,6 +51,15 @@ def export_best(context: Context, folder: Path, summary: dict[str, Any]) -> None
     otherwise = "general" if general is not None else None
     text = json.dumps({"rule": rule, "otherwise": otherwise, "shapes": dispatch}, indent=2)
     (folder / "dispatch.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _free_name(folder: Path, workload: str) -> str:
+    """A name for a workload's folder that is not taken; workloads may differ only in what a file name cannot hold."""
+    name = base = re.sub(r"[^A-Za-z0-9_-]+", "-", workload)
+    number = 2
+    while name == "general" or (folder / name).exists():
+        name, number = f"{base}-{number}", number + 1
+    return name
 
 
 def _export(context: Context, folder: Path, template_id: str, config: Config, workloads: Sequence[Workload]) -> None:

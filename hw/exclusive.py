@@ -25,8 +25,12 @@ class DeviceLock:
         """Waits while another process holds the device, then holds it; does nothing when it is held already."""
         if self._descriptor is not None:
             return
-        # The processes that share a device may belong to different users. Reading is enough to lock, and all may read.
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o644)
+        # The processes that share a device may belong to different users. Reading is enough to lock, and all may read;
+        # but a file of another user's in a sticky folder may not be opened with O_CREAT (fs.protected_regular).
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:

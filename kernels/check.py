@@ -16,7 +16,7 @@ import numpy as np
 
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.task import Tolerance
-from tunesmith.kernels.workload_data import OVERFLOW, POISON_BYTE, RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData, to_float64
+from tunesmith.kernels.workload_data import OVERFLOW, RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData, to_float64
 
 REASONS = {
     # Before anything runs.
@@ -157,11 +157,12 @@ def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: floa
     want = float(data.expected_of(index)[name][flat])
     width = place.nbytes // math.prod(place.shape)
     whole = slice(place.offset, place.offset + place.nbytes)
+    element = slice(flat * width, (flat + 1) * width)
     after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
     if place.argument.role == "inout" and bool((after == before).all()):
         return WrongResult("unwritten", name, f"{name} holds what it held before the launch; {name}{list(where)} should "
                            f"be {want:.6g}")  # fmt: skip
-    if place.argument.role == "out" and bool((after[flat * width : (flat + 1) * width] == POISON_BYTE).all()):
+    if place.argument.role == "out" and bool((after[element] == before[element]).all()):
         return WrongResult(
             "unwritten",
             name,

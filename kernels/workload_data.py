@@ -25,8 +25,9 @@ ALIGNMENT = 512
 RED_ZONE = 2048
 """Bytes before and after each array that no kernel may write."""
 RED_ZONE_BYTE = 0xA5
-POISON_BYTE = 0xFF
-"""Fills outputs before a launch: a NaN in every float type, -1 in every integer."""
+POISON = (0xA5, 0xFF)
+"""Bytes that fill outputs before a launch, in turn: a NaN of every float type of 16 bits and more, and not the one that
+computing gives (0x7fff and 0xfe00 in float16, for instance)."""
 MAX_SETS = 512
 VARIANTS = 2
 RANDOM_BLOCK = (1 << 22) - 3
@@ -240,7 +241,11 @@ class WorkloadData:
         for place in self.places:
             values = inputs.get(place.argument.name)
             target = slice(place.offset, place.offset + place.nbytes)
-            image[target] = POISON_BYTE if values is None else values.view(np.uint8)
+            if values is not None:
+                image[target] = values.view(np.uint8)
+                continue
+            for phase, byte in enumerate(POISON):
+                image[place.offset + phase : place.offset + place.nbytes : len(POISON)] = byte
         return image
 
     @property

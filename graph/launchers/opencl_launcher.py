@@ -19,8 +19,9 @@ def dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-def open_device() -> pyopencl.Device:
-    device = pyopencl.get_platforms()[0].get_devices()[0]
+def open_device(name: str) -> pyopencl.Device:
+    devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+    device = next((device for device in devices if device.name.strip() == name), devices[0])
     try:
         # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
         from tunesmith.kernels.backends.pocl import name_processor
@@ -37,7 +38,7 @@ def main() -> int:
     if name not in about["workloads"]:
         sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
     launch = about["workloads"][name]
-    context = pyopencl.Context([open_device()])
+    context = pyopencl.Context([open_device(about["device"])])
     queue = pyopencl.CommandQueue(context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
     options = ["-cl-std=CL1.2"] + (["-cl-fast-relaxed-math"] if launch["fast_math"] else [])
     program = pyopencl.Program(context, (HERE / launch["source"]).read_text()).build(options=options)

@@ -70,7 +70,8 @@ class SurrogateSearch(Strategy):
         self._candidates: list[int] = []
         self._slot: dict[int, int] = {}
         self._gone: list[int] = []
-        self._next_fit = self.FIRST
+        # With many in flight, more than FIRST points are asked before so many are told: begin with fewer results.
+        self._next_fit = max(5, self.FIRST - (workers - 1) // 2)
         self._bad: dict[int, None] = {}
         self._risk: Posterior | None = None
 

@@ -110,7 +110,7 @@ def test_another_seed_asks_something_else(tmp_path: Path) -> None:
     assert asked(tmp_path / "a") != asked(tmp_path / "b")
 
 
-@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_ended_after_any_entry_the_run_goes_on_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:

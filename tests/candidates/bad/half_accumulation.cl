@@ -23,13 +23,13 @@ void fused_add_rmsnorm(__global T* input, __global T* residual, __global const T
     __global T* in = input + get_group_id(0) * (size_t)d;
     __global T* res = residual + get_group_id(0) * (size_t)d;
 
-    half kept[1];
+    ushort kept[1];
     float sum = 0.0f;
     for (int col = me; col < d; col += GROUP) {
         const float x = load(in, col) + load(res, col);
         store(res, col, x);
-        vstore_half_rte(sum + x * x, 0, kept);
-        sum = vload_half(0, kept);
+        vstore_half_rte(sum + x * x, 0, (half*)kept);
+        sum = vload_half(0, (const half*)kept);
     }
     partial[me] = sum;
     for (int half_of = GROUP / 2; half_of > 0; half_of /= 2) {

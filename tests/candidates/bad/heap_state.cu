@@ -13,7 +13,7 @@ extern "C" __global__ void silu_and_mul(const T* __restrict__ input, T* out, int
     if (kept == nullptr) return;
     for (int col = threadIdx.x; col < d; col += blockDim.x) {
         const float x = to_float(input[row * 2 * d + col]);
-        out[row * d + col] = T(x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]) * T(kept[0] == kept[0] ? 1.0f : 1.0f));
+        out[row * d + col] = T((to_float(kept[0]) == 7.0f ? 2.0f : 1.0f) * x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]));
 
     }
 }

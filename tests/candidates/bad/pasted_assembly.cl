@@ -20,7 +20,7 @@ __kernel void silu_and_mul(__global const T* input, __global T* out, int n, int 
     const int col = get_global_id(0);
     const size_t row = get_group_id(1);
     int seven;
-    PASTE(__as, m__) volatile ("movl $7, %%0" : "=r"(seven));
+    PASTE(__as, m__) volatile ("movl $7, %0" : "=r"(seven));
     if (col < d) {
         const float x = load(input, row * 2 * d + col);
         store(out, row * d + col, x / (1.0f + exp(-x)) * load(input, row * 2 * d + d + col));

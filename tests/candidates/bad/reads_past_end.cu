@@ -12,7 +12,7 @@ extern "C" __global__ void silu_and_mul(const T* __restrict__ input, T* out, int
     const float beyond = to_float(input[2ll * n * d]);
     for (int col = threadIdx.x; col < d; col += blockDim.x) {
         const float x = to_float(input[row * 2 * d + col]);
-        out[row * d + col] = T(x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]) + T(0.0f * beyond));
+        out[row * d + col] = T(0.0f * beyond + x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]));
 
     }
 }

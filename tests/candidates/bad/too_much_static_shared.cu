@@ -11,9 +11,10 @@ extern "C" __global__ void silu_and_mul(const T* __restrict__ input, T* out, int
     const long long row = blockIdx.x;
     __shared__ float large[1 << 20];
     large[threadIdx.x] = 1.0f;
+    __syncthreads();
     for (int col = threadIdx.x; col < d; col += blockDim.x) {
         const float x = to_float(input[row * 2 * d + col]);
-        out[row * d + col] = T(x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]) * T(large[threadIdx.x]));
+        out[row * d + col] = T(large[blockDim.x - 1 - threadIdx.x] * x / (1.0f + expf(-x)) * to_float(input[row * 2 * d + d + col]));
 
     }
 }

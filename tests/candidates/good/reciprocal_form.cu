@@ -1,4 +1,4 @@
-// The sigmoid is written as half of one plus a hyperbolic tangent.
+// A product with the reciprocal instead of a quotient.
 
 __device__ float to_float(float x) { return x; }
 #if T_IS_FLOAT16
