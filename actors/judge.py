@@ -6,6 +6,7 @@ spins and one that takes its process with it are verdicts as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -95,7 +96,9 @@ class Examiner:
     def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
         return self._bench.visit(candidate, [workload], precision)[workload]
 
-    def duel(self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float) -> Duel:
+    def duel(
+        self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float
+    ) -> Duel:
         return self._bench.duel(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
@@ -109,7 +112,11 @@ def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
         case Rejected():
-            return outcome.reason if outcome.reason in ("source_too_large", "forbidden_source", "device_state") else "infeasible"
+            return (
+                outcome.reason
+                if outcome.reason in ("source_too_large", "forbidden_source", "device_state")
+                else "infeasible"
+            )
         case CompileFailed():
             return "compile_failed"
         case LaunchFailed():
@@ -157,13 +164,17 @@ def judge(
     *,
     seed: int = 0,
     deadlines: Limits | None = None,
+    largest_bytes: float = math.inf,
     listener: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """The full verdict on `template` at `config`. Raises `TunesmithError` where task or baseline are at fault."""
+    """The full verdict on `template` at `config`, on workloads of up to `largest_bytes`. Raises `TunesmithError` where
+    task or baseline are at fault."""
     deadlines = deadlines or Limits()
-    steps = plan(task, limits.kind, seed)
+    steps = plan(task, limits.kind, seed, largest_bytes)
     if not steps:
-        raise TunesmithError(f"The task {task.name} has no workload for a {limits.kind}: add one whose `devices` lists it.")
+        raise TunesmithError(
+            f"The task {task.name} has no workload for a {limits.kind}: add one whose `devices` lists it."
+        )
     workloads = [step.workload for step in steps]
     with (
         Isolated("compile", CompileWorker, limits, index) as compiler,
@@ -173,12 +184,13 @@ def judge(
         candidate = compile_all(compiler, template, config, workloads, deadlines.compile)
         if not isinstance(candidate, Candidate):
             return rejected(candidate)
-        baseline = compile_all(compiler, task.sources(limits.backend).baseline.template, {}, workloads, deadlines.compile)
+        baseline = compile_all(
+            compiler, task.sources(limits.backend).baseline.template, {}, workloads, deadlines.compile
+        )
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
         passed: list[Passed | Skipped] = []
-        examiner.call("acquire", PREPARE_SECONDS)
         for step in steps:
             listener(f"checking {step.name}")
             found = examiner.call("verify", deadlines.run, candidate, baseline, step)
@@ -187,6 +199,7 @@ def judge(
             passed.append(found)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of).name
         listener(f"checking timed launches on {timed}")
+        examiner.call("acquire", PREPARE_SECONDS)
         measured = examiner.call("visit", deadlines.run, candidate, timed, QUICK)
         if not isinstance(measured, Measured):
             return rejected(measured, passed)

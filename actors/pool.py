@@ -41,7 +41,6 @@ from tunesmith.kernels.task import Task
 from tunesmith.kernels.template import Template
 from tunesmith.kernels.timing import Precision
 
-
 GIVE_UP = 1.25
 """How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
 
@@ -332,7 +331,7 @@ class Pool:
         self._begin(lane, reference, self.deadlines.visit * len(job.request.workloads))
 
     def _precision_of(self, workload: str) -> Precision:
-        """The usual precision; a clear loser to the fastest on this workload is dropped, and nothing beats the floor."""
+        """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
         best = self._fastest.get(workload)
         above = self.precision.give_up_above if best is None else best * GIVE_UP
         return replace(self.precision, give_up_above=above, floor=self._floor(workload))

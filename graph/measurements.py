@@ -92,8 +92,9 @@ def observation(
 
 
 def racing(found: Iterable[Evaluation]) -> dict[str, float]:
-    """What dropping clear losers early saved. dropped: measurements that ended early; sampling_seconds: wall clock of all
-    samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the others."""
+    """What dropping clear losers early saved. dropped: measurements that ended early; sampling_seconds: wall clock of
+    all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the others.
+    """
     full: list[float] = []
     early: list[float] = []
     for evaluation in found:

@@ -160,7 +160,7 @@ def alone(folder: Path) -> Iterator[None]:
 def pools(
     task: Task, device: Device, settings: Settings, workloads: Sequence[str]
 ) -> Iterator[Callable[[], Pool]]:
-    """A maker of pools that prepare `workloads`; the cluster behind them starts with the first and ends with the block."""
+    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
     from tunesmith.actors.cluster import cluster, wait_for
     from tunesmith.actors.pool import Pool
 

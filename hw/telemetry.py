@@ -50,7 +50,6 @@ class Telemetry:
     temperature_c: float | None
     throttle_reasons: tuple[str, ...] | None
 
-
     def figures(self) -> dict[str, float]:
         """Clocks, power and temperature by field name, as far as the GPU reports them."""
         fields = ("sm_clock_hz", "memory_clock_hz", "power_w", "temperature_c")
@@ -128,15 +127,11 @@ class NvmlTelemetry:
         nvml, handle = self.nvml, self.handle
         try:
             sm_mhz = self._read("sm_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-            memory_mhz = self._read(
-                "memory_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM
-            )
+            memory_mhz = self._read("memory_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)
             milliwatts = self._read("power_w", nvml.nvmlDeviceGetPowerUsage, handle)
             counter = nvml.nvmlDeviceGetTotalEnergyConsumption
             millijoules = self._read("energy_j", counter, handle) if energy else None
-            celsius = self._read(
-                "temperature_c", nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
-            )
+            celsius = self._read("temperature_c", nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
             bits = self._read("throttle_reasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         except nvml.NVMLError as error:
             return NoTelemetry(f"NVML no longer reads the GPU ({error}): check it with nvidia-smi.")
@@ -203,9 +198,7 @@ def _find(nvml: Any, uuid: str | None) -> Any:
     if uuid is not None:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         # A slice has no clocks or power of its own.
-        return (
-            nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
-        )
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
     count = nvml.nvmlDeviceGetCount()
     if count == 1:
         return nvml.nvmlDeviceGetHandleByIndex(0)

@@ -34,7 +34,8 @@ MEMORY_SHARE = 0.7
 TARGET = 0.005
 """Half-width of a comparison's interval at which it ends, as a share of the ratio."""
 FLOOR_MARGIN = 0.9
-"""Share of a floor that a time may fall to: a kernel that mostly reads is faster than the copies that roofs are from."""
+"""Share of a floor that a time may fall to: a kernel that mostly reads is faster than the copies that roofs are from.
+"""
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
 
@@ -200,9 +201,12 @@ class Bench:
         least = floor * (1 - held) * FLOOR_MARGIN
         if timed.high >= least:
             return None
-        return Implausible(timed.median, least, f"it was timed at {timed.median * 1e6:.3f} us, but moving the task's bytes and "
-                           f"doing its arithmetic takes this device at least {least * 1e6:.3f} us: either work is left out "
-                           "in a way that the check does not see, or the task's `bytes` or `flops` are too high.")  # fmt: skip
+        detail = (
+            f"it was timed at {timed.median * 1e6:.3f} us, but moving the task's bytes and doing its arithmetic takes "
+            f"this device at least {least * 1e6:.3f} us: either work is left out in a way that the check does not see, "
+            "or the task's `bytes` or `flops` are too high"
+        )
+        return Implausible(timed.median, least, detail)
 
     def _data(self, workload: Workload) -> WorkloadData:
         """The workload's buffers; older workloads make room when memory is short."""

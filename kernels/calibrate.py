@@ -97,7 +97,8 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
 
 
 def _launch_seconds(device: Device, kernel: object) -> float:
-    """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed in."""
+    """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed
+    in."""
     launch = Launch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
     sequence = device.sequence([launch] * EMPTY_LAUNCHES)
     sequence.seconds()

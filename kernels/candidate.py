@@ -38,6 +38,8 @@ def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:
     kept = [name for name in artifact.globals if name not in template.device_globals]
     if not kept:
         return None
-    return Rejected("device_state", "device globals",
-                    f"the kernel keeps {', '.join(kept)[:200]} in global memory between launches: pass it as an argument, put "
-                    "a constant table in __constant__ memory, or list it in the template's `device_globals`.")  # fmt: skip
+    detail = (
+        f"the kernel keeps {', '.join(kept)[:200]} in global memory between launches: pass it as an argument, put a "
+        "constant table in __constant__ memory, or list it in the template's `device_globals`"
+    )
+    return Rejected("device_state", "device globals", f"{detail}.")

@@ -88,7 +88,8 @@ def check_set(data: WorkloadData, index: int) -> WrongResult | dict[str, float]:
 def measure_set(
     data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None
 ) -> WrongResult | dict[str, Deviation]:
-    """`check_set` with all that is known of the deviations. `allowed`: the largest deviation per output, 1.0 if left out."""
+    """`check_set` with all that is known of the deviations. `allowed`: the largest deviation per output, 1.0 if left
+    out."""
     xp = data.device.xp
     after = data.set_array(index)
     before = data.set_array(index, pristine=True)
@@ -160,8 +161,8 @@ def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: floa
     element = slice(flat * width, (flat + 1) * width)
     after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
     if place.argument.role == "inout" and bool((after == before).all()):
-        return WrongResult("unwritten", name, f"{name} holds what it held before the launch; {name}{list(where)} should "
-                           f"be {want:.6g}")  # fmt: skip
+        held = f"{name} holds what it held before the launch; {name}{list(where)} should be {want:.6g}"
+        return WrongResult("unwritten", name, held)
     if place.argument.role == "out" and bool((after[element] == before[element]).all()):
         return WrongResult(
             "unwritten",
@@ -169,5 +170,7 @@ def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: floa
             f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}",
         )
     return WrongResult(
-        "mismatch", name, f"{name}{list(where)} is {got:.6g}, expected {want:.6g} ({wrong_in_chunk} or more elements differ)"
+        "mismatch",
+        name,
+        f"{name}{list(where)} is {got:.6g}, expected {want:.6g} ({wrong_in_chunk} or more elements differ)",
     )

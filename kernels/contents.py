@@ -26,7 +26,7 @@ class Contents:
     seed: int = 0
 
     def fill(self, declared: Fill, dtype: str, variant: int) -> Fill:
-        """How an argument that declares `declared` is filled. Integers keep what is declared, as they may be indices."""
+        """How an argument that declares `declared` is filled. Integers keep that, as they may be indices."""
         if self.kind == "task" or "float" not in dtype:
             return declared
         match self.kind:

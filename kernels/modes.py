@@ -1,7 +1,7 @@
 """Times that are not the kernel's with a cold cache, measured apart so that they are never taken for it.
 
-Published speed-ups often mix these up: a warm last cache, and the cost of a call from the host, flatter some kernels and
-hide differences between others. Tunesmith decides by cold times only and shows the others with their names.
+Published speed-ups often mix these up: a warm last cache, and the cost of a call from the host, flatter some kernels
+and hide differences between others. Tunesmith decides by cold times only and shows the others with their names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PRECISION = Precision(target=0.01, min_samples=5, max_samples=50, budget_seconds
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Seconds a launch. warm: the same buffers again and again, as far as they fit in the last cache; call_to_call: calls
-    from the host one after the other on all sets in turn, launch overhead included, by the host's clock."""
+    """Seconds a launch. warm: the same buffers again and again, as far as they fit in the last cache; call_to_call:
+    calls from the host one after the other on all sets in turn, launch overhead included, by the host's clock."""
 
     warm: Estimate
     call_to_call: Estimate

@@ -16,12 +16,12 @@ class Measured:
     """Checked against the reference and timed.
 
     seconds: median kernel time of one launch, L2 cold; low, high: its 95 % interval; samples: number of samples the
-    median is over, each the mean of `launches` launches; errors: per checked argument the largest error as a share
-    of its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none, and none where
-    a repetition went without. dropped: sampling ended early, as it was clearly slower than the best known.
-    sampling_seconds: wall clock of the samples. drift: time of the process's reference kernel, when it was last re-timed,
-    over its first time; None before that. telemetry: clocks in Hz, power in W, temperature in degrees Celsius, after the
-    samples, as far as the device tells.
+    median is over, each the mean of `launches` launches; errors: per checked argument the largest error as a share of
+    its tolerance (1.0 is the limit); throttled: reasons the device gave during timing, empty if none, and none where a
+    repetition went without. dropped: sampling ended early, as it was clearly slower than the best known.
+    sampling_seconds: wall clock of the samples. drift: time of the process's reference kernel, when it was last
+    re-timed, over its first time; None before that. telemetry: clocks in Hz, power in W, temperature in degrees
+    Celsius, after the samples, as far as the device tells.
     """
 
     kind: ClassVar[str] = "measured"

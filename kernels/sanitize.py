@@ -55,7 +55,9 @@ def sanitize(
         return Sanitized(note="compute-sanitizer was not run: it is for CUDA")
     tool = executable()
     if tool is None:
-        return Sanitized(note="compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)")
+        return Sanitized(
+            note="compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
+        )
     meant = [w for w in workloads if infeasible_on(candidate.template, candidate.config, w, limits) is None]
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
         job = Path(folder, "job.pickle")
@@ -70,7 +72,9 @@ def sanitize(
             if done.returncode == FOUND:
                 return Sanitized(found=f"{name}: {_first_finding(done.stdout)}")
             if done.returncode != 0:
-                return Sanitized(note=f"compute-sanitizer {name} could not be run: {_last_line(done.stdout + done.stderr)}")
+                return Sanitized(
+                    note=f"compute-sanitizer {name} could not be run: {_last_line(done.stdout + done.stderr)}"
+                )
     return Sanitized()
 
 

@@ -98,8 +98,8 @@ def bind(device: Device, candidate: Candidate, data: WorkloadData) -> list[Launc
 def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked | Outcome:
     """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed.
 
-    Which set the lone launch takes, and so its contents and addresses, differs from candidate to candidate, and depends on
-    nothing but the candidate, so that a verdict does not depend on what ran before.
+    Which set the lone launch takes, and so its contents and addresses, differs from candidate to candidate, and
+    depends on nothing but the candidate, so that a verdict does not depend on what ran before.
     """
     alone = zlib.crc32(candidate.artifacts[types_key(data.workload)].digest.encode()) % data.sets
     try:
@@ -128,7 +128,8 @@ def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
     worst = {
-        name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms)) for name, one in first.items()
+        name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
+        for name, one in first.items()
     }
     return Checked(rotation, launches, worst)
 
@@ -136,8 +137,8 @@ def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
     """After timing: do the timed launches still do the work? Raises `DeviceError`.
 
-    One set gets other inputs, while its outputs are those of an earlier launch, and the sequence that was timed last runs
-    again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
+    One set gets other inputs, while its outputs are those of an earlier launch, and the sequence that was timed last
+    runs again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
     """
     index = checked.rotation.last_set
     if not data.exchange_inputs(index):

@@ -25,7 +25,7 @@ ALIGNMENT = 512
 RED_ZONE = 2048
 """Bytes before and after each array that no kernel may write."""
 RED_ZONE_BYTE = 0xA5
-POISON = (0xA5, 0xFF)
+POISON = (0xF5, 0xFF)
 """Bytes that fill outputs before a launch, in turn: a NaN of every float type of 16 bits and more, and not the one that
 computing gives (0x7fff and 0xfe00 in float16, for instance)."""
 MAX_SETS = 512
@@ -100,11 +100,11 @@ def to_float64(xp: Any, raw: Any, dtype: str) -> Any:
 def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the reference gives for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
 
-    The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the array
-    they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the host.
-    Magnitudes that the storage type cannot hold, by more than the tolerance, become infinities, as they do when a kernel
-    stores them. Raises
-    `TaskError` when the reference raises or returns something else than the declared outputs.
+    The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
+    array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
+    host. Magnitudes that the storage type cannot hold, by more than the tolerance, become infinities, as they do when
+    a kernel stores them. Raises `TaskError` when the reference raises or returns something else than the declared
+    outputs.
     """
     where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
     scalars = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
@@ -120,8 +120,10 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
         on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
         try:
             results = _call_reference(task, {**on_host, **scalars})
-        except Exception as error:  # noqa: BLE001 - the user's own code may raise anything; all of it is their mistake
-            raise TaskError(f"{where} raises {type(error).__name__}: {error}; mend it or its argument names.") from error
+        except Exception as error:
+            raise TaskError(
+                f"{where} raises {type(error).__name__}: {error}; mend it or its argument names."
+            ) from error
     names = {argument.name for argument in task.outputs}
     if not isinstance(results, dict) or set(results) != names:
         given = ", ".join(map(str, results)) if isinstance(results, dict) else type(results).__name__
@@ -211,9 +213,9 @@ class WorkloadData:
         image = self.device.allocate(self.set_bytes)
         self.device.write(image, self._image(inputs))
         converted = {
-            place.argument.name: to_float64(
-                self.device.xp, inputs[place.argument.name], place.dtype
-            ).reshape(place.shape)
+            place.argument.name: to_float64(self.device.xp, inputs[place.argument.name], place.dtype).reshape(
+                place.shape
+            )
             for place in self.places
             if place.argument.role != "out"
         }
@@ -256,6 +258,10 @@ class WorkloadData:
     def expected_of(self, index: int) -> dict[str, Any]:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected
+
+    def held(self, index: int) -> int:
+        """The variant that set `index` holds."""
+        return self._held[index]
 
     def restore(self) -> None:
         """Makes every set as before any launch: inputs, poisoned outputs, red zones; set i holds variant i mod 2."""

@@ -14,7 +14,6 @@ from rich.table import Table
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
 from tunesmith.actors.workers import CompileWorker
-from tunesmith.cli.check import parse_config, template_of
 from tunesmith.cli.tables import console
 from tunesmith.graph.run import choose_device
 from tunesmith.hw.errors import TunesmithError
@@ -22,6 +21,7 @@ from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.bench import Duel
 from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.candidate_file import parse_config, template_of
 from tunesmith.kernels.modes import Modes
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.task import Task, Workload
@@ -33,15 +33,21 @@ DEADLINE = 120.0
 
 
 def run_bench(
-    task_name: str, config: str, vs: str, template: Path | None, workload: str | None, backend: str, seed: int, *, as_json: bool
+    task_name: str,
+    config: str,
+    vs: str,
+    template: Path | None,
+    workload: str | None,
+    backend: str,
+    seed: int,
+    *,
+    as_json: bool,
 ) -> int:
     """Times `config` against the baseline, or another source, on the tuned workloads or one; returns the exit code."""
     task = load_task(task_name)
     device = choose_device(task, backend, probe())
-    if workload is None:
-        chosen = task.workloads_for(device.limits.kind, held_out=False)
-    else:
-        chosen = (task.workload(workload),)
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    chosen = tuned if workload is None else (task.workload(workload),)
     found = _measure(task, device, config, vs, template, chosen, seed)
     if as_json:
         json.dump(found, sys.stdout, indent=2)
@@ -97,7 +103,12 @@ def _row(
     examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
 ) -> dict[str, Any]:
     floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
-    row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types, "floor_seconds": floor}
+    row: dict[str, Any] = {
+        "workload": workload.name,
+        "sizes": workload.sizes,
+        "types": workload.types,
+        "floor_seconds": floor,
+    }
     examiner.call("prepare", PREPARE_SECONDS, workload.name)
     duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
     result = duel.results[0] if isinstance(duel, Duel) else duel

@@ -10,21 +10,27 @@ import typer
 
 from tunesmith.actors.judge import Limits, Verdict, judge, rejected
 from tunesmith.graph.run import choose_device
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
+from tunesmith.kernels.candidate_file import parse_config, read_source, template_of
 from tunesmith.kernels.check import REASONS
 from tunesmith.kernels.guard import refuse_text
-from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task, read_template
-from tunesmith.kernels.template import MAX_SOURCE_BYTES, Template
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.template import MAX_SOURCE_BYTES
 from tunesmith.kernels.verify import Passed
 
 EXIT_ACCEPTED, EXIT_REJECTED = 0, 1
 
 
 def run_check(
-    task_name: str, source: Path, template: Path | None, config: str | None, backend: str, limits: Limits, *, as_json: bool
+    task_name: str,
+    source: Path,
+    template: Path | None,
+    config: str | None,
+    backend: str,
+    limits: Limits,
+    *,
+    as_json: bool,
 ) -> int:
     """Prints the verdict; returns the exit code."""
     task = load_task(task_name)
@@ -47,7 +53,7 @@ def _judged(
     task: Task, device: Device, source: Path, template: Path | None, config: str | None, limits: Limits
 ) -> Verdict:
     # Before it becomes a template, as a source no template may hold is a rejection and no mistake of the user's.
-    refused = refuse_text(_read(source), device.limits.backend)
+    refused = refuse_text(read_source(source), device.limits.backend)
     if refused is not None:
         return rejected(refused)
     made = template_of(task, device.backend, source, template)
@@ -63,51 +69,6 @@ def _progress(text: str) -> None:
 
 def _silent(text: str) -> None:
     pass
-
-
-def template_of(task: Task, backend: str, source: Path | None, template: Path | None) -> Template:
-    """A candidate's template: the file's, with `source`; without a file, the baseline's launch with `source`."""
-    text = None if source is None else _read(source)
-    sources = task.sources(backend)
-    if template is not None:
-        return read_template(template, backend, task.entry, text)
-    if text is not None:
-        fields = {"name": "candidate", "source": text or " ", "static_shared_bytes": "0"}
-        return Template.model_validate({**sources.baseline.template.model_dump(), **fields})
-    if not sources.templates:
-        raise TunesmithError(f"The task {task.name} has no {backend} template: name one with --template.")
-    return sources.templates[0]
-
-
-def parse_config(text: str | None, template: Template) -> Config:
-    """The configuration of --config (JSON; values left out are the template's defaults); raises `TunesmithError`."""
-    config = template.default_config
-    if text is None:
-        return config
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TunesmithError(f"--config: this is no JSON ({error}); write it as '{{\"VEC\": 4}}'.") from error
-    if not isinstance(given, dict):
-        raise TunesmithError("--config: give a JSON object of parameters, such as '{\"VEC\": 4}'.")
-    values = {parameter.name: parameter.values for parameter in template.parameters}
-    for name, value in given.items():
-        if name not in values:
-            raise TunesmithError(f"--config: the template {template.name} has no parameter {name}; it has "
-                                 f"{', '.join(values) or 'none'}.")  # fmt: skip
-        if value not in values[name]:
-            raise TunesmithError(f"--config: {name} = {value!r} is not one of {', '.join(map(str, values[name]))}.")
-        config[name] = value
-    return config
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TunesmithError(f"--source: {path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise TunesmithError(f"--source: {path} is not UTF-8 text: {error}.") from error
 
 
 def _print(verdict: Verdict) -> None:

@@ -127,8 +127,8 @@ def tune(
 def check(
     task: TaskArgument,
     source: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The candidate's source.")],
-    template: Annotated[Optional[Path], typer.Option(help="Its template TOML; left out, the baseline's launch.")] = None,  # noqa: UP045
-    config: Annotated[Optional[str], typer.Option(help="Parameters as JSON; left out, the template's defaults.")] = None,  # noqa: UP045
+    template: Annotated[Optional[Path], typer.Option(help="Its template; left out, the baseline's launch.")] = None,  # noqa: UP045
+    config: Annotated[Optional[str], typer.Option(help="Parameters as JSON; left out, the defaults.")] = None,  # noqa: UP045
     backend: Backend = "auto",
     compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
@@ -145,7 +145,7 @@ def check(
 @app.command()
 def bench(
     task: TaskArgument,
-    config: Annotated[str, typer.Option(help="Parameters as JSON; those left out have the template's defaults.")] = "{}",
+    config: Annotated[str, typer.Option(help="Parameters as JSON; left out, the defaults.")] = "{}",
     vs: Annotated[str, typer.Option(help="'baseline', or a source with the baseline's launch.")] = "baseline",
     template: Annotated[Optional[Path], typer.Option(help="A template TOML; left out, the task's first.")] = None,  # noqa: UP045
     workload: Annotated[Optional[str], typer.Option(help="One workload; left out, all tuned ones.")] = None,  # noqa: UP045

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--tasks", default=",".join(library_tasks()))
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"))
     parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--concurrent", action="store_true", help="two tunings at once, against the same alone")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     tests = None if options.no_tests else _run_tests()
@@ -49,8 +50,39 @@ def main() -> int:
         runs[name] = result.summary | {"wall_seconds": round(time.monotonic() - started, 1)}
         _table(runs[name])
         record = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
-        (options.out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        _write(options.out, record)
+    if options.concurrent:
+        record["concurrent"] = _concurrent(list(runs)[:2], runs)
+        _write(options.out, record)
     return 0 if tests is None or tests["exit_code"] == 0 else 1
+
+
+def _write(out: Path, record: dict[str, Any]) -> None:
+    (out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _concurrent(names: list[str], alone: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Tunes two tasks at once on the one GPU, each with a cluster of its own; the baseline's time on each workload over
+    its time when the task was tuned alone. Far from 1 would mean that they disturbed each other's measurements."""
+    command = [sys.executable, "-m", "tunesmith.cli.main", "tune", "--backend", "cuda", "--json", "--rounds", "1"]
+    folders = {name: Path("/tmp") / f"concurrent-{name}-{os.getpid()}" for name in names}
+    processes = {
+        name: subprocess.Popen(
+            [*command, "--evaluations", "40", "--run-dir", str(folder), name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for name, folder in folders.items()
+    }
+    ratios = {}
+    for name, process in processes.items():
+        output, _ = process.communicate()
+        solo = {row["workload"]: row["baseline_seconds"] for row in alone[name]["tuned"]}
+        rows = json.loads(output)["tuned"]
+        found = {row["workload"]: row["baseline_seconds"] / solo[row["workload"]] for row in rows}
+        ratios[name] = found
+        print(f"concurrent {name}:", {key: round(value, 3) for key, value in found.items()}, flush=True)
+    return ratios
 
 
 def _run_tests() -> dict[str, object]:

@@ -122,7 +122,8 @@ class Device(Protocol):
 
     def synchronize(self) -> None: ...
     def reset_cache(self) -> None:
-        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a thing."""
+        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a
+        thing."""
         ...
 
     def sequence(self, launches: Sequence[Launch]) -> TimedSequence: ...

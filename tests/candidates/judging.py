@@ -9,14 +9,16 @@ from pathlib import Path
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.judge import Limits, Verdict, compile_all, judge, rejected
 from tunesmith.actors.workers import CompileWorker
-from tunesmith.cli.check import template_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.candidate_file import template_of
 from tunesmith.kernels.guard import refuse_text
 from tunesmith.kernels.task import Task
 from tunesmith.kernels.taskfile import load_task
 from tunesmith.kernels.template import Template
 
+LARGEST_BYTES = 64e6
+"""Larger workloads add nothing to what these candidates show."""
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -60,7 +62,9 @@ def verdict_of(fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Li
     if refused is not None:
         return rejected(refused)
     task, template = fixture.load()
-    return judge(task, limits, index, template, template.default_config, deadlines=deadlines)
+    return judge(
+        task, limits, index, template, template.default_config, deadlines=deadlines, largest_bytes=LARGEST_BYTES
+    )
 
 
 def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> Verdict | None:

@@ -1,0 +1,58 @@
+"""A candidate as a user names it: a source or a template file, and a configuration in JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.task import Task
+from tunesmith.kernels.taskfile import read_template
+from tunesmith.kernels.template import Template
+
+
+def template_of(task: Task, backend: str, source: Path | None, template: Path | None) -> Template:
+    """A candidate's template: the file's, with `source`; without a file, the baseline's launch with `source`."""
+    text = None if source is None else read_source(source)
+    sources = task.sources(backend)
+    if template is not None:
+        return read_template(template, backend, task.entry, text)
+    if text is not None:
+        fields = {"name": "candidate", "source": text or " ", "static_shared_bytes": "0"}
+        return Template.model_validate({**sources.baseline.template.model_dump(), **fields})
+    if not sources.templates:
+        raise TunesmithError(f"The task {task.name} has no {backend} template: name one with --template.")
+    return sources.templates[0]
+
+
+def parse_config(text: str | None, template: Template) -> Config:
+    """The configuration of --config (JSON; values left out are the template's defaults); raises `TunesmithError`."""
+    config = template.default_config
+    if text is None:
+        return config
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TunesmithError(f"--config: this is no JSON ({error}); write it as '{{\"VEC\": 4}}'.") from error
+    if not isinstance(given, dict):
+        raise TunesmithError("--config: give a JSON object of parameters, such as '{\"VEC\": 4}'.")
+    values = {parameter.name: parameter.values for parameter in template.parameters}
+    for name, value in given.items():
+        if name not in values:
+            raise TunesmithError(f"--config: the template {template.name} has no parameter {name}; it has "
+                                 f"{', '.join(values) or 'none'}.")  # fmt: skip
+        if value not in values[name]:
+            raise TunesmithError(f"--config: {name} = {value!r} is not one of {', '.join(map(str, values[name]))}.")
+        config[name] = value
+    return config
+
+
+def read_source(path: Path) -> str:
+    """The text of --source; raises `TunesmithError`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TunesmithError(f"--source: {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise TunesmithError(f"--source: {path} is not UTF-8 text: {error}.") from error

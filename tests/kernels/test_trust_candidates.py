@@ -1,0 +1,111 @@
+"""The folder of candidates: every bad one is rejected for the right reason, every good one accepted.
+
+What PoCL or a compiler can judge is judged everywhere; the rest needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.check import REASONS
+from tunesmith.kernels.cubin import CubinError, global_variables, used_variables
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
+from judging import FOLDER, Fixture, compiler_verdict, fixtures, verdict_of
+
+from tunesmith.actors.judge import Limits
+
+DEADLINES = Limits(compile=8.0, run=8.0)
+ALL = fixtures()
+QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro", "vectors_with_tail"}
+"""One of each kind of judging, without which no test run should be."""
+
+
+def parameters(backend: str, judges: set[str]) -> list[object]:
+    chosen = [one for one in ALL if one.backend == backend and one.judge in judges]
+    return [
+        pytest.param(one, id=one.file, marks=[] if Path(one.file).stem in QUICK else pytest.mark.slow) for one in chosen
+    ]
+
+
+def device(backend: str) -> Device:
+    try:
+        return probe().device("cuda" if backend == "cuda" else "opencl")
+    except NoDevice as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def opencl() -> Device:
+    return device("opencl")
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Device:
+    return device("cuda")
+
+
+@pytest.fixture(scope="module")
+def h200() -> DeviceLimits:
+    pytest.importorskip("cuda.bindings")
+    return resolve_target("h200")
+
+
+def test_the_index_names_every_file_and_known_reasons() -> None:
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.c[ul]") if path.parent.name != "tasks"}
+    assert files == {one.file for one in ALL}
+    assert all(reason in REASONS for one in ALL for reason in one.reasons)
+    assert len({Path(one.file).stem for one in ALL if one.reasons}) >= 20
+    assert len({Path(one.file).stem for one in ALL if not one.reasons}) >= 10
+
+
+@pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
+def test_verdicts_with_opencl(fixture: Fixture, opencl: Device) -> None:
+    verdict = verdict_of(fixture, opencl.limits, opencl.index, DEADLINES)
+    assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
+
+
+@pytest.mark.parametrize("fixture", parameters("cuda", {"compiler", "gpu", "sanitizer"}))
+def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> None:
+    verdict = compiler_verdict(fixture, h200, DEADLINES)
+    if fixture.judge == "compiler":
+        assert verdict is not None and fixture.agrees(verdict), verdict
+    else:
+        assert verdict is None, verdict
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
+def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
+    from tunesmith.kernels.sanitize import executable
+
+    if fixture.judge == "sanitizer" and executable() is None:
+        pytest.skip("compute-sanitizer is not installed")
+    verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
+    assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
+
+
+def test_constants_that_the_compiler_folded_are_no_state() -> None:
+    ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
+    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx) == ("state", "$__renamed$1")
+
+
+def test_what_is_no_cubin_is_said_to_be_none() -> None:
+    for code in (b"", b"\x7fELF" + bytes(60), b"text" * 40):
+        with pytest.raises(CubinError):
+            global_variables(code)
+
+
+def test_every_reason_is_documented() -> None:
+    text = (FOLDER.parent.parent / "docs" / "trust.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(REASONS)

@@ -1,0 +1,95 @@
+"""The source rules: what may be given to a compiler at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunesmith.kernels.guard import refuse, refuse_text
+from tunesmith.kernels.specialise import Specialised, specialise
+from tunesmith.kernels.taskfile import library_tasks, load_task
+
+REFUSED = {
+    "includes": [
+        '#include "/etc/passwd"',
+        "#include <../../x.h>",
+        "#include <cuda/../../../etc/passwd>",
+        "#include <vector>",
+        '#include "cuda_fp16.h" "x"',
+        "#include NAMED",
+        "#include_next <cuda_fp16.h>",
+        "#import <cuda_fp16.h>",
+        '#embed "/etc/passwd"',
+        '#inc\\\nlude "/etc/passwd"',
+        '/* */ # /* \n */ include "/etc/passwd"',
+        '%:include "/etc/passwd"',
+        'const char* x = R"(\n#include "/etc/x"\n)";',
+        '// #include "/etc/passwd"',
+    ],
+    "file tests": ['#if __has_include("x")\n#endif', "#define HAS __has_include", "#ifdef __has_embed\n#endif"],
+    "conditions": [
+        "#define P(a, b) a##b\n#if P(__has_, include)(<x>)\n#endif",
+        "#define P(a, b) a##b\n#define Q P(__has_, include)\n#if 1\n#elif Q(x)\n#endif",
+        '#if "text"\n#endif',
+    ],
+    "paths": ['const char* x = "/etc/passwd";', 'const char* x = "\\\n/etc/passwd";', 'asm("x ../../y");'],
+    "inline assembly": ['asm(".incbin \\"x\\"");'],
+    "line directives": ["#line 3 __FILE__"],
+    "pragmas": ['_Pragma("GCC dependency")', '#pragma GCC dependency "x"', "_Pragma(TEXT)", '__pragma("x")'],
+    "directives": ["#ident x", "#assert machine(x)"],
+    "trigraphs": ["??=include <x>"],
+    "characters": ["int x;\x00", "int\x1bx;"],
+    "literals": ["#error don't", 'const char* x = "open', "/* open", "int x = a'b';"],
+    "raw strings": ['const char* x = R"(y)";', 'auto x = u8R"(y)";'],
+    "protected names": ["#undef __asm__", "#define asm x"],
+}
+ACCEPTED = [
+    "#include <cuda_fp16.h> // half",
+    '#include "cuda_fp16.h" /* half */',
+    "#include <cuda/std/limits>",
+    "#pragma unroll 4",
+    '_Pragma("unroll 8") for (;;) {}',
+    "int x = 1'000'000; char c = '\\''; char d = u8'a';",
+    'asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a) : "l"(b));',
+    "#if defined(X) && X > 3\n#elif Y\n#endif",
+    '#line 1 "base line"',
+    "/* it's \"fine\" */ // don't worry",
+    "#define JOIN(a, b) a##b\nfloat JOIN(x, 4);",
+    "x = a ? b : c;",
+]
+
+
+@pytest.mark.parametrize(("rule", "source"), [(rule, source) for rule, found in REFUSED.items() for source in found])
+def test_what_names_files_or_can_be_read_in_two_ways_is_refused(rule: str, source: str) -> None:
+    refused = refuse_text(source, "cuda")
+    assert refused is not None and refused.reason == "forbidden_source"
+    assert refused.rule == rule
+
+
+@pytest.mark.parametrize("source", ACCEPTED)
+def test_what_kernels_need_is_accepted(source: str) -> None:
+    assert refuse_text(source, "cuda") is None
+
+
+def test_opencl_has_no_headers_and_no_assembly() -> None:
+    assert refuse_text("#include <cuda_fp16.h>", "opencl") is not None
+    assert refuse_text('__asm__("nop");', "opencl") is not None
+    assert refuse_text("#pragma OPENCL EXTENSION cl_khr_fp16 : enable", "opencl") is None
+
+
+def test_a_source_has_at_most_a_mebibyte() -> None:
+    refused = refuse(Specialised("cuda", "k", "//" + "x" * (1 << 20)))
+    assert refused is not None and refused.reason == "source_too_large"
+
+
+def test_a_parameter_cannot_smuggle_a_directive() -> None:
+    refused = refuse(Specialised("cuda", "k", '#define N 4\n#include "/etc/passwd"\nint x;'))
+    assert refused is not None
+
+
+@pytest.mark.parametrize("name", library_tasks())
+def test_the_library_keeps_the_rules(name: str) -> None:
+    task = load_task(name)
+    for sources in task.backends.values():
+        for template in (sources.baseline.template, *sources.templates):
+            for workload in task.workloads:
+                assert refuse(specialise(template, template.default_config, workload.types)) is None
