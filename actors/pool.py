@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError
 
+from tunesmith.actors.process import Deadlines, WorkerProcess, cause_of, result_of
 from tunesmith.actors.workers import CompileWorker, Lane
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -46,17 +47,6 @@ GIVE_UP = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
-    reference results; to start a worker process or get hold of the device (others may be using both)."""
-
-    compile: float = 60.0
-    visit: float = 20.0
-    prepare: float = 600.0
-    start: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """An evaluation to be made: `number` is the caller's, for telling results apart."""
 
@@ -81,30 +71,6 @@ class _Job:
     @property
     def candidate(self) -> Candidate:
         return Candidate(self.request.template, self.request.config, dict(self.artifacts))
-
-
-@dataclass(slots=True)
-class _Worker:
-    make: Callable[[int], Any]
-    seed: int
-    actor: Any = None
-    reference: Any = None
-    gate: Any = None
-    """A call that must return before the one behind `reference` begins; until then its deadline does not run."""
-    seconds: float = 0.0
-    started: float = 0.0
-    deadline: float = 0.0
-    job: _Job | None = None
-    key: TypesKey = ()
-    ready: bool = False
-    deaths: int = 0
-
-    def renew(self, seed: int | None = None) -> None:
-        """Ends the process, if any, and starts another, with buffers drawn from `seed`."""
-        if self.actor is not None:
-            ray.kill(self.actor)
-        self.seed = self.seed if seed is None else seed
-        self.actor, self.reference, self.gate, self.job, self.ready = self.make(self.seed), None, None, None, False
 
 
 class Pool:
@@ -141,9 +107,10 @@ class Pool:
         # Arguments that every worker needs are stored once in the cluster, not sent with each.
         shared_task = ray.put(task)
         self._lanes = [
-            _Worker(lambda drawn: lane_class.remote(shared_task, limits, index, drawn), seed) for _ in range(lanes)
+            WorkerProcess(lambda drawn: lane_class.remote(shared_task, limits, index, drawn), seed)
+            for _ in range(lanes)
         ]
-        self._compilers = [_Worker(lambda _: compile_class.remote(limits, index), seed) for _ in range(compilers)]
+        self._compilers = [WorkerProcess(lambda _: compile_class.remote(limits, index), seed) for _ in range(compilers)]
         self._to_compile: deque[tuple[_Job, TypesKey]] = deque()
         self._to_visit: deque[_Job] = deque()
         self._done: deque[tuple[Request, Evaluation]] = deque()
@@ -272,22 +239,23 @@ class Pool:
             artifacts[types_key(workload)] = artifact
         return Candidate(request.template, request.config, artifacts)
 
-    def _call(self, worker: _Worker, method: str, deadline: float, *arguments: Any) -> Any:
+    def _call(self, worker: WorkerProcess, method: str, deadline: float, *arguments: Any) -> Any:
         """One call on an idle worker; a death or an overrun comes back as an outcome and renews the worker."""
         phase = "run" if worker in self._lanes else "compile"
         try:
             if not worker.ready:
-                _get((worker.actor.identity if phase == "run" else worker.actor.version).remote(), self.deadlines.start)
+                first = worker.actor.identity if phase == "run" else worker.actor.version
+                result_of(first.remote(), self.deadlines.start)
                 worker.ready = True
             if method in ("duel", "calibrate"):
-                _get(worker.actor.acquire.remote(), self.deadlines.start)
-            result = _get(getattr(worker.actor, method).remote(*arguments), deadline)
+                result_of(worker.actor.acquire.remote(), self.deadlines.start)
+            result = result_of(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:
             worker.renew()
             return TimedOut(phase, deadline)
         except RayActorError as error:
             worker.renew()
-            return Crashed(phase, _cause_of(error))
+            return Crashed(phase, cause_of(error))
         if isinstance(result, Duel) and _ended_process(result):
             worker.renew()
         return result
@@ -306,7 +274,7 @@ class Pool:
                         lane.renew(self._seed)
                     self._start_visit(lane)
 
-    def _start_compile(self, worker: _Worker) -> None:
+    def _start_compile(self, worker: WorkerProcess) -> None:
         if not worker.ready and self._to_compile:
             # So that what stops a worker from starting is not taken for a fault of the source.
             self._begin(worker, worker.actor.version.remote(), 0.0)
@@ -319,7 +287,7 @@ class Pool:
             self._begin(worker, worker.actor.compile.remote(job.sources[key]), self.deadlines.compile)
             return
 
-    def _start_visit(self, lane: _Worker) -> None:
+    def _start_visit(self, lane: WorkerProcess) -> None:
         if not lane.ready:
             lane.job = None
             self._begin(lane, lane.actor.prepare.remote(self._prepared), self.deadlines.prepare)
@@ -340,24 +308,24 @@ class Pool:
         task, one = self.task, self.task.workload(workload)
         return self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic) or 0.0
 
-    def _begin(self, worker: _Worker, reference: Any, seconds: float) -> None:
+    def _begin(self, worker: WorkerProcess, reference: Any, seconds: float) -> None:
         worker.reference, worker.seconds, worker.started = reference, seconds, time.monotonic()
         patience = self.deadlines.start if worker.gate is not None or not worker.ready else 0.0
         worker.deadline = worker.started + seconds + patience
 
-    def _pass_gate(self, worker: _Worker) -> None:
+    def _pass_gate(self, worker: WorkerProcess) -> None:
         """The device is ours: from now on the deadline runs. If the process died instead, the call tells."""
         worker.gate, worker.started = None, time.monotonic()
         worker.deadline = worker.started + worker.seconds
 
-    def _finish(self, worker: _Worker) -> None:
+    def _finish(self, worker: WorkerProcess) -> None:
         job, reference, worker.reference, worker.job = worker.job, worker.reference, None, None
         seconds = time.monotonic() - worker.started
         try:
-            result = _get(reference)
+            result = result_of(reference)
         except RayActorError as error:
             phase = "run" if worker in self._lanes else "compile"
-            self._died(worker, job, Crashed(phase, _cause_of(error)), seconds)
+            self._died(worker, job, Crashed(phase, cause_of(error)), seconds)
             return
         worker.ready, worker.deaths = True, 0
         if worker in self._lanes:
@@ -375,17 +343,17 @@ class Pool:
         if len(job.artifacts) == len(job.sources) and not job.failed:
             self._to_visit.append(job)
 
-    def _visited(self, lane: _Worker, job: _Job, outcomes: dict[str, Outcome], seconds: float) -> None:
+    def _visited(self, lane: WorkerProcess, job: _Job, outcomes: dict[str, Outcome], seconds: float) -> None:
         if any(isinstance(outcome, LaunchFailed) and outcome.sticky for outcome in outcomes.values()):
             lane.renew()
         self._deliver(job, outcomes, seconds)
 
-    def _overdue(self, worker: _Worker) -> None:
+    def _overdue(self, worker: WorkerProcess) -> None:
         job, seconds = worker.job, time.monotonic() - worker.started
         phase = "run" if worker in self._lanes else "compile"
         self._died(worker, job, TimedOut(phase, round(worker.deadline - worker.started, 3)), seconds)
 
-    def _died(self, worker: _Worker, job: _Job | None, outcome: Failure, seconds: float) -> None:
+    def _died(self, worker: WorkerProcess, job: _Job | None, outcome: Failure, seconds: float) -> None:
         worker.deaths = worker.deaths + 1 if job is None else 0
         if worker.deaths >= self.MAX_IDLE_DEATHS:
             raise PoolError(f"A worker process ended {worker.deaths} times before doing any work: {outcome}.")
@@ -422,23 +390,3 @@ def _ended_process(answer: Duel | Outcome) -> bool:
     if not isinstance(answer, Duel):
         return True
     return any(isinstance(one, LaunchFailed) and one.sticky for one in answer.results)
-
-
-def _get(reference: Any, timeout: float | None = None) -> Any:
-    """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
-    try:
-        return ray.get(reference, timeout=timeout)
-    except RayTaskError as error:
-        if isinstance(error.cause, TunesmithError):
-            raise error.cause from None
-        raise
-
-
-def _cause_of(error: Exception) -> str:
-    """What Ray knows of a death, in a line."""
-    text = str(error)
-    if "Worker exit type: SYSTEM_ERROR" in text:
-        # What follows in Ray's text guesses at causes; it does not know the signal.
-        return "the worker process ended without a word, as after an invalid access or when the system kills it"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]

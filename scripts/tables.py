@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+WIDE = 100
+"""Columns of a terminal that take the whole table."""
 
 
 def console() -> Console:
@@ -23,7 +27,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     out.print(f"\n{summary['task']} on {device['name']} ({device['backend']}): {summary['sentence']}", markup=False)
     for title, key in (("Tuned workloads", "tuned"), ("Held-out workloads", "held_out")):
         if summary[key]:
-            out.print(_workloads(title, summary, summary[key]))
+            out.print(_workloads(title, summary, summary[key], out.width))
     if summary["general"] is not None:
         config = ", ".join(f"{name}={value}" for name, value in summary["general"]["config"].items())
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
@@ -37,26 +41,28 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
-def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("workload")
-    columns = (f"baseline ({summary['baseline_label']}), us", "general, us", "speed-up", "95 % interval",
-               "best for shape, us", "floor, us", "of floor", "regret")  # fmt: skip
-    for heading in columns:
-        table.add_column(heading, justify="right")
+def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, Any]], width: int) -> Table:
+    """Microseconds for each workload. Where the terminal is narrow, shares and regret are left to the report: a number
+    that is cut says nothing."""
+    label = f"{title}: microseconds per launch, baseline: {summary['baseline_label']}"
+    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("workload", no_wrap=True)
+    headings = ["baseline", "general", "speed-up", "95 %", "best here", "floor"]
+    wide = width >= WIDE
+    for heading in headings + (["of floor", "regret"] if wide else []):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         general, best = row["general"], row["best"]
-        table.add_row(
+        cells = [
             row["workload"],
             _us(row["baseline_seconds"]),
             _us(general["seconds"]) if general else "-",
             f"{1 / general['ratio']:.2f}x" if general else "-",
-            f"{1 / general['high']:.2f} - {1 / general['low']:.2f}" if general else "-",
+            f"{1 / general['high']:.2f}-{1 / general['low']:.2f}" if general else "-",
             _us(best["seconds"]) if best else "-",
             _us(row["floor_seconds"]),
-            _percent(row["share_of_floor"]),
-            _percent(row["regret"]),
-        )
+        ]
+        table.add_row(*cells, *([_percent(row["share_of_floor"]), _percent(row["regret"])] if wide else []))
     return table
 
 
