@@ -33,7 +33,8 @@ def view() -> Iterator[Listener]:
 def _account(progress: Progress) -> str:
     parts = []
     if progress.best is not None:
-        parts.append(f"best {1 / progress.best:.2f}x baseline")
+        share = f", {progress.share_of_floor:.0%} of the floor" if progress.share_of_floor is not None else ""
+        parts.append(f"best {1 / progress.best:.2f}x baseline{share}")
     if progress.failures:
         parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(progress.failures.items())))
     return "; ".join(parts)

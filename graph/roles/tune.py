@@ -11,6 +11,7 @@ from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
 from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, observation, racing
 from tunesmith.graph.state import Plan, State
+from tunesmith.kernels.bench import weighted_geomean
 from tunesmith.kernels.feasible import feasible, require_points, rules
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.parameter import config_key
@@ -50,6 +51,17 @@ class _Search:
         self.asked: dict[int, dict[str, bool | int | float | str]] = {}
         self.told: dict[int, Evaluation] = {}
         self.best: float | None = None
+        self.floor = self._floor()
+
+    def _floor(self) -> float | None:
+        """What the objective of a perfect kernel would be; None where a floor is not known."""
+        ratios = {}
+        for name in self.plan.workloads:
+            floor = self.context.floor(self.context.task.workload(name))
+            if floor is None:
+                return None
+            ratios[name] = floor / self.baseline[name]
+        return weighted_geomean(ratios, self.context.weights)
 
     def _make_strategy(self) -> Strategy:
         settings = self.context.settings
@@ -134,6 +146,7 @@ class _Search:
                 done=done,
                 budget=self.context.settings.evaluations,
                 best=self.best,
+                share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=failures_by_kind(self.told.values()),
             )
         )
