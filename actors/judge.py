@@ -45,6 +45,9 @@ PREPARE_SECONDS = 300.0
 """For the buffers and the reference results of one workload."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
+OUT_OF_MEMORY = "catastrophic error: out of memory"
+"""What NVRTC says when it notices its memory bound itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -118,7 +121,8 @@ def reason_of(outcome: Outcome) -> str:
                 else "infeasible"
             )
         case CompileFailed():
-            return "compile_failed"
+            # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
+            return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
         case LaunchFailed():
             return "launch_failed"
         case WrongResult():

@@ -131,7 +131,10 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
     expected = {}
     for argument in task.outputs:
         shape = task.shape_of(argument, workload)
-        result = xp.asarray(results[argument.name], dtype=xp.float64)
+        try:
+            result = xp.asarray(results[argument.name], dtype=xp.float64)
+        except (ValueError, TypeError) as error:
+            raise TaskError(f"{where} returns {argument.name}, which is no array of numbers: {error}.") from error
         if result.shape != shape:
             raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
         dtype = task.dtype_of(argument, workload)
