@@ -1,0 +1,101 @@
+"""The seam between roles and models: what a role asks, and what it gets.
+
+Pure: no network, no LangChain. A role makes `Call`s and hands them to the `Models` of its context, all that it can make
+at once together; each comes back as a `Reply` whose value has passed the call's schema, or as a `ModelFailed`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from tunesmith.hw.errors import TunesmithError
+
+FailureKind = Literal[
+    "unauthorised",  # the server does not accept the key
+    "rate_limited",  # 429 to the end of all retries
+    "server_error",  # 5xx, or an answer that is no answer of the protocol
+    "unreachable",  # no connection
+    "timeout",
+    "truncated",  # the answer ended at the token limit
+    "refused",  # the model declined
+    "unstructured",  # the answer is not of the schema, also after being told so
+    "capped",  # a cap on calls, tokens or cost does not allow the call
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question. role: who asks; stage: in which round, such as "round-2"; name: which question of that role in that
+    stage, such as "template-1-repair-2", so that the three identify the call in a run; schema: what the answer is."""
+
+    role: str
+    stage: str
+    name: str
+    messages: tuple[Message, ...]
+    schema: type[BaseModel]
+
+    @property
+    def custom_id(self) -> str:
+        return f"{self.stage}.{self.role}.{self.name}"
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that the model gets to read: an answer fits a call only when this is the same."""
+        content: Any = [[message.role, message.content] for message in self.messages]
+        payload = json.dumps([content, self.schema.__name__, self.schema.model_json_schema()], sort_keys=True)
+        return hashlib.sha256(payload.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the server counts them, and their cost in US dollars (None where no price is known)."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """value: an instance of the call's schema; text: the answer as the model wrote it; model: its name."""
+
+    value: BaseModel
+    text: str
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """No usable answer. detail: one sentence for the user; text: what the model wrote, if it wrote anything; a role may
+    show it to the model in another call."""
+
+    kind: FailureKind
+    detail: str
+    text: str = ""
+
+
+class Waiting(TunesmithError):
+    """The run stands still until somebody provides something; `tunesmith resume` goes on. The message says what is
+    awaited, where to put it, and how to go on (exit code 4)."""
+
+
+class Models(Protocol):
+    """The models of a run. An answer that is in the journal is never asked for, or paid, again."""
+
+    def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+        """Answers in the order of `calls`. Where answers come later, by hand or by a batch service, it raises
+        `Waiting` after all requests have been written down."""
+        ...
