@@ -22,9 +22,10 @@ from tunesmith.kernels.candidate import Candidate, TypesKey, types_key
 from tunesmith.kernels.drift import DriftMonitor
 from tunesmith.kernels.modes import Modes, measure_modes
 from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
+from tunesmith.kernels.rotation import Rotation
 from tunesmith.kernels.task import Task, Workload
 from tunesmith.kernels.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
-from tunesmith.kernels.trial import Checked, Rotation, prepare, recheck
+from tunesmith.kernels.trial import Checked, prepare, recheck
 from tunesmith.kernels.workload_data import WorkloadData
 
 __all__ = ["Bench", "Candidate", "Duel", "Rotation", "TypesKey", "types_key", "weighted_geomean"]
@@ -38,6 +39,8 @@ FLOOR_MARGIN = 0.9
 """
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
+LONG = 8
+"""How many times longer the samples of a comparison are than those of a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ class Bench:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
             return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
-        entrants = [prepare(self.device, one, data) for one in (baseline, *candidates)]
+        seconds = LONG * self.device.sample_seconds if self.device.has_edges else None
+        entrants = [prepare(self.device, one, data, seconds) for one in (baseline, *candidates)]
         first = entrants[0]
         if not isinstance(first, Checked):
             return Duel(workload, tuple(first for _ in candidates))
@@ -197,7 +201,7 @@ class Bench:
     def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
         """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
         all sets the last cache may still hold when their turn comes again."""
-        held = min(1.0, (self.limits.l2_bytes or 0) / (data.sets * data.set_bytes))
+        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.set_bytes))
         least = floor * (1 - held) * FLOOR_MARGIN
         if timed.high >= least:
             return None

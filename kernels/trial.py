@@ -6,66 +6,22 @@ after timing, exchange the inputs of a set, run the timed sequence on it once mo
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunesmith.kernels.backends import Device, DeviceError, Launch, TimedSequence
+from tunesmith.kernels.backends import Device, DeviceError, Launch
 from tunesmith.kernels.candidate import Candidate, types_key, undeclared_state
 from tunesmith.kernels.check import Deviation, measure_set
 from tunesmith.kernels.feasible import compiler_rejection
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
+from tunesmith.kernels.rotation import Rotation, window_for
 from tunesmith.kernels.specialise import geometry
 from tunesmith.kernels.workload_data import WorkloadData
 
-SAMPLE_SECONDS = {"gpu": 2e-3, "cpu": 2e-2}
-"""How long one timed sample should last: long against the clock's resolution and the start of a sequence."""
-
-
-class Rotation:
-    """A sampler: each call times the next `window` launches, over all sets in turn, and gives seconds per launch.
-
-    Every set is used once before any is used again, so its data has left the last cache by then.
-    """
-
-    def __init__(self, device: Device, launches: Sequence[Launch], window: int) -> None:
-        self._device, self._launches, self.window = device, launches, window
-        self._segments: list[TimedSequence | None] = [None] * (len(launches) // window)
-        self._next = 0
-
-    def run_first(self) -> None:
-        """Runs the first sample's launches once, untimed."""
-        self._segment(0, warm=False).seconds()
-
-    def run_again(self) -> None:
-        """Runs the launches of the sample that was timed last once more, untimed."""
-        self._segment(self._last, warm=False).seconds()
-
-    @property
-    def last_set(self) -> int:
-        """The set on which the sample that was timed last ended."""
-        return (self._last + 1) * self.window - 1
-
-    @property
-    def _last(self) -> int:
-        return (self._next - 1) % len(self._segments)
-
-    def __call__(self) -> float:
-        position = self._next
-        self._next = (position + 1) % len(self._segments)
-        return self._segment(position, warm=True).seconds() / self.window
-
-    def _segment(self, position: int, *, warm: bool) -> TimedSequence:
-        segment = self._segments[position]
-        if segment is None:
-            start = position * self.window
-            segment = self._segments[position] = self._device.sequence(self._launches[start : start + self.window])
-            if warm:
-                # The first run of a sequence brings it to the device; its time is not the kernel's.
-                segment.seconds()
-        return segment
+PROBED = 8
+"""Launches, each on a set of its own, from which it is reckoned how many fit a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +51,14 @@ def bind(device: Device, candidate: Candidate, data: WorkloadData) -> list[Launc
     return [Launch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
-def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked | Outcome:
+def prepare(
+    device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float | None = None
+) -> Checked | Outcome:
     """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed.
 
     Which set the lone launch takes, and so its contents and addresses, differs from candidate to candidate, and
-    depends on nothing but the candidate, so that a verdict does not depend on what ran before.
+    depends on nothing but the candidate, so that a verdict does not depend on what ran before. sample_seconds: how long
+    a timed sample should last; the device's own choice if left out.
     """
     alone = zlib.crc32(candidate.artifacts[types_key(data.workload)].digest.encode()) % data.sets
     try:
@@ -112,17 +71,10 @@ def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked
         first = measure_set(data, alone)
         if isinstance(first, WrongResult):
             return first
-        # The first launch pays for just-in-time work of the driver; the second tells how many fit a sample.
-        started = time.perf_counter()
-        device.launch(launches[alone])
-        device.synchronize()
-        seconds = time.perf_counter() - started
-        window = math.ceil(SAMPLE_SECONDS[device.limits.kind] / seconds)
-        rotation = Rotation(device, launches, min(max(1, window), data.sets))
+        rotation = Rotation(device, launches, _window(device, launches, sample_seconds), alone)
         # Launches that are timed are launches that were checked: the last of the first sample must be right too.
         data.restore()
-        rotation.run_first()
-        again = measure_set(data, rotation.window - 1)
+        again = measure_set(data, rotation.run_first())
         if isinstance(again, WrongResult):
             return again
     except DeviceError as error:
@@ -132,6 +84,22 @@ def prepare(device: Device, candidate: Candidate, data: WorkloadData) -> Checked
         for name, one in first.items()
     }
     return Checked(rotation, launches, worst)
+
+
+def _window(device: Device, launches: Sequence[Launch], sample_seconds: float | None) -> int:
+    """Launches for a sample, from the time of a launch as the host sees it, and where that is mostly the host's own,
+    of a short sequence."""
+    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
+    started = time.perf_counter()
+    device.launch(launches[0])
+    device.synchronize()
+    seconds = time.perf_counter() - started
+    if device.has_edges and seconds * PROBED < wanted:
+        probe = device.sequence(launches[:PROBED])
+        # The first run brings it to the device.
+        probe.seconds()
+        seconds = probe.seconds() / probe.count
+    return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
 
 
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:

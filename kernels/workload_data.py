@@ -186,7 +186,8 @@ class WorkloadData:
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
         self.variants = tuple(self._draw(variant) for variant in range(count))
-        wanted = max(2, math.ceil(device.cold_bytes / self.set_bytes))
+        # One more than cold caches need: in-place kernels are checked on a set that a sample goes over only once.
+        wanted = 1 + max(2, math.ceil(device.cold_bytes / self.set_bytes))
         self.sets = max(1, min(wanted, max_sets, room // self.set_bytes))
         self._arena = device.allocate(self.sets * self.set_bytes)
         self._held = [0] * self.sets

@@ -98,6 +98,10 @@ class Device(Protocol):
     """The array module (numpy or cupy) of what `array` returns."""
     cold_bytes: int
     """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
+    sample_seconds: float
+    """How long a timed sequence should last: long against the clock's resolution and against its start and end."""
+    has_edges: bool
+    """Whether the time of a sequence has a start and an end of its own beside the kernels' times."""
 
     def allocate(self, nbytes: int) -> Any: ...
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:

@@ -115,6 +115,7 @@ class OpenclSequence:
 
 class OpenclDevice:
     backend: ClassVar[str] = "opencl"
+    has_edges = False
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
         import pyopencl
@@ -127,6 +128,7 @@ class OpenclDevice:
         self._context = pyopencl.Context([self._device])
         self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
+        self.sample_seconds = 2e-3 if limits.kind == "gpu" else 2e-2
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

@@ -1,0 +1,90 @@
+"""Which buffers a timed launch works on: all sets in turn, so that each launch finds its data gone from the last cache.
+
+Owns the order of launches inside a sample, and which of them can be checked afterwards. The first and the last launch
+of a sequence pay for its start and end, so a sample is long against those: short kernels go round the sets many times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tunesmith.kernels.backends import Device, Launch, TimedSequence
+
+MOST_LAUNCHES = 2048
+"""Launches in a sample beyond one for each set: capturing each takes microseconds of the host."""
+
+
+def orders(sets: int, window: int, checked: int) -> list[list[int]]:
+    """The sets that successive samples of `window` launches go over, each sample a list of set numbers.
+
+    With a window of less than all sets, samples take turns: set after set, each once before any comes again. Otherwise
+    every sample is the same: round and round over all sets but `checked`, which comes once, at the end.
+    """
+    if window < sets:
+        return [list(range(at * window, (at + 1) * window)) for at in range(sets // window)]
+    others = [index for index in range(sets) if index != checked] or [checked]
+    return [[others[at % len(others)] for at in range(window - 1)] + [checked]]
+
+
+class Rotation:
+    """A sampler: each call times the next sample of `window` launches and gives seconds per launch.
+
+    What the last set of a sample holds afterwards is the result of exactly one launch among those that are timed: a
+    check of it is a check of them, also for kernels that work in place. `checked` says which set that is where there
+    is a choice.
+    """
+
+    def __init__(self, device: Device, launches: Sequence[Launch], window: int, checked: int = 0) -> None:
+        self._device, self._launches = device, launches
+        self._orders = orders(len(launches), window, checked)
+        self.window = len(self._orders[0])
+        self._sequences: list[TimedSequence | None] = [None] * len(self._orders)
+        self._next = 0
+
+    def run_first(self) -> int:
+        """Runs the first sample's launches once, untimed; returns the set to check."""
+        self._sequence(0, warm=False).seconds()
+        return self._orders[0][-1]
+
+    def run_again(self) -> None:
+        """Runs the launches of the sample that was timed last once more, untimed."""
+        self._sequence(self._last, warm=False).seconds()
+
+    @property
+    def last_set(self) -> int:
+        """The set on which the sample that was timed last ended."""
+        return self._orders[self._last][-1]
+
+    @property
+    def distinct_sets(self) -> int:
+        """How many sets a round of samples goes over before it comes back to one."""
+        return len({index for order in self._orders for index in order})
+
+    @property
+    def _last(self) -> int:
+        return (self._next - 1) % len(self._orders)
+
+    def __call__(self) -> float:
+        position = self._next
+        self._next = (position + 1) % len(self._orders)
+        return self._sequence(position, warm=True).seconds() / self.window
+
+    def _sequence(self, position: int, *, warm: bool) -> TimedSequence:
+        sequence = self._sequences[position]
+        if sequence is None:
+            launches = [self._launches[index] for index in self._orders[position]]
+            sequence = self._sequences[position] = self._device.sequence(launches)
+            if warm:
+                # The first run of a sequence brings it to the device; its time is not the kernel's.
+                sequence.seconds()
+        return sequence
+
+
+def window_for(seconds: float, sets: int, sample_seconds: float, *, rounds: bool) -> int:
+    """Launches in a sample of a kernel that takes `seconds`; at most one for each set unless `rounds`."""
+    wanted = max(1, math.ceil(sample_seconds / seconds)) if seconds > 0 else sets
+    return min(wanted, sets + MOST_LAUNCHES if rounds else sets)
+
+
+__all__ = ["MOST_LAUNCHES", "Rotation", "orders", "window_for"]
