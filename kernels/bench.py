@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -25,7 +26,7 @@ from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outco
 from tunesmith.kernels.rotation import Rotation
 from tunesmith.kernels.task import Task, Workload
 from tunesmith.kernels.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
-from tunesmith.kernels.trial import Checked, prepare, recheck
+from tunesmith.kernels.trial import Checked, load_again, prepare, recheck
 from tunesmith.kernels.workload_data import WorkloadData
 
 __all__ = ["Bench", "Candidate", "Duel", "Rotation", "TypesKey", "types_key", "weighted_geomean"]
@@ -107,33 +108,39 @@ class Bench:
         except OutOfDeviceMemory as error:
             return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
         seconds = LONG * self.device.sample_seconds if self.device.has_edges else None
-        entrants = [prepare(self.device, one, data, seconds) for one in (baseline, *candidates)]
-        first = entrants[0]
-        if not isinstance(first, Checked):
-            return Duel(workload, tuple(first for _ in candidates))
-        running = [one for one in entrants if isinstance(one, Checked)]
+        named = (baseline, *candidates)
+        entrants = [prepare(self.device, one, data, seconds) for one in named]
+        if not isinstance(entrants[0], Checked):
+            return Duel(workload, tuple(entrants[0] for _ in candidates))
+        running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
+
+        def load(at: int) -> Rotation:
+            running[at] = load_again(self.device, named[at], running[at])
+            return running[at].rotation
+
         data.restore()
         try:
             self.device.reset_cache()
             samples = interleaved(
-                [one.rotation for one in running],
+                [partial(load, at) for at in running],
                 rounds=rounds,
                 seed=self.seed,
                 budget_seconds=budget_seconds * len(running),
                 target=target,
             )
-            wrong = {id(one): recheck(one, data) for one in running}
+            wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:
             return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
-        if (broken := wrong[id(first)]) is not None:
+        if (broken := wrong[0]) is not None:
             return Duel(workload, tuple(broken for _ in candidates))
-        timed, results = iter(samples[1:]), list[Comparison | Outcome]()
-        for one in entrants[1:]:
+        timed = dict(zip(running, samples, strict=True))
+        results = list[Comparison | Outcome]()
+        for at, one in enumerate(entrants[1:], 1):
             if not isinstance(one, Checked):
                 results.append(one)
                 continue
-            comparison = compare(next(timed), samples[0], seed=self.seed)
-            results.append(wrong[id(one)] or self._implausible(comparison.candidate, floor, data) or comparison)
+            comparison = compare(timed[at], timed[0])
+            results.append(wrong[at] or self._implausible(comparison.candidate, floor, data) or comparison)
         return Duel(workload, tuple(results))
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:

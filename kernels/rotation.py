@@ -36,11 +36,15 @@ class Rotation:
     """
 
     def __init__(self, device: Device, launches: Sequence[Launch], window: int, checked: int = 0) -> None:
-        self._device, self._launches = device, launches
+        self._device, self._launches, self._wanted = device, launches, (window, checked)
         self._orders = orders(len(launches), window, checked)
         self.window = len(self._orders[0])
         self._sequences: list[TimedSequence | None] = [None] * len(self._orders)
         self._next = 0
+
+    def again(self, launches: Sequence[Launch]) -> Rotation:
+        """The same samples of other launches, as many."""
+        return Rotation(self._device, launches, *self._wanted)
 
     def run_first(self) -> int:
         """Runs the first sample's launches once, untimed; returns the set to check."""

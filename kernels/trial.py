@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunesmith.kernels.backends import Device, DeviceError, Launch
-from tunesmith.kernels.candidate import Candidate, types_key, undeclared_state
+from tunesmith.kernels.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.check import Deviation, measure_set
 from tunesmith.kernels.feasible import compiler_rejection
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
@@ -26,8 +26,9 @@ PROBED = 8
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A candidate that passed the check, ready to be timed, with its deviations per output."""
+    """A candidate that passed the check, ready to be timed, with its deviations per output. key: its artifact's."""
 
+    key: TypesKey
     rotation: Rotation
     launches: Sequence[Launch]
     deviations: dict[str, Deviation]
@@ -83,7 +84,7 @@ def prepare(
         name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
         for name, one in first.items()
     }
-    return Checked(rotation, launches, worst)
+    return Checked(types_key(data.workload), rotation, launches, worst)
 
 
 def _window(device: Device, launches: Sequence[Launch], sample_seconds: float | None) -> int:
@@ -100,6 +101,15 @@ def _window(device: Device, launches: Sequence[Launch], sample_seconds: float | 
         probe.seconds()
         seconds = probe.seconds() / probe.count
     return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
+
+
+def load_again(device: Device, candidate: Candidate, checked: Checked) -> Checked:
+    """The same launches on the same buffers, with the code loaded anew where that is cheap."""
+    launches = checked.launches
+    if device.loads_quickly:
+        kernel = device.load(candidate.artifacts[checked.key])
+        launches = [replace(launch, kernel=kernel) for launch in launches]
+    return replace(checked, rotation=checked.rotation.again(launches), launches=launches)
 
 
 def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:

@@ -100,6 +100,8 @@ class Device(Protocol):
     """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
     sample_seconds: float
     """How long a timed sequence should last: long against the clock's resolution and against its start and end."""
+    loads_quickly: bool
+    """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
     has_edges: bool
     """Whether the time of a sequence has a start and an end of its own beside the kernels' times."""
 

@@ -116,6 +116,7 @@ class OpenclSequence:
 class OpenclDevice:
     backend: ClassVar[str] = "opencl"
     has_edges = False
+    loads_quickly = False
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
         import pyopencl

@@ -48,9 +48,9 @@ class SimulatedPool:
     def duel(
         self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float
     ) -> Duel:
-        base = [seconds(baseline.config, workload)] * 5
-        times = [[seconds(candidate.config, workload)] * 5 for candidate in candidates]
-        return Duel(workload, tuple(compare(samples, base, seed=seed) for samples in times))
+        base = [[seconds(baseline.config, workload)]] * 5
+        times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]
+        return Duel(workload, tuple(compare(samples, base) for samples in times))
 
     def _evaluate(self, request: Request) -> Evaluation:
         outcomes: dict[str, Outcome] = {}
