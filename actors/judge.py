@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from tunesmith.actors.isolated import Isolated
@@ -52,7 +52,7 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; artifacts: content hashes of the sources of candidate and baseline."""
+    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline."""
 
     verdict: Literal["accepted", "rejected"]
     reason: str = ""
@@ -169,12 +169,17 @@ def judge(
     seed: int = 0,
     deadlines: Limits | None = None,
     largest_bytes: float = math.inf,
+    only: str | None = None,
+    roofline: Roofline | None = None,
     listener: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """The full verdict on `template` at `config`, on workloads of up to `largest_bytes`. Raises `TunesmithError` where
-    task or baseline are at fault."""
+    """The full verdict on `template` at `config`, on workloads of up to `largest_bytes`, or on one of them only.
+
+    roofline: the device's roofs, which a launch is timed against; measured here if left out. Raises `TunesmithError`
+    where task or baseline are at fault.
+    """
     deadlines = deadlines or Limits()
-    steps = plan(task, limits.kind, seed, largest_bytes)
+    steps = plan(task, limits.kind, seed, largest_bytes, only)
     if not steps:
         raise TunesmithError(
             f"The task {task.name} has no workload for a {limits.kind}: add one whose `devices` lists it."
@@ -201,10 +206,12 @@ def judge(
             if not isinstance(found, Passed | Skipped):
                 return rejected(found, passed)
             passed.append(found)
-        timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of).name
-        listener(f"checking timed launches on {timed}")
+        timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
+        listener(f"checking timed launches on {timed.name}")
         examiner.call("acquire", PREPARE_SECONDS)
-        measured = examiner.call("visit", deadlines.run, candidate, timed, QUICK)
+        roofs = _roofs(compiler, examiner) if roofline is None else roofline
+        floor = roofs.floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
+        measured = examiner.call("visit", deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
         if not isinstance(measured, Measured):
             return rejected(measured, passed)
     listener("compute-sanitizer")
@@ -215,6 +222,13 @@ def judge(
     if not all(step.deterministic for step in passed if isinstance(step, Passed)):
         notes.append("repeated launches differ in some bits, within the tolerance")
     return Verdict("accepted", "", "", tuple(passed), tuple(notes), artifacts)
+
+
+def _roofs(compiler: Isolated, examiner: Isolated) -> Roofline:
+    """The device's roofs; none where the probes do not run on it."""
+    probes = compiler.call("probes", PREPARE_SECONDS)
+    roofs = examiner.call("calibrate", PREPARE_SECONDS, probes) if isinstance(probes, dict) else None
+    return roofs if isinstance(roofs, Roofline) else Roofline()
 
 
 __all__ = ["Examiner", "Limits", "Verdict", "compile_all", "judge", "reason_of", "rejected"]

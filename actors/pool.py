@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from tunesmith.actors.judge import Verdict
 from tunesmith.actors.process import Deadlines, WorkerProcess, cause_of, result_of
 from tunesmith.actors.workers import CompileWorker, Lane
 from tunesmith.hw.errors import TunesmithError
@@ -42,6 +43,8 @@ from tunesmith.kernels.task import Task
 from tunesmith.kernels.template import Template
 from tunesmith.kernels.timing import Precision
 
+EXAMINATION_SECONDS = 1800.0
+"""For one examination, which has deadlines of its own inside."""
 GIVE_UP = 1.25
 """How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
 
@@ -224,6 +227,16 @@ class Pool:
         else:
             measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
         return Duel(workload, tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]))
+
+    def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], *, seed: int) -> list[Verdict] | Failure:
+        """The full verdict on each template at a configuration, for one workload or (None) for all, on the device of
+        the first lane. A failure is one of the examination, not of a candidate. Nothing else may be in flight."""
+        lane = self._lanes[0]
+        # A new process: the old one's buffers would leave little room for the examiner's.
+        lane.renew(seed)
+        deadline = EXAMINATION_SECONDS * len(jobs)
+        found: list[Verdict] | Failure = self._call(lane, "examine", deadline, list(jobs), seed, self.roofline)
+        return found
 
     def _compile_now(self, request: Request) -> Candidate | Outcome:
         artifacts = {}

@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
@@ -18,10 +19,14 @@ from tunesmith.kernels.backends import Artifact, open_compiler
 from tunesmith.kernels.bench import Bench, Candidate, Duel
 from tunesmith.kernels.calibrate import compile_probes
 from tunesmith.kernels.outcome import CompileFailed, Outcome, Rejected
+from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.specialise import Specialised
 from tunesmith.kernels.task import Task
-from tunesmith.kernels.template import BackendName
+from tunesmith.kernels.template import BackendName, Template
 from tunesmith.kernels.timing import Precision
+
+if TYPE_CHECKING:
+    from tunesmith.actors.judge import Verdict
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
@@ -60,8 +65,9 @@ class Lane:
     """One device and the bench on it. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        pinned = limits.backend == "cuda"
-        self._bench = Bench(task, limits, 0 if pinned else index, seed=seed)
+        self._task, self._limits = task, limits
+        self._index = 0 if limits.backend == "cuda" else index
+        self._bench = Bench(task, limits, self._index, seed=seed)
         self._lock = DeviceLock(self._bench.device.uuid)
 
     def identity(self) -> tuple[str, int]:
@@ -100,6 +106,19 @@ class Lane:
             return bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
         finally:
             self._lock.release()
+
+    def examine(
+        self, jobs: Sequence[tuple[Template, Config, str | None]], seed: int, roofline: Roofline
+    ) -> list[Verdict]:
+        """The full verdict on each template at a configuration, for one workload or for all. Both compile and run in
+        processes of their own, so that this one outlives whatever they do."""
+        # Imported here: a judge starts a compile worker of its own.
+        from tunesmith.actors.judge import judge
+
+        return [
+            judge(self._task, self._limits, self._index, template, config, seed=seed, only=only, roofline=roofline)
+            for template, config, only in jobs
+        ]
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
+from tunesmith.graph.examination import account
 from tunesmith.graph.export import export_best
 from tunesmith.graph.measurements import evaluations, failures_by_kind
 from tunesmith.graph.report import render_report
@@ -45,6 +46,7 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "failures": failures_by_kind(found),
         "searches": searches,
         "plans": [event.data for event in journal.events("plan")],
+        "examined": account(context, verdict.data) if verdict else [],
         "roofline": context.roofline().to_json(),
         "versions": _versions(),
         **(verdict.data if verdict else empty),

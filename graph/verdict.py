@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tunesmith.graph.context import Context
@@ -12,16 +13,23 @@ from tunesmith.kernels.parameter import Config, config_key
 from tunesmith.kernels.task import Workload
 
 Key = tuple[str, str]
+Examined = tuple[str, str, str]
+"""Template id, configuration, and the workload it was examined for: empty for all."""
+NOTHING: Mapping[Examined, str] = MappingProxyType({})
 
 
 def build_verdict(
-    context: Context, duels: Sequence[Mapping[str, Any]], general: Sequence[tuple[str, Config]]
+    context: Context,
+    duels: Sequence[Mapping[str, Any]],
+    general: Sequence[tuple[str, Config]],
+    struck: Mapping[Examined, str] = NOTHING,
 ) -> dict[str, Any]:
     """What the duels show, as JSON.
 
     The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
     the tuned workloads, among those that are right on every workload, held-out ones included. `regret` of a held-out
-    workload is the general configuration's time over the best finalist's there, less 1.
+    workload is the general configuration's time over the best finalist's there, less 1. struck: what examinations
+    rejected, and why; such a finalist wins nothing there.
     """
     by_workload = {duel["workload"]: {_key(entry): entry for entry in duel["entries"]} for duel in duels}
     tuned = [workload for workload in context.tuned if workload.name in by_workload]
@@ -30,6 +38,9 @@ def build_verdict(
     disqualified: list[dict[str, Any]] = []
     for template, config in general:
         key = (template, config_key(config))
+        if (why := struck.get((*key, ""))) is not None:
+            disqualified.append({"template": template, "config": config, "workload": "all", "why": why})
+            continue
         entries = {workload.name: by_workload[workload.name].get(key) for workload in (*tuned, *held_out)}
         failed = next(((name, e) for name, e in entries.items() if e is not None and "failure" in e), None)
         if failed is not None:
@@ -39,8 +50,8 @@ def build_verdict(
         ratios = {w.name: e["comparison"]["ratio"] for w in tuned if (e := entries[w.name]) is not None}
         valid.append((weighted_geomean(ratios, context.weights), key))
     winner = min(valid)[1] if valid else None
-    rows = [_row(context, workload, by_workload[workload.name], winner) for workload in tuned]
-    unseen = [_row(context, workload, by_workload[workload.name], winner) for workload in held_out]
+    rows = [_row(context, workload, by_workload[workload.name], winner, struck) for workload in tuned]
+    unseen = [_row(context, workload, by_workload[workload.name], winner, struck) for workload in held_out]
     ratio = min(valid)[0] if valid else None
     chosen = next(((t, c) for t, c in general if winner == (t, config_key(c))), None)
     return {
@@ -59,9 +70,17 @@ def _key(entry: Mapping[str, Any]) -> Key:
 
 
 def _row(
-    context: Context, workload: Workload, entries: Mapping[Key, Mapping[str, Any]], winner: Key | None
+    context: Context,
+    workload: Workload,
+    entries: Mapping[Key, Mapping[str, Any]],
+    winner: Key | None,
+    struck: Mapping[Examined, str],
 ) -> dict[str, Any]:
-    measured = {key: entry["comparison"] for key, entry in entries.items() if "comparison" in entry}
+    measured = {
+        key: entry["comparison"]
+        for key, entry in entries.items()
+        if "comparison" in entry and (*key, workload.name) not in struck and (*key, "") not in struck
+    }
     floor = context.floor(workload)
     row: dict[str, Any] = {
         "workload": workload.name,

@@ -29,8 +29,8 @@ class Candidate:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The content hashes of the sources, of all combinations of types, in the order of their keys."""
-        return tuple(self.artifacts[key].digest for key in sorted(self.artifacts))
+        """The content hashes of the machine code, of all combinations of types, in the order of their keys."""
+        return tuple(self.artifacts[key].code_digest for key in sorted(self.artifacts))
 
 
 def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:

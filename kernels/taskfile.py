@@ -54,7 +54,7 @@ def read_task(path: Path) -> Task:
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
     if not isinstance(types := data.get("types", {}), dict):
-        raise TaskError(f"{path}, key types: give a table, such as T = [\"float16\", \"float32\"], not {types!r:.80}.")
+        raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
     if not isinstance(workloads := data.get("workloads", []), list):
         raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
     for name, sources in backends.items():
@@ -77,20 +77,21 @@ def read_task(path: Path) -> Task:
 def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
     """Reads one template TOML, with `source` instead of its own if given; raises `TaskError`.
 
-    Its `source_file` is relative to it, and may be a list of files, which become one source in their order.
+    Its `source_file` is relative to it, and may be a list of files, which become one source in their order: `source`
+    then stands for the last, as the others are what several templates share.
     """
     data = _toml(path)
     if data.setdefault("backend", backend) != backend:
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
     data.setdefault("entry", entry)
     data.setdefault("name", path.stem)
-    if source is not None:
-        data.pop("source_file", None)
-        data["source"] = source
-    elif "source_file" in data:
-        files = data.pop("source_file")
-        parts = files if isinstance(files, list) and files else [files]
-        data["source"] = "\n".join(_text(path.parent / str(file), path, "source_file") for file in parts)
+    files = data.pop("source_file", None)
+    parts = files if isinstance(files, list) and files else [files] if files is not None else []
+    texts = [
+        _text(path.parent / str(file), path, "source_file") for file in (parts[:-1] if source is not None else parts)
+    ]
+    if texts or source is not None:
+        data["source"] = "\n".join(texts if source is None else [*texts, source])
     return _validated(Template, data, path)
 
 

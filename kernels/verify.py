@@ -68,11 +68,15 @@ class Skipped:
     why: str
 
 
-def plan(task: Task, kind: str, seed: int, largest_bytes: float = math.inf) -> list[Step]:
+def plan(task: Task, kind: str, seed: int, largest_bytes: float = math.inf, only: str | None = None) -> list[Step]:
     """What a candidate must be right on, cheap steps first: shapes derived from the smallest tuned workload (each size
     1, all sizes odd), its other distributions and another seed, then all workloads for devices of `kind`, as far as
-    they move at most `largest_bytes`."""
+    they move at most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents."""
     own = (*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True))
+    if only is not None:
+        one = task.workload(only)
+        kinds = [Step(one, Contents(kind, seed)) for kind in kinds_of(task) if kind != "task"]
+        return [Step(one, Contents(seed=seed)), *kinds, Step(one, Contents(seed=seed + SECOND_SEED))]
     if not own:
         return []
     smallest = min(own, key=task.bytes_of)

@@ -125,7 +125,7 @@ def _row(
 
 def _print(found: dict[str, Any]) -> None:
     out = console()
-    table = Table("workload", "cold L2, us", "baseline, us", "ratio", "95 % interval", "verdict", "of floor",
+    table = Table("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor",
                   "warm L2, us", "call to call, us", title=f"{found['task']} on {found['device']}")  # fmt: skip
     for row in found["workloads"]:
         if "failure" in row:

@@ -126,7 +126,9 @@ def tune(
 @app.command()
 def check(
     task: TaskArgument,
-    source: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The candidate's source.")],
+    source: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="The candidate's source; of several, the template's last.")
+    ],
     template: Annotated[Optional[Path], typer.Option(help="Its template; left out, the baseline's launch.")] = None,  # noqa: UP045
     config: Annotated[Optional[str], typer.Option(help="Parameters as JSON; left out, the defaults.")] = None,  # noqa: UP045
     backend: Backend = "auto",

@@ -47,7 +47,7 @@ def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, A
     label = f"{title}: microseconds per launch, baseline: {summary['baseline_label']}"
     table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("workload", no_wrap=True)
-    headings = ["baseline", "general", "speed-up", "95 %", "best here", "floor"]
+    headings = ["baseline", "general", "speed-up", "99 %", "best here", "floor"]
     wide = width >= WIDE
     for heading in headings + (["of floor", "regret"] if wide else []):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress
+from tunesmith.graph.examination import examine_winners, struck
 from tunesmith.graph.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.state import Done, State
 from tunesmith.graph.verdict import build_verdict
@@ -49,10 +50,14 @@ class Tester:
             if workload.name not in duels:
                 entrants = _distinct([*general, *per_shape.get(workload.name, [])])
                 duels[workload.name] = self._duel(context, workload, entrants, number)
-        verdict = build_verdict(context, list(duels.values()), general)
+        verdict = build_verdict(context, list(duels.values()), general, struck(context))
+        done = _done(context, number, verdict)
+        if done:
+            # What the run ends with is what gets exported: only that is worth an examination.
+            verdict = examine_winners(context, lambda out: build_verdict(context, list(duels.values()), general, out))
         context.journal.append("verdict", verdict, stage)
         context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
-        return {"verdict": {"sentence": verdict["sentence"]}, "done": _done(context, number, verdict)}
+        return {"verdict": {"sentence": verdict["sentence"]}, "done": done}
 
     def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))

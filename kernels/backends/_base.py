@@ -7,6 +7,7 @@ singly (to check) or as a `TimedSequence`. Every implementation must pass tests/
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -34,6 +35,11 @@ class Artifact:
     digest: str
     resources: Resources = field(default_factory=Resources)
     globals: tuple[str, ...] = ()
+
+    @property
+    def code_digest(self) -> str:
+        """Content hash of the machine code."""
+        return hashlib.sha256(self.code).hexdigest()[:16]
 
 
 class Compiler(Protocol):

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tunesmith.actors.judge import Verdict
 from tunesmith.actors.pool import Request
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.bench import Duel
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
+from tunesmith.kernels.parameter import Config, config_key
+from tunesmith.kernels.template import Template
 from tunesmith.kernels.timing import compare
 
 
@@ -18,9 +21,13 @@ class SimulatedPool:
 
     ahead = 1
     measured: list[dict[str, Any]]
+    examined: list[str]
+    wrong: list[dict[str, Any]]
+    """Configurations that only an examination finds wrong."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0
+        self.roofline = Roofline()
         self._waiting: list[Request] = []
 
     def __enter__(self) -> SimulatedPool:
@@ -45,12 +52,15 @@ class SimulatedPool:
     def calibrate(self) -> Roofline:
         return Roofline()
 
-    def duel(
-        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float
-    ) -> Duel:
+    def duel(self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float) -> Duel:
         base = [[seconds(baseline.config, workload)]] * 5
         times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]
         return Duel(workload, tuple(compare(samples, base) for samples in times))
+
+    def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], *, seed: int) -> list[Verdict]:
+        self.examined.extend(config_key(config) for _, config, _ in jobs)
+        wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
+        return [wrong if config in self.wrong else Verdict("accepted") for _, config, _ in jobs]
 
     def _evaluate(self, request: Request) -> Evaluation:
         outcomes: dict[str, Outcome] = {}

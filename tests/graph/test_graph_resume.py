@@ -44,6 +44,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
     monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
+    monkeypatch.setattr(SimulatedPool, "examined", [], raising=False)
+    monkeypatch.setattr(SimulatedPool, "wrong", [], raising=False)
     yield measured
 
 

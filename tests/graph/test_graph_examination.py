@@ -1,0 +1,102 @@
+"""Winners are examined before a run ends: what is found wrong wins nothing, and nothing is examined twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.run import RunResult
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.parameter import config_key
+
+TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
+    @contextmanager
+    def no_cluster() -> Iterator[Any]:
+        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
+
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    for name in ("measured", "examined", "wrong"):
+        monkeypatch.setattr(SimulatedPool, name, [], raising=False)
+    yield
+
+
+def run(folder: Path, **settings: Any) -> RunResult:
+    return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
+
+
+def test_winners_are_examined_once_at_the_end(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", rounds=2)
+    general = result.summary["examined"][0]
+    assert general["verdict"] == "accepted" and general["workload"] == ""
+    assert general["config"] == result.summary["general"]["config"]
+    assert len(SimulatedPool.examined) == len(result.summary["examined"])
+    resume(tmp_path / "run")
+    assert len(SimulatedPool.examined) == len(result.summary["examined"])
+
+
+def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
+    best = run(tmp_path / "a", rounds=1).summary["general"]["config"]
+    SimulatedPool.examined.clear()
+    SimulatedPool.wrong.append(best)
+    result = run(tmp_path / "b", rounds=1)
+    assert result.valid and result.summary["general"]["config"] != best
+    assert all(row["best"] is None or row["best"]["config"] != best for row in result.summary["tuned"])
+    assert [one["why"] for one in result.summary["disqualified"]] == ["it is wrong on odd sizes"]
+    assert "failed the final check" in result.summary["sentence"]
+    assert len(SimulatedPool.examined) == len(set(SimulatedPool.examined)) >= 2
+    page = (tmp_path / "b" / "report.html").read_text()
+    assert "it is wrong on odd sizes" in page and "Examination of the winners" in page
+
+
+def test_nothing_wins_where_all_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedPool, "wrong", _Everything())
+    result = run(tmp_path / "run", rounds=1)
+    assert not result.valid and result.summary["general"] is None and result.summary["dispatch"] == []
+
+
+def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: Any, **__: Any) -> Any:
+        raise TunesmithError("Task scale_add: its baseline is not right on 1000, task.")
+
+    monkeypatch.setattr(SimulatedPool, "examine", fault)
+    result = run(tmp_path / "run", rounds=1)
+    assert result.valid and {one["verdict"] for one in result.summary["examined"]} == {"not examined"}
+    assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_an_interrupted_examination_is_made_again_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = SimulatedPool.examine
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SimulatedPool, "examine", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", rounds=1)
+    monkeypatch.setattr(SimulatedPool, "examine", examine)
+    measured = len(SimulatedPool.measured)
+    result = resume(tmp_path / "run")
+    assert result.summary["examined"] and len(SimulatedPool.measured) == measured
+    with Journal(tmp_path / "run", create=False) as journal:
+        keys = [(event.data["workload"], config_key(event.data["config"])) for event in journal.events("examined")]
+    assert len(keys) == len(set(keys))
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
