@@ -34,7 +34,7 @@ from tunesmith.kernels.outcome import (
     describe,
 )
 from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.sanitize import sanitize
+from tunesmith.kernels.sanitize import Sanitized, Suspect, sanitize
 from tunesmith.kernels.specialise import specialise
 from tunesmith.kernels.task import Task, Workload
 from tunesmith.kernels.template import Template
@@ -159,76 +159,105 @@ def compile_all(
     return Candidate(template, config, artifacts)
 
 
+Question = tuple[Template, Config, str | None]
+"""A template at a configuration, for one workload or, with None, for all."""
+
+
 def judge(
     task: Task,
     limits: DeviceLimits,
     index: int,
-    template: Template,
-    config: Config,
+    questions: Sequence[Question],
     *,
     seed: int = 0,
     deadlines: Limits | None = None,
     largest_bytes: float = math.inf,
-    only: str | None = None,
     roofline: Roofline | None = None,
     listener: Callable[[str], None] = lambda _: None,
-) -> Verdict:
-    """The full verdict on `template` at `config`, on workloads of up to `largest_bytes`, or on one of them only.
+) -> list[Verdict]:
+    """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
 
     roofline: the device's roofs, which a launch is timed against; measured here if left out. Raises `TunesmithError`
     where task or baseline are at fault.
     """
-    deadlines = deadlines or Limits()
-    steps = plan(task, limits.kind, seed, largest_bytes, only)
-    if not steps:
-        raise TunesmithError(
-            f"The task {task.name} has no workload for a {limits.kind}: add one whose `devices` lists it."
-        )
-    workloads = [step.workload for step in steps]
+    judged: list[tuple[Verdict, Suspect | None]] = []
     with (
         Isolated("compile", CompileWorker, limits, index) as compiler,
         Isolated("run", Examiner, task, limits, index, seed) as examiner,
     ):
+        bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, roofline, listener)
+        for template, config, only in questions:
+            judged.append(bench.judge(template, config, plan(task, limits.kind, seed, largest_bytes, only)))
+    listener("compute-sanitizer")
+    suspects = [suspect for _, suspect in judged if suspect is not None]
+    clean = iter(sanitize(suspects, task, limits, seed))
+    return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+
+
+def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
+    notes = (*([found.note] if found.note else []), *verdict.notes)
+    if found.found:
+        return replace(verdict, verdict="rejected", reason="sanitizer", detail=found.found, notes=notes)
+    return replace(verdict, notes=notes)
+
+
+@dataclass(slots=True)
+class _Bench:
+    """The two processes of a judgement, and what is known of the device."""
+
+    task: Task
+    limits: DeviceLimits
+    seed: int
+    deadlines: Limits
+    compiler: Isolated
+    examiner: Isolated
+    roofline: Roofline | None
+    listener: Callable[[str], None]
+
+    def judge(self, template: Template, config: Config, steps: Sequence[Step]) -> tuple[Verdict, Suspect | None]:
+        """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
+        task, listener = self.task, self.listener
+        if not steps:
+            raise TunesmithError(
+                f"The task {task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
+            )
+        workloads = [step.workload for step in steps]
         listener("compiling")
-        candidate = compile_all(compiler, template, config, workloads, deadlines.compile)
+        candidate = compile_all(self.compiler, template, config, workloads, self.deadlines.compile)
         if not isinstance(candidate, Candidate):
-            return rejected(candidate)
-        baseline = compile_all(
-            compiler, task.sources(limits.backend).baseline.template, {}, workloads, deadlines.compile
-        )
+            return rejected(candidate), None
+        plain = task.sources(self.limits.backend).baseline.template
+        baseline = compile_all(self.compiler, plain, {}, workloads, self.deadlines.compile)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
-        artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
         passed: list[Passed | Skipped] = []
         for step in steps:
             listener(f"checking {step.name}")
-            found = examiner.call("verify", deadlines.run, candidate, baseline, step)
+            found = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
             if not isinstance(found, Passed | Skipped):
-                return rejected(found, passed)
+                return rejected(found, passed), None
             passed.append(found)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"checking timed launches on {timed.name}")
-        examiner.call("acquire", PREPARE_SECONDS)
-        roofs = _roofs(compiler, examiner) if roofline is None else roofline
-        floor = roofs.floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
-        measured = examiner.call("visit", deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
+        floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
+        self.examiner.call("acquire", PREPARE_SECONDS)
+        measured = self.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
         if not isinstance(measured, Measured):
-            return rejected(measured, passed)
-    listener("compute-sanitizer")
-    clean = sanitize(candidate, task, limits, [step.workload for step in steps if step.derived] or workloads[:1], seed)
-    notes = [clean.note] if clean.note else []
-    if clean.found:
-        return Verdict("rejected", "sanitizer", clean.found, tuple(passed), tuple(notes), artifacts)
-    if not all(step.deterministic for step in passed if isinstance(step, Passed)):
-        notes.append("repeated launches differ in some bits, within the tolerance")
-    return Verdict("accepted", "", "", tuple(passed), tuple(notes), artifacts)
+            return rejected(measured, passed), None
+        steady = all(step.deterministic for step in passed if isinstance(step, Passed))
+        notes = () if steady else ("repeated launches differ in some bits, within the tolerance",)
+        artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
+        looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
+        return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
+
+    def _roofs(self) -> Roofline:
+        """The device's roofs; none where the probes do not run on it."""
+        if self.roofline is None:
+            probes = self.compiler.call("probes", PREPARE_SECONDS)
+            self.examiner.call("acquire", PREPARE_SECONDS)
+            roofs = self.examiner.call("calibrate", PREPARE_SECONDS, probes) if isinstance(probes, dict) else None
+            self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+        return self.roofline
 
 
-def _roofs(compiler: Isolated, examiner: Isolated) -> Roofline:
-    """The device's roofs; none where the probes do not run on it."""
-    probes = compiler.call("probes", PREPARE_SECONDS)
-    roofs = examiner.call("calibrate", PREPARE_SECONDS, probes) if isinstance(probes, dict) else None
-    return roofs if isinstance(roofs, Roofline) else Roofline()
-
-
-__all__ = ["Examiner", "Limits", "Verdict", "compile_all", "judge", "reason_of", "rejected"]
+__all__ = ["Examiner", "Limits", "Question", "Verdict", "compile_all", "judge", "reason_of", "rejected"]

@@ -115,10 +115,7 @@ class Lane:
         # Imported here: a judge starts a compile worker of its own.
         from tunesmith.actors.judge import judge
 
-        return [
-            judge(self._task, self._limits, self._index, template, config, seed=seed, only=only, roofline=roofline)
-            for template, config, only in jobs
-        ]
+        return judge(self._task, self._limits, self._index, jobs, seed=seed, roofline=roofline)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         try:

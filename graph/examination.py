@@ -75,14 +75,14 @@ def account(context: Context, verdict: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def _winners(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The general configuration, and the best of a workload where that is another."""
+    """The general configuration, and what is used for a workload where that is another."""
     general = verdict["general"]
     found = [] if general is None else [{**general, "workload": ""}]
-    for row in verdict["tuned"]:
-        best = row["best"]
-        if best is not None and (general is None or _same(best, general) is False):
-            found.append({"template": best["template"], "config": best["config"], "workload": row["workload"]})
-    return found
+    return found + [
+        {"template": row["template"], "config": row["config"], "workload": row["workload"]}
+        for row in verdict["dispatch"]
+        if general is None or not _same(row, general)
+    ]
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -15,6 +15,9 @@ from tunesmith.kernels.task import Workload
 Key = tuple[str, str]
 Examined = tuple[str, str, str]
 """Template id, configuration, and the workload it was examined for: empty for all."""
+DISPATCH_GAIN = 0.01
+"""Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
+"""
 NOTHING: Mapping[Examined, str] = MappingProxyType({})
 
 
@@ -60,9 +63,19 @@ def build_verdict(
         "tuned": rows,
         "held_out": unseen,
         "disqualified": disqualified,
-        "dispatch": [row["best"] | {"workload": row["workload"], "sizes": row["sizes"]} for row in rows if row["best"]],
+        "dispatch": [entry for row in rows if (entry := _dispatched(row, chosen)) is not None],
         "sentence": _sentence(ratio, rows, len(disqualified)),
     }
+
+
+def _dispatched(row: Mapping[str, Any], general: tuple[str, Config] | None) -> dict[str, Any] | None:
+    """What to use for a workload: the best there where it gains enough over the general configuration."""
+    best, usual = row["best"], row["general"]
+    if best is None:
+        return None
+    if general is not None and usual is not None and best["ratio"] >= (1 - DISPATCH_GAIN) * usual["ratio"]:
+        best = {"template": general[0], "config": general[1], **usual}
+    return {**best, "workload": row["workload"], "sizes": row["sizes"]}
 
 
 def _key(entry: Mapping[str, Any]) -> Key:

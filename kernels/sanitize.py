@@ -6,9 +6,11 @@ tool knows allocations and not arrays: in the bench's buffers a read one past th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,40 +44,66 @@ class Sanitized:
     note: str = ""
 
 
+Suspect = tuple[Candidate, Sequence[Workload]]
+
+
 def executable() -> str | None:
     """Where compute-sanitizer is."""
     return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
 
 
-def sanitize(
-    candidate: Candidate, task: Task, limits: DeviceLimits, workloads: Sequence[Workload], seed: int
-) -> Sanitized:
-    """Runs one launch on each of `workloads` that the template is meant for, under each tool."""
+def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, seed: int) -> list[Sanitized]:
+    """Runs one launch of each candidate, on each of its workloads that the template is meant for, under each tool."""
+    if not suspects:
+        return []
     if limits.backend != "cuda":
-        return Sanitized(note="compute-sanitizer was not run: it is for CUDA")
+        return [Sanitized(note="compute-sanitizer was not run: it is for CUDA")] * len(suspects)
     tool = executable()
     if tool is None:
-        return Sanitized(
-            note="compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
-        )
-    meant = [w for w in workloads if infeasible_on(candidate.template, candidate.config, w, limits) is None]
-    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
+        why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
+        return [Sanitized(note=why)] * len(suspects)
+    # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
+    # each goes alone, to tell which.
+    together = _run(tool, suspects, task, limits, seed)
+    if together == Sanitized() or len(suspects) == 1:
+        return [together] * len(suspects)
+    return [_run(tool, [one], task, limits, seed) for one in suspects]
+
+
+def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, seed: int) -> Sanitized:
+    jobs = [
+        (candidate, [w for w in workloads if infeasible_on(candidate.template, candidate.config, w, limits) is None])
+        for candidate, workloads in suspects
+    ]
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
         job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((candidate, task, meant, seed)))
+        job.write_bytes(pickle.dumps((jobs, task, seed)))
+        running: dict[str, subprocess.Popen[str]] = {}
         for name in TOOLS:
             command = [tool, f"--tool={name}", f"--error-exitcode={FOUND}", "--print-limit=3", "--target-processes=all",
                        sys.executable, "-m", "tunesmith.kernels.sanitize", str(job)]  # fmt: skip
+            running[name] = stack.enter_context(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+                )
+            )
+            stack.callback(_end, running[name].pid)
+        for name, process in running.items():
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+                output, _ = process.communicate(timeout=SECONDS)
             except subprocess.TimeoutExpired:
                 return Sanitized(note=f"compute-sanitizer {name} did not end within {SECONDS:g} s")
-            if done.returncode == FOUND:
-                return Sanitized(found=f"{name}: {_first_finding(done.stdout)}")
-            if done.returncode != 0:
-                return Sanitized(
-                    note=f"compute-sanitizer {name} could not be run: {_last_line(done.stdout + done.stderr)}"
-                )
+            if process.returncode == FOUND:
+                return Sanitized(found=f"{name}: {_first_finding(output)}")
+            if process.returncode != 0:
+                return Sanitized(note=f"compute-sanitizer {name} could not be run: {_last_line(output)}")
     return Sanitized()
+
+
+def _end(group: int) -> None:
+    """Ends the tool together with the process that it watches."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _first_finding(text: str) -> str:
@@ -124,9 +152,10 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, seed: int)
 
 def main(path: str) -> None:
     """What runs under the tool."""
-    candidate, task, workloads, seed = pickle.loads(Path(path).read_bytes())
-    for workload in workloads:
-        launch_once(candidate, task, workload, seed)
+    jobs, task, seed = pickle.loads(Path(path).read_bytes())
+    for candidate, workloads in jobs:
+        for workload in workloads:
+            launch_once(candidate, task, workload, seed)
 
 
 if __name__ == "__main__":

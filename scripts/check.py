@@ -58,9 +58,8 @@ def _judged(
         return rejected(refused)
     made = template_of(task, device.backend, source, template)
     listener = _progress if sys.stderr.isatty() else _silent
-    return judge(
-        task, device.limits, device.index, made, parse_config(config, made), deadlines=limits, listener=listener
-    )
+    question = (made, parse_config(config, made), None)
+    return judge(task, device.limits, device.index, [question], deadlines=limits, listener=listener)[0]
 
 
 def _progress(text: str) -> None:

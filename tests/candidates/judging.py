@@ -62,9 +62,8 @@ def verdict_of(fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Li
     if refused is not None:
         return rejected(refused)
     task, template = fixture.load()
-    return judge(
-        task, limits, index, template, template.default_config, deadlines=deadlines, largest_bytes=LARGEST_BYTES
-    )
+    question = (template, template.default_config, None)
+    return judge(task, limits, index, [question], deadlines=deadlines, largest_bytes=LARGEST_BYTES)[0]
 
 
 def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> Verdict | None:
