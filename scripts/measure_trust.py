@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import csv
 import functools
+import itertools
 import json
 import os
 import pickle
@@ -59,8 +60,10 @@ PLANTED = Workload(name="32768x2048", sizes={"n": 32768, "d": 2048}, types={"T":
 """Of silu_and_mul: about 100 us on an H200, in so many blocks that 2 % more of them are 2 % more time."""
 ROUNDS, SECONDS = 40, 0.5
 SHORT_SECONDS = 20e-6
-NCU_LAUNCHES, NCU_SETS, NCU_ROUNDS = 9, 9, 2
-"""Launches of a kernel that count, sets of buffers they go over, and how often they do; the last round counts."""
+NCU_LAUNCHES = 9
+"""Launches of a kernel that count, after one on each set of buffers, so that they find their data gone from the cache.
+"""
+COUNTS = "launches.json"
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 FINE = Precision(target=0.002, max_samples=200, budget_seconds=1.0)
 
@@ -196,11 +199,12 @@ def _ncu(path: Path, jobs: int, out: Path, caches: str) -> list[float] | None:
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     values = [float(row["Metric Value"].replace(",", "")) * 1e-9 for row in csv.DictReader(lines)
               if row.get("Metric Name") == "gpu__time_duration.sum"]  # fmt: skip
-    each = NCU_LAUNCHES * NCU_ROUNDS
-    if len(values) != jobs * each:
-        print(f"agree    ncu gave {len(values)} times, {jobs * each} were expected: see its csv", flush=True)
+    counts = path.with_name(COUNTS)
+    ends = list(itertools.accumulate(json.loads(counts.read_text(encoding="utf-8")) if counts.is_file() else []))
+    if len(ends) != jobs or len(values) != ends[-1]:
+        print(f"agree    ncu gave {len(values)} times for {len(ends)} of {jobs} kernels: see its csv", flush=True)
         return None
-    return [statistics.median(values[at + each - NCU_LAUNCHES : at + each]) for at in range(0, len(values), each)]
+    return [statistics.median(values[end - NCU_LAUNCHES : end]) for end in ends]
 
 
 def _triton(path: Path) -> list[float] | None:
@@ -217,13 +221,16 @@ def _triton(path: Path) -> list[float] | None:
 
 
 def ncu_child(path: Path) -> None:
-    """Under ncu: launches each job's kernel on fresh sets in turn."""
+    """Under ncu: launches each job's kernel on fresh sets in turn, and writes down how often."""
     limits, index, jobs = pickle.loads(path.read_bytes())
+    counts = []
     for candidate, task, workload in jobs:
         device, launches = _bound(limits, index, candidate, task, workload)
-        for number in range(NCU_LAUNCHES * NCU_ROUNDS):
+        counts.append(len(launches) + NCU_LAUNCHES)
+        for number in range(counts[-1]):
             device.launch(launches[number % len(launches)])
             device.synchronize()
+    path.with_name(COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
 
 def triton_child(path: Path) -> None:
@@ -243,10 +250,10 @@ def triton_child(path: Path) -> None:
 def _bound(
     limits: DeviceLimits, index: int, candidate: Candidate, task: Task, workload: str
 ) -> tuple[Any, list[Launch]]:
-    """A device and launches of the candidate on a few sets, restored."""
+    """A device and launches of the candidate on all sets, restored."""
     device = open_device(limits, index)
     room = int(device.free_bytes() * 0.7)
-    data = WorkloadData(device, task, task.workload(workload), seed=0, max_bytes=room, max_sets=NCU_SETS)
+    data = WorkloadData(device, task, task.workload(workload), seed=0, max_bytes=room)
     launches = bind(device, candidate, data)
     if not isinstance(launches, list):
         raise SystemExit(f"{task.name} {workload}: {launches}")
