@@ -94,6 +94,8 @@ class Device(Protocol):
     backend: ClassVar[str]
     limits: DeviceLimits
     uuid: str
+    name: str
+    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
     xp: Any
     """The array module (numpy or cupy) of what `array` returns."""
     cold_bytes: int
