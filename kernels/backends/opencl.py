@@ -122,7 +122,7 @@ class OpenclDevice:
 
         self._cl = pyopencl
         self.xp: Any = np
-        self.limits = limits
+        self.limits, self.index = limits, index
         self._device = open_device(index)
         self.uuid = f"opencl-{index}-{self._device.name}"
         self.name = limits.name

@@ -19,6 +19,10 @@ class SimulatedPool:
     ahead = 1
     measured: list[dict[str, Any]]
 
+    @property
+    def most_ahead(self) -> int:
+        return self.ahead
+
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0
         self._waiting: list[Request] = []
