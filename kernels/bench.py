@@ -19,6 +19,7 @@ from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
 from tunesmith.kernels.backends import Artifact, Device, DeviceError, OutOfDeviceMemory, open_device
 from tunesmith.kernels.calibrate import measure_roofline
 from tunesmith.kernels.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.check import warm_up
 from tunesmith.kernels.drift import DriftMonitor
 from tunesmith.kernels.modes import Modes, measure_modes
 from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
@@ -82,7 +83,7 @@ class Bench:
         """Makes the buffers of `workloads` ahead of visits, so that visits have short deadlines."""
         for name in workloads:
             with contextlib.suppress(OutOfDeviceMemory):  # the visit that needs it reports it as its outcome
-                self._data(self.task.workload(name))
+                warm_up(self._data(self.task.workload(name)))
 
     def duel(
         self,
