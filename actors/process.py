@@ -1,20 +1,24 @@
 """A worker process as the pool sees it: an actor that may die, be ended, and be started again.
 
-Owns the deadlines, the bookkeeping of one call under way, and what Ray says when a call ends without a result. Which
-call comes next is the pool's business.
+Owns the deadlines, the calls under way, and what Ray says when a call ends without a result. Which call comes next is
+the pool's business.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.bench import TypesKey
+
+LOST = (RayActorError, ObjectLostError)
+"""What Ray raises when a call ends without a result: its process, its node or its result is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +33,89 @@ class Deadlines:
 
 
 @dataclass(slots=True)
+class Call:
+    """A call under way, behind `reference`; it may take `seconds` from when the calls before it have ended.
+
+    job: whatever the pool wants to remember; None for calls that make a process ready. gate: a call that must return
+    before this one begins; until then its seconds do not run.
+    """
+
+    reference: Any
+    seconds: float
+    job: Any = None
+    gate: Any = None
+
+
+@dataclass(slots=True)
 class WorkerProcess:
     """An actor that can be replaced: `make` starts one for a seed.
 
-    It has at most one call under way, behind `reference`, which belongs to `job` (whatever the pool wants to remember)
-    and must return before `deadline` (monotonic seconds). ready: it has answered once; deaths: how often in a row it
-    ended without having done anything.
+    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). ready: it has
+    answered once; deaths: how often in a row it ended without having done anything; busy_seconds: time with a call
+    under way once it was ready, of all its processes.
     """
 
     make: Callable[[int], Any]
     seed: int
+    name: str = ""
+    patience: float = 0.0
+    """Seconds that a process may take to start, or a gate to open, before a call's own seconds run."""
     actor: Any = None
-    reference: Any = None
-    gate: Any = None
-    """A call that must return before the one behind `reference` begins; until then its deadline does not run."""
-    seconds: float = 0.0
+    calls: deque[Call] = field(default_factory=deque)
     started: float = 0.0
     deadline: float = 0.0
-    job: Any = None
-    key: TypesKey = ()
     ready: bool = False
     deaths: int = 0
+    busy_seconds: float = 0.0
+    served: int = 0
+    version: str = ""
 
-    def renew(self, seed: int | None = None) -> None:
-        """Ends the process, if any, and starts another, with buffers drawn from `seed`."""
+    def begin(self, call: Call) -> None:
+        """Adds a call behind those under way."""
+        self.calls.append(call)
+        if len(self.calls) == 1:
+            self._head_begins()
+
+    @property
+    def waited(self) -> Any:
+        """What to wait for next: the gate or the result of the first call."""
+        return self.calls[0].gate or self.calls[0].reference
+
+    def pass_gate(self) -> None:
+        """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
+        self.calls[0].gate = None
+        self._head_begins()
+
+    def end_call(self) -> tuple[Call, float]:
+        """Takes the first call off, and tells how long it took; the next one's time begins."""
+        call, now = self.calls.popleft(), time.monotonic()
+        seconds = now - self.started
+        if self.ready:
+            self.busy_seconds += seconds
+        if self.calls:
+            self._head_begins()
+        return call, seconds
+
+    def renew(self, seed: int | None = None) -> list[Call]:
+        """Ends the process, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
+        self.end()
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        self.actor = self.make(self.seed)
+        return lost
+
+    def end(self) -> None:
+        """Ends the process, if any."""
         if self.actor is not None:
             ray.kill(self.actor)
-        self.seed = self.seed if seed is None else seed
-        self.actor, self.reference, self.gate, self.job, self.ready = self.make(self.seed), None, None, None, False
+            self.actor = None
+
+    def _head_begins(self) -> None:
+        head = self.calls[0]
+        self.started = time.monotonic()
+        patience = self.patience if head.gate is not None or not self.ready else 0.0
+        self.deadline = self.started + head.seconds + patience
 
 
 def result_of(reference: Any, timeout: float | None = None) -> Any:
@@ -77,3 +136,9 @@ def cause_of(error: Exception) -> str:
         return "the worker process ended without a word, as after an invalid access or when the system kills it"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def node_died(error: Exception) -> bool:
+    """Whether a call was lost with its whole node, which no source and no kernel is to blame for."""
+    text = str(error)
+    return isinstance(error, ObjectLostError) or "its node has died" in text or "node was terminated" in text

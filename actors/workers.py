@@ -6,18 +6,22 @@ that ever runs kernels on it. Both answer with values; an exception means a user
 
 from __future__ import annotations
 
-import os
 import resource
+import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.health import memory_trouble
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact, open_compiler
 from tunesmith.kernels.bench import Bench, Candidate, Duel
 from tunesmith.kernels.calibrate import compile_probes
+from tunesmith.kernels.health import compile_health, trouble
 from tunesmith.kernels.outcome import CompileFailed, Outcome, Rejected
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.specialise import Specialised
@@ -30,6 +34,33 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
+COMPILER_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+"""Those whose exact version decides what NVRTC makes of a source: the compiler and the headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerReady:
+    """What a compile worker says when it is ready. version: decides, with a source, what it makes; health: the kernel
+    that tells whether a device computes, None where it cannot be compiled."""
+
+    version: str
+    health: Artifact | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReady:
+    """What a lane says when it is ready: the device's UUID and name, the machine, and what is wrong with the device, as
+    a clause (empty for nothing)."""
+
+    uuid: str
+    name: str
+    machine: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another process uses the device: nothing was run."""
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -57,22 +88,33 @@ class CompileWorker:
         backend: BackendName = self._limits.backend
         return compile_probes(self._compiler, backend)
 
-    def version(self) -> str:
-        return self._compiler.version
+    def start(self) -> CompilerReady:
+        """The first compilation is the slow one, and is made here."""
+        backend: BackendName = self._limits.backend
+        version = self._compiler.version
+        if backend == "cuda":
+            version = ", ".join([version, *_versions(COMPILER_PACKAGES)])
+        return CompilerReady(version, compile_health(self._compiler, backend))
 
 
 class Lane:
     """One device and the bench on it. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        self._task, self._limits = task, limits
-        self._index = 0 if limits.backend == "cuda" else index
+        self._pinned = limits.backend == "cuda"
+        self._task, self._limits, self._index = task, limits, 0 if self._pinned else index
         self._bench = Bench(task, limits, self._index, seed=seed)
         self._lock = DeviceLock(self._bench.device.uuid)
 
-    def identity(self) -> tuple[str, int]:
-        """The device's UUID and this process's id."""
-        return self._bench.device.uuid, os.getpid()
+    def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady:
+        """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`."""
+        device = self._bench.device
+        wrong = memory_trouble(device.uuid) if self._pinned else ""
+        if not wrong and health is not None:
+            wrong = trouble(device, health)
+        if not wrong:
+            self.prepare(workloads)
+        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong)
 
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)
@@ -86,7 +128,10 @@ class Lane:
 
     def visit(
         self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, Outcome] | Busy:
+        """`Busy`, at once, when another process uses the device and `acquire` did not come before."""
+        if not self._lock.try_acquire():
+            return Busy()
         try:
             return self._bench.visit(candidate, workloads, precision)
         finally:
@@ -115,6 +160,8 @@ class Lane:
         # Imported here: a judge starts a compile worker of its own.
         from tunesmith.actors.judge import judge
 
+        # Their buffers need the room that this process's take.
+        self._bench.release()
         return judge(self._task, self._limits, self._index, jobs, seed=seed, roofline=roofline)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
@@ -122,3 +169,13 @@ class Lane:
             return self._bench.calibrate(probes)
         finally:
             self._lock.release()
+
+
+def _versions(packages: Sequence[str]) -> list[str]:
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -130,6 +130,7 @@ def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
         "artifact": evaluation.artifact,
         "compile_seconds": evaluation.compile_seconds,
         "lane_seconds": evaluation.lane_seconds,
+        "cached": evaluation.cached,
     }
 
 
@@ -143,4 +144,5 @@ def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
         artifact=data["artifact"],
         compile_seconds=data["compile_seconds"],
         lane_seconds=data["lane_seconds"],
+        cached=data.get("cached", False),
     )

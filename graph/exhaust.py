@@ -70,7 +70,7 @@ def exhaust(
     with (
         Journal(folder, create=True) as journal,
         alone(folder),
-        pools(loaded, device, settings, [chosen.name]) as make_pool,
+        pools(loaded, device, settings, [chosen.name], listener) as make_pool,
     ):
         started = journal.last("exhaust")
         if started is None:

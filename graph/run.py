@@ -121,7 +121,7 @@ def _carry_on(
             f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` lists "
             f"'{device.limits.kind}'."
         )
-    with pools(task, device, settings, [w.name for w in tuned]) as make_pool:
+    with pools(task, device, settings, [w.name for w in tuned], listener) as make_pool:
         context = Context(task, device, tuple(limits), settings, journal, make_pool, listener)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
@@ -158,12 +158,14 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def pools(
-    task: Task, device: Device, settings: Settings, workloads: Sequence[str]
+    task: Task, device: Device, settings: Settings, workloads: Sequence[str], listener: Listener = silent
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
     from tunesmith.actors.cluster import cluster, wait_for
     from tunesmith.actors.pool import Pool
+    from tunesmith.kernels.artifact_cache import open_cache
 
+    cache = open_cache()
     with ExitStack() as stack:
 
         def make() -> Pool:
@@ -180,6 +182,8 @@ def pools(
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
                 workloads=workloads,
+                cache=cache,
+                say=lambda sentence: listener(Progress("pool", sentence)),
             )
 
         yield make

@@ -20,6 +20,7 @@ from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
 from tunesmith.kernels.backends import Artifact, Device, DeviceError, OutOfDeviceMemory, open_device
 from tunesmith.kernels.calibrate import measure_roofline
 from tunesmith.kernels.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.check import warm_up
 from tunesmith.kernels.drift import DriftMonitor
 from tunesmith.kernels.modes import Modes, measure_modes
 from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
@@ -86,7 +87,14 @@ class Bench:
         """Makes the buffers of `workloads` ahead of visits, so that visits have short deadlines."""
         for name in workloads:
             with contextlib.suppress(OutOfDeviceMemory):  # the visit that needs it reports it as its outcome
-                self._data(self.task.workload(name))
+                warm_up(self._data(self.task.workload(name)))
+
+    def release(self) -> None:
+        """Gives the memory of all buffers back to the device; they are made again when they are needed."""
+        for name in list(self._workloads):
+            self._drift.forget(name)
+        self._workloads.clear()
+        self.device.trim()
 
     def duel(
         self,

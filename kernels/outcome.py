@@ -158,7 +158,8 @@ class Resources:
 class Evaluation:
     """One configuration of one template on several workloads: an outcome for each, by workload name.
 
-    compile_seconds and lane_seconds are wall-clock time spent in the compile worker and on the device's lane.
+    compile_seconds and lane_seconds are wall-clock time spent in the compile worker and on the device's lane. cached:
+    everything it needed compiled came from the cache on disk.
     """
 
     template: str
@@ -168,6 +169,7 @@ class Evaluation:
     artifact: str = ""
     compile_seconds: float = 0.0
     lane_seconds: float = 0.0
+    cached: bool = False
 
     @property
     def failure(self) -> Failure | None:

@@ -197,6 +197,8 @@ class WorkloadData:
             if argument.role == "scalar"
         }
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
+        self._arguments: dict[int, tuple[Any, ...]] = {}
+        self._expected_buffers: dict[tuple[int, str], Any] = {}
         self.restore()
 
     def _layout(self) -> tuple[tuple[Place, ...], int]:
@@ -300,16 +302,35 @@ class WorkloadData:
 
     def arguments(self, index: int) -> tuple[Any, ...]:
         """The kernel's arguments, in order, on set `index`."""
-        views = {place.argument.name: self.view(place, index) for place in self.places}
-        return tuple(self._scalars[a.name] if a.role == "scalar" else views[a.name] for a in self.task.arguments)
+        if index not in self._arguments:
+            views = {place.argument.name: self.view(place, index) for place in self.places}
+            self._arguments[index] = tuple(
+                self._scalars[a.name] if a.role == "scalar" else views[a.name] for a in self.task.arguments
+            )
+        return self._arguments[index]
 
     def view(self, place: Place, index: int) -> Any:
         return self.device.view(self._arena, index * self.set_bytes + place.offset, place.nbytes)
 
     def set_array(self, index: int, *, pristine: bool = False) -> Any:
         """All bytes of set `index` as a flat uint8 array; `pristine`: as they were before any launch on them."""
-        held = self.variants[self._held[index]].image if pristine else self._set(index)
-        return self.device.array(held, "uint8")
+        return self.device.array(self.set_buffer(index, pristine=pristine), "uint8")
+
+    def set_buffer(self, index: int, *, pristine: bool = False) -> Any:
+        """As `set_array`, as a buffer."""
+        return self.variants[self._held[index]].image if pristine else self._set(index)
+
+    def expected_buffer(self, index: int, name: str) -> Any:
+        """The float64 results that belong to what set `index` holds, where a kernel can read them."""
+        results = self.expected_of(index)[name]
+        if self.device.xp is not np:
+            return results
+        key = (self._held[index], name)
+        if key not in self._expected_buffers:
+            buffer = self.device.allocate(results.nbytes)
+            self.device.write(buffer, np.ascontiguousarray(results).view(np.uint8))
+            self._expected_buffers[key] = buffer
+        return self._expected_buffers[key]
 
     def _set(self, index: int) -> Any:
         return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)

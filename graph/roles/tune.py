@@ -71,7 +71,7 @@ class _Search:
             self.space,
             seed=settings.seed + self.plan.round,
             budget=self.plan.evaluations,
-            workers=self.context.pool.ahead,
+            workers=self.context.pool.most_ahead,
             seeds=[config for config in seeds if self.space.index(config) is not None],
         )
         # What earlier rounds measured on these workloads is known to this search, and not measured again.

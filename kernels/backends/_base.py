@@ -100,6 +100,8 @@ class Device(Protocol):
     backend: ClassVar[str]
     limits: DeviceLimits
     uuid: str
+    name: str
+    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
     xp: Any
     """The array module (numpy or cupy) of what `array` returns."""
     cold_bytes: int
@@ -140,3 +142,7 @@ class Device(Protocol):
 
     def sequence(self, launches: Sequence[Launch]) -> TimedSequence: ...
     def free_bytes(self) -> int: ...
+    def trim(self) -> None:
+        """Hands memory that is kept for later allocations back to the device, for other processes."""
+        ...
+

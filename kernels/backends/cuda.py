@@ -5,6 +5,7 @@ Compiling is `tunesmith.kernels.backends.cuda_compiler`.
 
 from __future__ import annotations
 
+import uuid as uuids
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,7 +85,9 @@ class CudaDevice:
         with self.guarded():
             cupy.cuda.Device(index).use()
             properties = runtime.getDeviceProperties(index)
-            self.uuid = "GPU-" + bytes(properties["uuid"]).hex()
+            # As NVML writes it, by which telemetry finds the GPU.
+            self.uuid = f"GPU-{uuids.UUID(bytes=bytes(properties['uuid'])[:16])}"
+            self.name = properties["name"].decode()
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
@@ -181,6 +184,10 @@ class CudaDevice:
 
     def sequence(self, launches: Sequence[Launch]) -> CudaSequence:
         return CudaSequence(self, launches)
+
+    def trim(self) -> None:
+        with self.guarded():
+            self.cupy.get_default_memory_pool().free_all_blocks()
 
     def free_bytes(self) -> int:
         with self.guarded():

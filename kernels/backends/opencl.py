@@ -64,7 +64,8 @@ class OpenclCompiler:
         self._device = open_device(device_index)
         self._context = pyopencl.Context([self._device])
         self.arch = str(self._device.version)
-        self.version = f"{self._device.platform.version}, driver {self._device.driver_version}"
+        # The device's name, too: a CPU's program binary is made for the instruction sets of one processor.
+        self.version = f"{self._device.platform.version}, driver {self._device.driver_version}, {self._device.name}"
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """OpenCL C 1.2 has no variables that outlast a launch: its compiler refuses them."""
@@ -123,9 +124,10 @@ class OpenclDevice:
 
         self._cl = pyopencl
         self.xp: Any = np
-        self.limits = limits
+        self.limits, self.index = limits, index
         self._device = open_device(index)
         self.uuid = f"opencl-{index}-{self._device.name}"
+        self.name = limits.name
         self._context = pyopencl.Context([self._device])
         self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
@@ -200,6 +202,9 @@ class OpenclDevice:
 
     def sequence(self, launches: Sequence[Launch]) -> OpenclSequence:
         return OpenclSequence(self, launches)
+
+    def trim(self) -> None:
+        """Nothing is kept: buffers end with their last use."""
 
     def free_bytes(self) -> int:
         return int(self._device.global_mem_size) // 4

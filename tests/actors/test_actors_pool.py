@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.workers import LaneReady
+from tunesmith.kernels.artifact_cache import ArtifactCache
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
 from tunesmith.kernels.task import Task, TaskError
 from tunesmith.kernels.taskfile import load_task
@@ -186,28 +188,39 @@ def test_a_number_that_failed_can_be_used_again(task: Task, device: Any) -> None
         assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
 
 
+def kill_at_work(pool: Pool, title: str) -> set[int]:
+    """Ends, by SIGKILL, the processes whose title is `title` as soon as there are any."""
+    deadline = time.monotonic() + 60
+    while not (found := workers(title)):
+        assert time.monotonic() < deadline
+        pool.collect(0.1)
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    while workers(title) & found:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
     patient = Deadlines(compile=60.0, visit=60.0)
     with make_pool(task, device, deadlines=patient) as pool:
+        # Who killed a process is not known, so its evaluation gets a second one; when that goes too, it is a crash.
         pool.submit(request(task, LONG_COMPILE))
-        while not workers("ray::CompileWorker.compile"):
-            pool.collect(0.1)
-        for pid in workers("ray::CompileWorker.compile"):
-            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            kill_at_work(pool, "ray::CompileWorker.compile")
         outcome = drain(pool)[LONG_COMPILE].outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "compile"
 
         pool.submit(request(task, ENDLESS))
-        while not workers("ray::Lane.visit"):
-            pool.collect(0.1)
-        for pid in workers("ray::Lane.visit"):
-            os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            kill_at_work(pool, "ray::Lane.visit")
         outcome = drain(pool)[ENDLESS].outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "run"
 
         pool.submit(request(task, 0))
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
-        pool.submit(request(task, ENDLESS))
+        pool.submit(request(task, ENDLESS, group=64))
         while not workers("ray::Lane.visit"):
             pool.collect(0.1)
     # Even a kernel that never ends goes with the pool.
@@ -292,3 +305,44 @@ def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(task: T
         finally:
             other.release()
         assert isinstance(drain(pool)[2].outcomes["16384"], Measured)
+
+
+def test_what_ended_its_lane_is_never_run_again(task: Task, device: Any) -> None:
+    with make_pool(task, device, deadlines=DEADLINES) as pool:
+        first = pool.evaluate([request(task, ENDLESS)])[0]
+        started = time.monotonic()
+        again = pool.evaluate([request(task, ENDLESS, 5)])[0]
+    assert first.outcomes == again.outcomes == {"16384": TimedOut("run", DEADLINES.visit)}
+    assert time.monotonic() - started < DEADLINES.visit / 2
+
+
+def test_compiled_once_is_compiled_for_good(task: Task, device: Any, tmp_path: Path) -> None:
+    requests = [request(task, trouble) for trouble in (0, NO_COMPILE, WRONG)]
+    found = []
+    for _ in range(2):
+        with make_pool(task, device, cache=ArtifactCache(tmp_path)) as pool:
+            found.append(pool.evaluate(requests))
+    cold, warm = found
+    assert [one.cached for one in cold] == [False] * 3 and [one.cached for one in warm] == [True] * 3
+    assert all(one.compile_seconds == 0 for one in warm) and all(one.compile_seconds > 0 for one in cold)
+    assert [type(one.outcomes["16384"]) for one in warm] == [Measured, CompileFailed, WrongResult]
+    assert warm[1].outcomes == cold[1].outcomes
+    assert [one.artifact for one in warm] == [one.artifact for one in cold]
+
+
+def test_a_device_that_fails_its_health_checks_is_taken_out(task: Task, device: Any) -> None:
+    class SickLane:
+        """A lane on a device that computes wrongly."""
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def start(self, *_: Any) -> LaneReady:
+            return LaneReady("cpu-0", "sick", "here", "7 of 9 results of a small kernel are wrong")
+
+    said: list[str] = []
+    with (
+        make_pool(task, device, lane_class=SickLane, say=said.append) as pool,
+        pytest.raises(PoolError, match=r"failed 3 health checks: 7 of 9 results .* wrong\. No other is left\.$"),
+    ):
+        pool.evaluate([request(task, 0)])

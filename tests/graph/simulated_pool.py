@@ -25,6 +25,10 @@ class SimulatedPool:
     wrong: list[dict[str, Any]]
     """Configurations that only an examination finds wrong."""
 
+    @property
+    def most_ahead(self) -> int:
+        return self.ahead
+
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0
         self.roofline = Roofline()

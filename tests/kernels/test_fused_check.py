@@ -1,0 +1,195 @@
+"""The check in one pass says the same as the check by array operations, on contents of every type and kind of fault."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.kernels.backends import Artifact, open_device
+from tunesmith.kernels.check import Deviation, _measure_slowly, measure_set
+from tunesmith.kernels.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
+from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.specialise import Specialised
+from tunesmith.kernels.task import DTYPES, EXACT, Tolerance
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.workload_data import WorkloadData, storage_dtype
+
+SIZES = {"n": 1009}
+
+
+@pytest.fixture(scope="module")
+def opened(device: Any) -> Any:
+    return open_device(device.limits, device.index)
+
+
+def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
+    """x -> out (both of `dtype`), and an inout beside them."""
+    task = load_task("silu_and_mul")
+    fill = {"kind": "uniform", "mean": 0.0 if "float" in dtype else 30.0, "scale": 20.0}
+    arguments = [
+        {"name": "x", "role": "in", "dtype": dtype, "shape": ["n"], "fill": fill},
+        {"name": "out", "role": "out", "dtype": dtype, "shape": ["n"]},
+        {"name": "both", "role": "inout", "dtype": dtype, "shape": ["3", "n"], "fill": fill},
+    ]
+    reference = "def f(x, both):\n    return {'out': 2 * x, 'both': both + 1}\n"
+    changed = task.model_dump() | {
+        "arguments": arguments, "reference": reference, "reference_name": "f", "types": {},
+        "tolerance": {dtype: tolerance.model_dump()}, "workloads": [{"name": "w", "sizes": SIZES, "types": {}}],
+    }  # fmt: skip
+    changed = type(task).model_validate({k: v for k, v in changed.items() if k in type(task).model_fields})
+    return WorkloadData(opened, changed, changed.workloads[0], seed=1, max_bytes=1 << 28)
+
+
+def store(data: WorkloadData, index: int, name: str, values: np.ndarray) -> None:
+    place = next(place for place in data.places if place.argument.name == name)
+    raw = values.astype(storage_dtype(place.dtype)).view(np.uint8)
+    data.device.write(data.view(place, index), np.ascontiguousarray(raw).reshape(-1))
+
+
+def store_right(data: WorkloadData, index: int) -> None:
+    for name, values in data.expected_of(index).items():
+        with np.errstate(over="ignore", invalid="ignore"):
+            store(data, index, name, values)
+
+
+def both_ways(data: WorkloadData, index: int) -> Any:
+    """The verdict by array operations; that of the one pass must be the same."""
+    slow = _measure_slowly(data, index, {})
+    quick = fused_check(data.device)
+    assert quick is not None
+    passed = quick.passes(data, index, {})
+    if isinstance(slow, WrongResult):
+        assert passed is None, slow
+    else:
+        assert passed is not None
+        assert set(passed) == set(slow)
+        for name, (largest, rms) in passed.items():
+            assert largest == pytest.approx(slow[name].largest, rel=1e-12)
+            assert rms == pytest.approx(slow[name].rms, rel=1e-12)
+    assert measure_set(data, index) == slow or not isinstance(slow, WrongResult)
+    return slow
+
+
+TOLERANCES = {"float16": Tolerance(rtol=2e-3, atol=2e-3), "bfloat16": Tolerance(rtol=2e-2, atol=2e-2)}
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", [one for one in DTYPES if one != "bool"])
+def test_right_and_wrong_of_every_type(opened: Any, dtype: str) -> None:
+    exact = "float" not in dtype
+    data = data_of(opened, dtype, EXACT if exact else TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    for index in (0, 1):
+        assert isinstance(both_ways(data, index), WrongResult), "poison is not right"
+        store_right(data, index)
+        assert isinstance(both_ways(data, index), dict)
+    wrong = data.expected_of(1)["both"].copy()
+    wrong[2000] += 2
+    store(data, 1, "both", wrong)
+    found = both_ways(data, 1)
+    assert isinstance(found, WrongResult) and "both[1, 991]" in found.detail
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_without_order(opened: Any, dtype: str) -> None:
+    data = data_of(opened, dtype, TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    expected = data.expected_of(0)["out"]
+    limit = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}.get(dtype, float(np.finfo(np.float32).max))
+    special = [math.nan, math.inf, -math.inf, 0.0, -0.0, limit, -limit, 1e-7, 6e-8]
+    for place, value in enumerate(special):
+        expected[place] = value
+    # The device's copy of the expected results was made when they were first asked for.
+    data._expected_buffers.clear()
+    store_right(data, 0)
+    assert isinstance(both_ways(data, 0), dict)
+    for place, value in [(0, 1.0), (1, -math.inf), (2, math.nan), (3, math.nan), (5, -math.inf), (1, limit), (3, 1.0)]:
+        got = expected.copy()
+        got[place] = value
+        with np.errstate(over="ignore"):
+            store(data, 0, "out", got)
+        assert isinstance(both_ways(data, 0), WrongResult), (place, value)
+    if dtype in ("float16", "bfloat16", "float32"):
+        got = expected.copy()
+        got[5], got[6] = math.inf, -math.inf
+        store(data, 0, "out", got)
+        assert isinstance(both_ways(data, 0), dict), "an infinity where the largest finite value was expected"
+
+
+@pytest.mark.parametrize("where", ["first", "before", "after", "input", "last"])
+def test_a_byte_that_no_kernel_may_write(opened: Any, where: str) -> None:
+    data = data_of(opened, "float16", TOLERANCES["float16"])
+    x, out, both = data.places
+    at = {
+        "first": 0,
+        "before": out.offset - 1,
+        "after": out.offset + out.nbytes,
+        "input": x.offset + 17,
+        "last": both.offset + both.padded + 2047,
+    }[where]
+    for index in (0, 1):
+        store_right(data, index)
+        assert isinstance(both_ways(data, index), dict)
+        held = data.set_array(index).copy()
+        held[at] ^= 1
+        data.device.write(data.set_buffer(index), held)
+        assert isinstance(both_ways(data, index), WrongResult)
+
+
+def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None:
+    data = data_of(opened, "float64", Tolerance(rtol=0, atol=0.5))
+    store_right(data, 0)
+    for offset, right in [(0.25, True), (-0.5, True), (0.5000001, False), (-0.75, False)]:
+        got = data.expected_of(0)["out"].copy()
+        got[700] = np.floor(got[700]) if right else got[700]
+        data.expected_of(0)["out"][700] = np.floor(data.expected_of(0)["out"][700])
+        data._expected_buffers.clear()
+        got[700] = data.expected_of(0)["out"][700] + offset
+        store(data, 0, "out", got)
+        assert isinstance(both_ways(data, 0), dict) == right
+
+
+def test_the_texts_compile_for_an_nvidia_gpu() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler
+
+    try:
+        compiler = NvrtcCompiler("sm_90")
+    except CudaUnavailable as error:
+        pytest.skip(str(error))
+    texts = {("unchanged", _UNCHANGED), *(("compare", _compare_source("cuda", dtype)) for dtype in DTYPES)}
+    assert any(_COMPARE in text for _, text in texts)
+    for entry, text in texts:
+        made = compiler.compile(Specialised("cuda", entry, _HEADS["cuda"] + text))
+        assert isinstance(made, Artifact) and made.resources.spills == 0 and not made.globals, made
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_same_on_an_nvidia_gpu(dtype: str) -> None:
+    from tunesmith.hw.probe import probe_cuda
+
+    found = probe_cuda().devices[0]
+    gpu = open_device(found.limits, found.index)
+    data = data_of(gpu, dtype, TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    quick = fused_check(gpu)
+    assert quick is not None
+    for index in (0, 1):
+        assert quick.passes(data, index, {}) is None and isinstance(_measure_slowly(data, index, {}), WrongResult)
+        for name, values in data.expected_of(index).items():
+            with np.errstate(over="ignore"):
+                store(data, index, name, values.get())
+        slow = _measure_slowly(data, index, {})
+        passed = quick.passes(data, index, {})
+        assert isinstance(slow, dict) and passed is not None
+        for name, (largest, rms) in passed.items():
+            assert slow[name] == Deviation(pytest.approx(largest, rel=1e-12), pytest.approx(rms, rel=1e-12))
+        for at in (0, data.places[1].offset - 1, data.set_bytes - 1):
+            held = data.set_array(index).get()
+            held[at] ^= 1
+            gpu.write(data.set_buffer(index), held)
+            assert quick.passes(data, index, {}) is None
+            held[at] ^= 1
+            gpu.write(data.set_buffer(index), held)
+        assert quick.passes(data, index, {}) is not None
