@@ -57,7 +57,8 @@ class Pool:
 
     limits, index: the device (index matters to OpenCL only); lanes, compilers: how many of each; seed: contents of all
     buffers; workloads: what lanes prepare at their start; cache: where artifacts are kept, None for nowhere; say: told,
-    in a sentence, what a user should know of the workers. Use as a context manager; it ends its processes.
+    in a sentence, what a user should know of the workers; shared: other tunings use the same cluster. Use as a context
+    manager; it ends its processes.
     """
 
     MAX_IDLE_DEATHS = MAX_IDLE_DEATHS
@@ -76,6 +77,7 @@ class Pool:
         deadlines: Deadlines | None = None,
         cache: ArtifactCache | None = None,
         say: Callable[[str], None] = lambda _: None,
+        shared: bool = False,
         lane_class: type = Lane,
         compile_class: type = CompileWorker,
     ) -> None:
@@ -86,7 +88,7 @@ class Pool:
         """Compiling and timing share the processor, so they take turns."""
         self.roster = Roster(
             task, limits, index, lanes=lanes, compilers=compilers, seed=seed, workloads=workloads,
-            deadlines=self.deadlines, say=say, lane_class=lane_class, compile_class=compile_class,
+            deadlines=self.deadlines, say=say, shared=shared, lane_class=lane_class, compile_class=compile_class,
         )  # fmt: skip
         self._seed = seed
         self._pace = Pace(lanes, compilers, exclusive=self._exclusive)
@@ -137,8 +139,14 @@ class Pool:
         while True:
             self._dispatch()
             busy = [worker for worker in self.roster.workers if worker.calls]
-            if self._done or not self.in_flight or not busy:
+            if self._done or not self.in_flight:
                 break
+            if not busy:
+                # All lanes are with other tunings.
+                time.sleep(min(0.1, max(0.0, waited_until - time.monotonic())))
+                if time.monotonic() >= waited_until:
+                    break
+                continue
             self._advance(busy, waited_until)
             self.roster.require_device()
             if time.monotonic() >= waited_until and not self._done:
@@ -201,8 +209,9 @@ class Pool:
 
     def _dispatch(self) -> None:
         roster = self.roster
+        roster.take_turns()
         for worker in roster.workers:
-            if not worker.ready:
+            if not worker.ready and worker.actor is not None:
                 roster.started(worker)
         if not (self._exclusive and any(lane.calls for lane in roster.lanes)):
             for depth in range(1 if self._exclusive else QUEUED):
@@ -212,7 +221,7 @@ class Pool:
         if not (self._exclusive and any(worker.calls for worker in roster.compilers)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for lane in roster.lanes:
-                    if self._to_visit and len(lane.calls) == depth:
+                    if self._to_visit and not lane.resting and len(lane.calls) == depth:
                         self._start_visit(lane)
 
     def _start_compile(self, worker: WorkerProcess) -> None:
