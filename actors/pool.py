@@ -216,12 +216,12 @@ class Pool:
         if not (self._exclusive and any(lane.calls for lane in roster.lanes)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for worker in roster.compilers:
-                    if self._to_compile and len(worker.calls) == depth:
+                    if self._to_compile and _has_room(worker, depth, self._to_compile[0].alone):
                         self._start_compile(worker)
         if not (self._exclusive and any(worker.calls for worker in roster.compilers)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for lane in roster.lanes:
-                    if self._to_visit and not lane.resting and len(lane.calls) == depth:
+                    if self._to_visit and not lane.resting and _has_room(lane, depth, self._to_visit[0].alone):
                         self._start_visit(lane)
 
     def _start_compile(self, worker: WorkerProcess) -> None:
@@ -352,6 +352,7 @@ class Pool:
                 self._again(call)
 
     def _again(self, call: Call) -> None:
+        call.job.alone = True
         if isinstance(call.job, Job):
             self._to_visit.appendleft(call.job)
         else:
@@ -369,3 +370,10 @@ class Pool:
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
         self._done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+
+
+def _has_room(worker: WorkerProcess, depth: int, alone: bool) -> bool:
+    """Whether a worker that has `depth` calls may get another; one that must run alone shares its worker with none."""
+    if len(worker.calls) != depth:
+        return False
+    return depth == 0 or not (alone or any(call.job is not None and call.job.alone for call in worker.calls))
