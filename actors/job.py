@@ -45,7 +45,9 @@ def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey
 
 @dataclass(slots=True)
 class Job:
-    """A request under way. losses: processes it has lost; gated: it must wait for its turn on the device."""
+    """A request under way. losses: processes it has lost; alone: it was in a process that was lost, and is next run
+    with nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended;
+    gated: it must wait for its turn on the device."""
 
     request: Request
     sources: dict[TypesKey, Specialised]
@@ -54,6 +56,7 @@ class Job:
     cached: bool = True
     failed: bool = False
     losses: int = 0
+    alone: bool = False
     gated: bool = False
 
     @property
@@ -85,6 +88,7 @@ class Compilation:
     job: Job
     key: TypesKey
     losses: int = 0
+    alone: bool = False
 
     @property
     def source(self) -> Specialised:

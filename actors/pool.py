@@ -58,7 +58,8 @@ class Pool:
 
     limits, index: the device (index matters to OpenCL only); lanes, compilers: how many of each; seed: contents of all
     buffers; workloads: what lanes prepare at their start; cache: where artifacts are kept, None for nowhere; say: told,
-    in a sentence, what a user should know of the workers. Use as a context manager; it ends its processes.
+    in a sentence, what a user should know of the workers; shared: other tunings use the same cluster. Use as a context
+    manager; it ends its processes.
     """
 
     MAX_IDLE_DEATHS = MAX_IDLE_DEATHS
@@ -77,6 +78,7 @@ class Pool:
         deadlines: Deadlines | None = None,
         cache: ArtifactCache | None = None,
         say: Callable[[str], None] = lambda _: None,
+        shared: bool = False,
         lane_class: type = Lane,
         compile_class: type = CompileWorker,
     ) -> None:
@@ -87,7 +89,7 @@ class Pool:
         """Compiling and timing share the processor, so they take turns."""
         self.roster = Roster(
             task, limits, index, lanes=lanes, compilers=compilers, seed=seed, workloads=workloads,
-            deadlines=self.deadlines, say=say, lane_class=lane_class, compile_class=compile_class,
+            deadlines=self.deadlines, say=say, shared=shared, lane_class=lane_class, compile_class=compile_class,
         )  # fmt: skip
         self._seed = seed
         self._pace = Pace(lanes, compilers, exclusive=self._exclusive)
@@ -138,8 +140,14 @@ class Pool:
         while True:
             self._dispatch()
             busy = [worker for worker in self.roster.workers if worker.calls]
-            if self._done or not self.in_flight or not busy:
+            if self._done or not self.in_flight:
                 break
+            if not busy:
+                # All lanes are with other tunings.
+                time.sleep(min(0.1, max(0.0, waited_until - time.monotonic())))
+                if time.monotonic() >= waited_until:
+                    break
+                continue
             self._advance(busy, waited_until)
             self.roster.require_device()
             if time.monotonic() >= waited_until and not self._done:
@@ -207,18 +215,19 @@ class Pool:
 
     def _dispatch(self) -> None:
         roster = self.roster
+        roster.take_turns()
         for worker in roster.workers:
-            if not worker.ready:
+            if not worker.ready and worker.actor is not None:
                 roster.started(worker)
         if not (self._exclusive and any(lane.calls for lane in roster.lanes)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for worker in roster.compilers:
-                    if self._to_compile and len(worker.calls) == depth:
+                    if self._to_compile and _has_room(worker, depth, self._to_compile[0].alone):
                         self._start_compile(worker)
         if not (self._exclusive and any(worker.calls for worker in roster.compilers)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for lane in roster.lanes:
-                    if self._to_visit and len(lane.calls) == depth:
+                    if self._to_visit and not lane.resting and _has_room(lane, depth, self._to_visit[0].alone):
                         self._start_visit(lane)
 
     def _start_compile(self, worker: WorkerProcess) -> None:
@@ -349,6 +358,7 @@ class Pool:
                 self._again(call)
 
     def _again(self, call: Call) -> None:
+        call.job.alone = True
         if isinstance(call.job, Job):
             self._to_visit.appendleft(call.job)
         else:
@@ -366,3 +376,10 @@ class Pool:
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
         self._done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+
+
+def _has_room(worker: WorkerProcess, depth: int, alone: bool) -> bool:
+    """Whether a worker that has `depth` calls may get another; one that must run alone shares its worker with none."""
+    if len(worker.calls) != depth:
+        return False
+    return depth == 0 or not (alone or any(call.job is not None and call.job.alone for call in worker.calls))

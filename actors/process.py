@@ -65,6 +65,8 @@ class WorkerProcess:
     started: float = 0.0
     deadline: float = 0.0
     ready: bool = False
+    resting: bool = False
+    """It has left its place in the cluster to others, and is given no work."""
     deaths: int = 0
     busy_seconds: float = 0.0
     served: int = 0

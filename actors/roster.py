@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, result_of
+from tunesmith.actors.shares import Share
 from tunesmith.actors.workers import CompilerReady, CompileWorker, Lane, LaneReady
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -53,6 +55,7 @@ class Roster:
         workloads: Sequence[str],
         deadlines: Deadlines,
         say: Callable[[str], None],
+        shared: bool = False,
         lane_class: type = Lane,
         compile_class: type = CompileWorker,
     ) -> None:
@@ -63,6 +66,10 @@ class Roster:
         lane_actor: Any = ray.remote(num_gpus=1 if self._gpu else 0, num_cpus=0 if self._gpu else 1, max_restarts=0)(
             lane_class
         )
+        if not self._gpu:
+            # An OpenCL device's number is this machine's.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            lane_actor = lane_actor.options(scheduling_strategy=here)
         compile_actor: Any = ray.remote(
             num_cpus=0 if exclusive else COMPILER_CPUS, max_restarts=0, scheduling_strategy="SPREAD"
         )(compile_class)
@@ -81,6 +88,7 @@ class Roster:
             WorkerProcess(lambda _: compile_actor.remote(limits, index), seed, f"compiler {number}", deadlines.start)
             for number in range(compilers)
         ]
+        self._share = Share(lanes) if shared and self._gpu else None
         self.health: Artifact | None = None
         self._known_health = False
         self._troubles: dict[str, int] = {}
@@ -98,14 +106,38 @@ class Roster:
         for worker in self.compilers:
             self.started(worker)
 
+    def take_turns(self) -> None:
+        """Gives lanes back that other tunings have a right to, as soon as they have nothing to do, and takes them again
+        when it is this tuning's turn."""
+        if self._share is None:
+            return
+        self._share.renew()
+        active = [lane for lane in self.lanes if not lane.resting]
+        resting = [lane for lane in self.lanes if lane.resting]
+        # Those that still wait for a GPU are given up first.
+        active.sort(key=lambda lane: (lane.ready, len(lane.calls)))
+        for lane in active[: max(0, len(active) - self._share.allowed)]:
+            lane.resting = True
+        for lane in resting[: max(0, self._share.allowed - len(active))]:
+            lane.resting = False
+            if lane.actor is None:
+                lane.renew()
+        for lane in self.lanes:
+            if lane.resting and lane.actor is not None and (not lane.ready or not lane.calls):
+                lane.end()
+                lane.calls.clear()
+                lane.ready = False
+
     def end(self) -> None:
         """Ends all processes."""
+        if self._share is not None:
+            self._share.end()
         for worker in self.workers:
             worker.end()
 
     def started(self, worker: WorkerProcess) -> bool:
         """Whether `worker` can be given work; if it has not been asked to make itself ready, it is now."""
-        if worker.ready or worker.calls:
+        if worker.ready or worker.calls or worker.resting:
             return worker.ready
         if worker in self.compilers:
             worker.begin(Call(worker.actor.start.remote(), 0.0))
@@ -172,6 +204,10 @@ class Roster:
         if group is self.lanes and not self._known_health:
             self.make_ready(self.compilers[0])
         while worker in group and not worker.ready:
+            if worker.resting:
+                # What needs this one lane takes it, whoever's turn it is.
+                worker.resting = False
+                self.renew(worker)
             if not worker.calls:
                 self.started(worker)
             try:

@@ -15,9 +15,9 @@ import numpy as np
 from tunesmith.actors.pool import Pool, Request
 from tunesmith.graph.context import Listener, Progress, evaluation_from_json, evaluation_to_json, silent
 from tunesmith.graph.journal import Journal, JournalError
-from tunesmith.graph.run import alone, choose_device, pools
+from tunesmith.graph.run import alone, choose_device, inventory_for, pools
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import Device
 from tunesmith.kernels.cachefile import Record, write_cache
 from tunesmith.kernels.feasible import feasible, require_points
 from tunesmith.kernels.outcome import Evaluation, Measured
@@ -57,7 +57,7 @@ def exhaust(
     """
     settings = make_settings(task=task, backend=backend, seed=seed)
     loaded = load_task(task)
-    device = choose_device(loaded, backend, probe())
+    device = choose_device(loaded, backend, inventory_for(backend))
     chosen = _workload(loaded, device, workload)
     template = _fix(_template(loaded, device), fixed or {})
     space = feasible(template, [chosen], device.limits)

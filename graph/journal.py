@@ -66,7 +66,7 @@ class Journal:
     """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'."""
 
     def __init__(self, folder: Path, *, create: bool) -> None:
-        path = folder / "journal.sqlite"
+        path, self._folder = folder / "journal.sqlite", folder
         if create:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -101,11 +101,17 @@ class Journal:
         self._connection.close()
 
     def append(self, kind: str, data: dict[str, Any], stage: str = "") -> int:
-        """Writes one event and returns its sequence number; it is on disk on return."""
-        cursor = self._connection.execute(
-            "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)",
-            (self._session, time.monotonic() - self._started, time.time(), kind, stage, json.dumps(data)),
-        )
+        """Writes one event and returns its sequence number; it is on disk on return. Raises `JournalError`."""
+        row = (self._session, time.monotonic() - self._started, time.time(), kind, stage, json.dumps(data))
+        try:
+            cursor = self._connection.execute(
+                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
+        except sqlite3.OperationalError as error:
+            raise JournalError(
+                f"The journal in {self._folder} cannot be written ({error}); what was measured before is kept: make "
+                f"room on the disk, and go on with `tunesmith resume {self._folder}`."
+            ) from error
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def tune(
         resolve_target(chosen.target)
     if chosen.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
-    device = choose_device(loaded, chosen.backend, probe())
+    device = choose_device(loaded, chosen.backend, inventory_for(chosen.backend), chosen.target_device)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
         raise SettingsError(
@@ -82,7 +83,7 @@ def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = Settings.model_validate(started.data["settings"])
         task = Task.model_validate(started.data["task"])
-        inventory, old = probe(), started.data["device"]
+        inventory, old = inventory_for(settings.backend), started.data["device"]
         same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
         device = same[0] if same else choose_device(task, old["backend"], inventory)
         if not same:
@@ -91,19 +92,53 @@ def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
         return _carry_on(folder, journal, task, device, settings, listener)
 
 
-def choose_device(task: Task, backend: str, inventory: Inventory) -> Device:
+def inventory_for(backend: str) -> Inventory:
+    """The devices that a run may be on: those of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this
+    machine's OpenCL devices. Raises `ClusterError` when the cluster cannot be reached."""
+    here = probe()
+    if "RAY_ADDRESS" not in os.environ or backend == "opencl":
+        return here
+    from tunesmith.actors.cluster import cluster
+    from tunesmith.actors.survey import survey
+
+    with cluster():
+        found = survey()
+    return Inventory(found.devices + here.of("opencl"), found.notes + here.notes)
+
+
+def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
     """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
-    task has sources. Raises `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
+    task has sources. Among several models the one there is most of, or that whose name has `model` in it. Raises
+    `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
+    if model is not None:
+        named = tuple(device for device in inventory.devices if model.lower() in device.name.lower())
+        if not named:
+            names = ", ".join(sorted({device.name for device in inventory.devices})) or "none at all"
+            raise NoDevice(f"--target-device: no device here is called '{model}'; there are {names}.")
+        inventory = Inventory(named, inventory.notes)
     if backend != "auto":
         task.sources(backend)
-        return inventory.device("cuda" if backend == "cuda" else "opencl")
+        found = inventory.of("cuda" if backend == "cuda" else "opencl")
+        # Without any, `device` says what is missing.
+        return _most_common(found) if found else inventory.device("cuda" if backend == "cuda" else "opencl")
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
         notes = " ".join(inventory.notes)
         raise NoDevice(
             f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}"
         )
-    return min(candidates, key=lambda d: (d.backend != "cuda", d.limits.kind != "gpu", d.index))
+    cuda = [device for device in candidates if device.backend == "cuda"]
+    if cuda:
+        return _most_common(cuda)
+    return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
+
+
+def _most_common(devices: Sequence[Device]) -> Device:
+    """The first device of the model there is most of: a tuning's results belong to one model."""
+    if devices[0].backend != "cuda":
+        return devices[0]
+    counts = Counter(device.name for device in devices)
+    return min(devices, key=lambda device: -counts[device.name])
 
 
 def _carry_on(
@@ -134,12 +169,22 @@ def _carry_on(
                 # None goes on from the checkpoint; the journal tells each role what it already did.
                 graph.invoke(None if begun else {"round": 0}, config, context=context)
             state = graph.get_state(config).values
+        except sqlite3.OperationalError as error:
+            raise _unwritable(folder, error) from error
         finally:
             connection.close()
             context.close()
         summary = summarise(context, str(state.get("done", "")))
-        write_results(context, folder, summary)
+        try:
+            write_results(context, folder, summary)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
     return RunResult(folder, summary)
+
+
+def _unwritable(folder: Path, error: Exception) -> JournalError:
+    return JournalError(f"The run in {folder} cannot be written ({error}); what was measured is kept: make room on the "
+                        f"disk, and go on with `tunesmith resume {folder}`.")  # fmt: skip
 
 
 @contextmanager
@@ -178,12 +223,14 @@ def pools(
                 task,
                 device.limits,
                 device.index,
-                lanes=max(1, offer.gpus) if gpu else 1,
+                # Also those of other models: which GPU a lane gets is known when it has it.
+                lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
                 workloads=workloads,
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
+                shared=offer.attached,
             )
 
         yield make

@@ -17,8 +17,9 @@ class SettingsError(TunesmithError):
 
 class Settings(BaseModel):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
-    turns of the loop; target: another device the winner must also fit; workers: compile processes, None for as many
-    as there are cores; finalists: how many configurations are re-measured against the baseline."""
+    turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
+    tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
+    for as many as there are cores; finalists: how many configurations are re-measured against the baseline."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,6 +32,8 @@ class Settings(BaseModel):
     strategy: str = "default"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    target_device: str | None = None
+    lanes: Annotated[int, Field(ge=1, le=4096)] | None = None
     finalists: Annotated[int, Field(ge=1, le=64)] = 5
 
 

@@ -106,6 +106,11 @@ def tune(
     seed: Annotated[int, typer.Option(help="Decides the search's choices and the contents of all buffers.")] = 0,
     run_dir: Annotated[Optional[Path], typer.Option(help="Where to keep the run; runs/TASK-NNN if left out.")] = None,  # noqa: UP045
     workers: Annotated[Optional[int], typer.Option(help="Compile processes; one a core if left out.")] = None,  # noqa: UP045
+    target_device: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="The model to tune on (part of its name), where a cluster has several."),
+    ] = None,
+    lanes: Annotated[Optional[int], typer.Option(help="GPUs to use; all of one model if left out.")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""
@@ -119,6 +124,8 @@ def tune(
         "strategy": strategy,
         "seed": seed,
         "workers": workers,
+        "target_device": target_device,
+        "lanes": lanes,
     }
     raise typer.Exit(drive_tune(task, run_dir, time_limit, settings, as_json=json))
 

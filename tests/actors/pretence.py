@@ -1,0 +1,92 @@
+"""Workers that pretend: for what the pool decides, as against what a device measures. Importable by worker processes
+only by value, so tests hand the classes of `pretending()` to the pool."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tunesmith.actors.workers import CompilerReady, LaneReady
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Measured, Resources
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Without the session's cluster in this process, which is as before afterwards."""
+    import ray
+
+    there = ray.is_initialized()
+    ray.shutdown()
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        if there:
+            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+
+def pretending(
+    *,
+    visit_seconds: float = 0.002,
+    compile_seconds: float = 0.0,
+    faults: float = 0.0,
+    slow: str = "",
+    hang_at: int = 0,
+    names: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """A lane and a compiler, as arguments of `Pool`. faults: share of calls that go wrong, in each of several ways;
+    hang_at: the visit, counted by a lane's process, that takes a minute; slow: the GPU (its number) that is slower by a
+    tenth; names: what GPUs call themselves, by number."""
+
+    class Compiler:
+        def __init__(self, limits: Any, index: int) -> None:
+            self.limits, self.code = limits, os.urandom(8000)
+
+        def start(self) -> CompilerReady:
+            return CompilerReady("pretence 1", None)
+
+        def compile(self, source: Any) -> Any:
+            time.sleep(compile_seconds)
+            if random.random() < faults:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if random.random() < faults:
+                return CompileFailed("error: pretended")
+            return Artifact("cuda", self.limits.arch, source.entry, self.code, source.digest, Resources(20, 0, 0, 0))
+
+        def probes(self) -> dict[str, Artifact]:
+            return {}
+
+    class Lane:
+        def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
+            self.number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+            self.name = names[int(self.number)] if names else limits.name
+            self.visits = 0
+
+        def start(self, health: Any, workloads: Any) -> LaneReady:
+            return LaneReady(f"GPU-{self.number}", self.name, os.environ.get("RAY_NODE_ID", "here"))
+
+        def acquire(self) -> None:
+            pass
+
+        def visit(self, candidate: Any, workloads: Any, precision: Any) -> Any:
+            self.visits += 1
+            time.sleep(60 if self.visits == hang_at else visit_seconds)
+            if random.random() < faults:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if random.random() < faults / 4:
+                time.sleep(60)
+            if random.random() < faults:
+                return {workloads[0]: LaunchFailed("an illegal memory access was encountered", sticky=True)}
+            return {name: Measured(1e-5, 1e-5, 1e-5, 7, 6) for name in workloads}
+
+        def calibrate(self, probes: Any) -> Roofline:
+            return Roofline(((1 << 26, 4e12 if self.number != slow else 3.6e12),), {}, 1e-6)
+
+    return {"lane_class": Lane, "compile_class": Compiler}

@@ -1,0 +1,174 @@
+"""Faults of what the pool stands on: a lost node, a full disk, a visit that hangs. Nothing measured is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pretence import aside, pretending
+
+from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.feasible import feasible
+from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.taskfile import load_task
+
+WORKLOAD = ("512x11008",)
+LIMITS = resolve_target("h200")
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    return load_task("silu_and_mul")
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Any]:
+    """A head without GPUs and a node with one pretended GPU."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with aside():
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        node = cluster.add_node(num_cpus=1, num_gpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        cluster.wait_for_nodes()
+        try:
+            yield cluster, node
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def make_pool(
+    task: Any, lanes: int = 1, compilers: int = 2, deadlines: Deadlines | None = None, **pretence: Any
+) -> Pool:
+    deadlines = deadlines or Deadlines(start=60.0)
+    return Pool(task, LIMITS, lanes=lanes, compilers=compilers, seed=0, workloads=WORKLOAD, deadlines=deadlines,
+                **pretending(**pretence))  # fmt: skip
+
+
+def run(pool: Pool, task: Any, count: int, at: dict[int, Any]) -> list[Evaluation]:
+    """`count` evaluations; when as many as a key of `at` have ended, its value is called."""
+    template = task.sources("cuda").templates[0]
+    space = feasible(template, [task.workload(WORKLOAD[0])], LIMITS)
+    waiting, found = iter(range(count)), dict[int, Evaluation]()
+    while len(found) < count:
+        while pool.in_flight < pool.ahead and (number := next(waiting, None)) is not None:
+            pool.submit(Request(number, template, space.config(number), WORKLOAD))
+        for request, evaluation in pool.collect():
+            assert request.number not in found, "an evaluation ended twice"
+            found[request.number] = evaluation
+            if (action := at.pop(len(found), None)) is not None:
+                action()
+    assert pool.in_flight == 0
+    return [found[number] for number in range(count)]
+
+
+@pytest.mark.slow
+def test_a_lost_node_loses_nothing(task: Any, two_nodes: Any) -> None:
+    """The node with the lane dies; another one comes, and all evaluations are measured, none as a crash."""
+    cluster, node = two_nodes
+
+    def lose() -> None:
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(num_cpus=1, num_gpus=1)
+
+    with make_pool(task, visit_seconds=0.02) as pool:
+        found = run(pool, task, 120, {40: lose})
+    assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found), Counter(map(str, found))
+
+
+@pytest.mark.slow
+def test_a_lost_node_that_does_not_come_back_is_a_sentence(
+    task: Any, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, node = two_nodes
+    monkeypatch.setattr("tunesmith.actors.roster.NO_DEVICE_SECONDS", 5.0)
+    monkeypatch.setattr("tunesmith.actors.roster.LOOK_SECONDS", 1.0)
+    with (
+        make_pool(task, visit_seconds=0.02) as pool,
+        pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
+    ):
+        run(pool, task, 120, {40: lambda: cluster.remove_node(node, allow_graceful=False)})
+
+
+@pytest.mark.slow
+def test_a_hung_visit_costs_its_deadline_and_a_second(task: Any, two_nodes: Any) -> None:
+    """One of a hundred hangs for a minute."""
+    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0), visit_seconds=0.002) as pool:
+        run(pool, task, 50, {})
+        started = time.monotonic()
+        run(pool, task, 50, {})
+        usual = time.monotonic() - started
+    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0), hang_at=70) as pool:
+        run(pool, task, 50, {})
+        started = time.monotonic()
+        found = run(pool, task, 50, {})
+        hung = time.monotonic() - started
+    kinds = Counter(next(iter(one.outcomes.values())).kind for one in found)
+    assert kinds == {"measured": 49, "timed_out": 1}
+    # A new process comes on top, as it does on a real device.
+    assert 2.0 < hung - usual < 2.0 + 1.0 + 2.0
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+folder, limit = Path(sys.argv[1]), int(sys.argv[2])
+from tunesmith.graph.journal import Journal, JournalError
+with Journal(folder, create=True) as journal:
+    for number in range(20):
+        journal.append("evaluation", {"number": number, "text": "x" * 1000})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        for number in range(20, 2000):
+            journal.append("evaluation", {"number": number, "text": "x" * 1000})
+    except JournalError as error:
+        print(number, error)
+"""
+
+
+def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    from tunesmith.graph.journal import Journal
+
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "run"), str(400_000)],
+        capture_output=True, text=True, timeout=60, check=False, env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    number, sentence = done.stdout.strip().split(" ", 1)
+    assert "cannot be written" in sentence and "tunesmith resume" in sentence and sentence.endswith(".")
+    with Journal(tmp_path / "run", create=False) as journal:
+        kept = [event.data["number"] for event in journal.events("evaluation")]
+        assert kept == list(range(int(number))), "everything before the full disk is there"
+        journal.append("evaluation", {"number": int(number)})
+
+
+def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_cluster: Any, device: Any) -> None:
+    from tunesmith.kernels.artifact_cache import ArtifactCache
+
+    said: list[str] = []
+    task = load_task(str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml"))
+    template = task.sources("opencl").templates[0]
+    workload = task.workloads_for("cpu", held_out=False)[0].name
+    requests = [Request(0, template, template.default_config, (workload,))]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Pool(task, device.limits, device.index, lanes=1, compilers=1, seed=0, workloads=[workload],
+              cache=ArtifactCache(tmp_path), say=said.append) as pool:  # fmt: skip
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            found = pool.evaluate(requests)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(found[0].outcomes[workload], Measured)
+    assert len(said) == 1 and "cannot be written" in said[0]
