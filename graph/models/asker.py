@@ -71,11 +71,10 @@ class Asker:
         *,
         limit_field: Literal["max_tokens", "max_completion_tokens"],
         model_for: Callable[[Call], str] | None = None,
-        first_wait: float = FIRST_WAIT,
     ) -> None:
         self._settings, self._transport, self._prices = settings, transport, prices
         self._journal, self._recording, self._listener = journal, recording, listener
-        self._limit_field, self._first_wait = limit_field, first_wait
+        self._limit_field = limit_field
         self._model_for = model_for or (lambda call: settings.name_for(call.role))
         self._live = transport.kind == "live"
         self._account = Account(journal, live=self._live)
@@ -245,7 +244,7 @@ class Asker:
         if failure.retry_after is not None:
             return failure.retry_after if failure.retry_after <= LONGEST_OBEYED else None
         # "Equal jitter": spreads the clients of a server that comes back.
-        wait: float = min(LONGEST_WAIT, self._first_wait * 2.0 ** (job.tries - 1)) * random.uniform(0.5, 1.0)
+        wait: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (job.tries - 1)) * random.uniform(0.5, 1.0)
         return wait
 
     def _end(self, job: _Job, request: Request, outcome: Completion | Failure, seconds: float, *, final: bool) -> None:
@@ -330,7 +329,8 @@ class Asker:
             prompt = job.worst.prompt_tokens
         if written is None:
             written = math.ceil(len(answer_text(body).encode()) / BYTES_PER_TOKEN)
-        cached = _count((told.get("prompt_tokens_details") or {}).get("cached_tokens")) or 0
+        details = told.get("prompt_tokens_details")
+        cached = (_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None) or 0
         return {"prompt_tokens": prompt, "completion_tokens": written, "cached_tokens": cached, "estimated": estimated,
                 "cost": self._prices.cost(model, prompt, written, cached)}  # fmt: skip
 

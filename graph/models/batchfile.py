@@ -111,8 +111,10 @@ def _completion(place: str, body: Any) -> dict[str, Any]:
     message = choices[0].get("message")
     if not isinstance(message, dict):
         raise BatchFileError(f"{place}: response.body.choices[0] must have a message.")
-    for call in message.get("tool_calls") or ():
-        if not isinstance(call, dict) or not isinstance((call.get("function") or {}).get("arguments"), str):
+    calls = message.get("tool_calls") or []
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             raise BatchFileError(f"{place}: a tool call needs function.arguments, a text.")
     if body.get("usage") is not None and not isinstance(body["usage"], dict):
         raise BatchFileError(f"{place}: usage must be an object.")

@@ -90,8 +90,8 @@ def answer_text(completion: Mapping[str, Any]) -> str:
     for call in message.get("tool_calls") or ():
         return _clean(call["function"]["arguments"])
     content = message.get("content") or ""
-    if not isinstance(content, str):
-        content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return _clean(content)
 
 
