@@ -12,6 +12,7 @@ from typing import Any
 
 from tunesmith.graph.journal import Store
 from tunesmith.graph.models.settings import ModelSettings
+from tunesmith.graph.models.structured import again_name
 
 BYTES_PER_TOKEN = 2
 """Fewer than tokenizers need for source code and English (3 to 4), so that an estimate made of it is high."""
@@ -63,6 +64,7 @@ class Account:
         self._rows: dict[tuple[str, str], Row] = {}
         self._open: dict[tuple[str, int], tuple[tuple[str, str], Tokens]] = {}
         self._ends: dict[str, tuple[tuple[str, str], str]] = {}
+        """Role and model, and status, by the call's custom_id."""
         self._asked: dict[str, int] = {}
         for event in journal.events():
             if event.kind == "model_asked":
@@ -90,7 +92,7 @@ class Account:
             row.unaccounted += bool(data["usage"]["estimated"])
         elif data["served"] and worst is not None:
             self._lose(key, worst)
-        self._ends[data["id"]] = key, data["status"]
+        self._ends[data["custom_id"]] = key, data["status"]
 
     def attempts(self, request_id: str) -> int:
         """How often a request was made."""
@@ -125,18 +127,18 @@ class Account:
         """Totals, and `rows` by role and model."""
         for row in self._rows.values():
             row.failed = 0
-        for key, status in self._ends.values():
-            self._row(key).failed += status != "ok"
+        kinds: dict[str, int] = {}
+        for name, (key, status) in self._ends.items():
+            # Of a call that got one more try, that one tells how it ended.
+            if status != "ok" and again_name(name) not in self._ends:
+                self._row(key).failed += 1
+                kinds[status] = kinds.get(status, 0) + 1
         total = Row("", "")
         for row in self._rows.values():
             for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds"):
                 setattr(total, name, getattr(total, name) + getattr(row, name))
             total.cost = None if total.cost is None or row.cost is None else total.cost + row.cost
         totals = {name: value for name, value in asdict(total).items() if name not in ("role", "model")}
-        kinds: dict[str, int] = {}
-        for _, status in self._ends.values():
-            if status != "ok":
-                kinds[status] = kinds.get(status, 0) + 1
         return totals | {"failures": kinds, "rows": [asdict(row) for row in self._rows.values()]}
 
     def _row(self, key: tuple[str, str]) -> Row:

@@ -99,7 +99,12 @@ def again(call: Call, wrong: Invalid) -> Call:
     """The call once more, with the answer that was wrong and what is wrong with it."""
     told = f"That answer cannot be used: {wrong.why}\nAnswer again with one JSON object that fits the schema."
     messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", told))
-    return Call(call.role, call.stage, f"{call.name}-again", messages, call.schema)
+    return Call(call.role, call.stage, again_name(call.name), messages, call.schema)
+
+
+def again_name(name: str) -> str:
+    """The name, or custom_id, of the one more try of a call."""
+    return f"{name}-again"
 
 
 def _clean(text: Any) -> str:

@@ -111,7 +111,7 @@ def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        ({"response": None, "error": {"code": "batch_expired", "message": "too late."}}, "server_error", "batch_expired"),
+        ({"response": None, "error": {"code": "batch_expired", "message": "late."}}, "server_error", "batch_expired"),
         ({"response": {"status_code": 429, "body": {"error": {"message": "slower"}}}}, "rate_limited", "slower"),
         ({"response": {"status_code": 401, "body": {"error": {"message": "who?"}}}}, "unauthorised", "who?"),
         ({"response": {"status_code": 400, "request_id": "1", "body": None}, "error": {"object": "error", "code": 400,
@@ -202,8 +202,8 @@ def test_requests_survive_the_file(tmp_path: Path, texts: dict[str, str]) -> Non
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["response", "body", "choices", "message", "tool_calls", "error", "code", "status_code", "usage",
-                         "function", "arguments", "content"]), inner, max_size=4),
+        st.sampled_from(["response", "body", "choices", "message", "tool_calls", "error", "code", "status_code",
+                         "usage", "function", "arguments", "content"]), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
 

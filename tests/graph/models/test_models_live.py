@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -245,14 +246,22 @@ def test_a_key_in_an_answer_is_hidden(live: Live, server: FakeOpenAI) -> None:
 def test_tracing_by_the_environment_sends_nothing_elsewhere(
     live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with FakeOpenAI() as tracer:
-        for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"):
-            monkeypatch.setenv(name, "true")
-        monkeypatch.setenv("LANGSMITH_ENDPOINT", tracer.base_url)
+    from langchain_core.tracers.langchain import wait_for_all_tracers
+    from langsmith.utils import get_env_var
+
+    with socket.create_server(("127.0.0.1", 0)) as tracer:
+        tracer.setblocking(False)
+        monkeypatch.setenv("LANGSMITH_TRACING", "true")
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", f"http://127.0.0.1:{tracer.getsockname()[1]}")
         monkeypatch.setenv("LANGSMITH_API_KEY", "x")
-        live().reply()
-        time.sleep(0.3)
-        assert tracer.requests == []
+        get_env_var.cache_clear()
+        try:
+            live().reply()
+            wait_for_all_tracers()
+            with pytest.raises(BlockingIOError):  # nobody has called
+                tracer.accept()
+        finally:
+            get_env_var.cache_clear()
 
 
 def test_azure_before_v1(open_run: Live, server: FakeOpenAI) -> None:
