@@ -7,8 +7,6 @@ there, so that a role that is begun again pays nothing twice.
 
 from __future__ import annotations
 
-import json
-import math
 import queue
 import random
 import threading
@@ -19,12 +17,13 @@ from typing import Any, Literal
 
 from tunesmith.graph.context import Listener, Progress
 from tunesmith.graph.journal import Store
-from tunesmith.graph.models.account import BYTES_PER_TOKEN, PROMPT_OVERHEAD, Account, Tokens
+from tunesmith.graph.models.account import Tokens
+from tunesmith.graph.models.calllog import CallLog
 from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Usage
 from tunesmith.graph.models.prices import Prices
 from tunesmith.graph.models.recording import Recording
 from tunesmith.graph.models.settings import METHODS, Method, ModelSettings
-from tunesmith.graph.models.structured import Invalid, Valid, again, answer_text, read_answer, request_body
+from tunesmith.graph.models.structured import Valid, again, read_answer, request_body
 from tunesmith.graph.models.transport import Completion, Failure, Pending, Request, Transport, identify
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
@@ -41,7 +40,7 @@ GRACE = 10.0
 class _Job:
     """A call on its way. call: the original or the one more try; tries, timeouts: of the present request in this
     session; methods: still to be tried, the present one first; token: tells an answer that is waited for from one
-    that was given up; usage: of the call so far."""
+    that was given up; usage: of the call so far; due, started: on the monotonic clock."""
 
     original: Call
     call: Call
@@ -72,13 +71,12 @@ class Asker:
         limit_field: Literal["max_tokens", "max_completion_tokens"],
         model_for: Callable[[Call], str] | None = None,
     ) -> None:
-        self._settings, self._transport, self._prices = settings, transport, prices
-        self._journal, self._recording, self._listener = journal, recording, listener
+        self._settings, self._transport = settings, transport
+        self._journal, self._listener = journal, listener
         self._limit_field = limit_field
         self._model_for = model_for or (lambda call: settings.name_for(call.role))
         self._live = transport.kind == "live"
-        self._account = Account(journal, live=self._live)
-        self._known = {e.data["id"]: e.data for e in journal.events("model_call") if self._stays(e.data)}
+        self._log = CallLog(journal, prices, recording, live=self._live)
         self._methods: dict[str, Method] = {e.data["model"]: e.data["method"] for e in journal.events("model_method")}
         self._closed: Failure | None = None
         self._suspect = False
@@ -94,21 +92,18 @@ class Asker:
             for job in sorted(waiting, key=lambda job: job.due):
                 if job.due > time.monotonic() or len(running) >= self._settings.model_concurrency:
                     break
-                if not self._begin(job, bool(running)):
-                    continue
-                if job.result is not None:
-                    waiting.remove(job)
-                elif job.request is not None:
+                if self._begin(job, bool(running)):
                     waiting.remove(job)
                     if self._live:
                         running[id(job)] = job
                         self._send(job, arrived)
-                    elif not self._exchange(job):
-                        pending.append(job.request)
+                    elif (request := self._exchange(job)) is not None:
+                        pending.append(request)
                     elif job.result is None:
                         waiting.append(job)
-            ended = self._await(arrived, waiting, running)
-            for job, outcome in ended:
+                elif job.result is not None:
+                    waiting.remove(job)
+            for job, outcome in self._await(arrived, waiting, running):
                 del running[id(job)]
                 self._receive(job, outcome, time.monotonic() - job.started)
                 if job.result is None:
@@ -118,40 +113,35 @@ class Asker:
         return [job.result for job in jobs if job.result is not None]
 
     def _begin(self, job: _Job, others: bool) -> bool:
-        """Brings a job to its request or its result; False: not now. `others`: calls are under way."""
-        job.request = None
-        model = self._model_for(job.call)
-        request = self._request(job, model)
-        known = self._known.get(request.custom_id)
+        """Brings a job to an attempt (True) or to its result; False with neither: not now. `others`: calls are under
+        way."""
+        request = job.request = self._request(job)
+        known = self._log.known(request)
         if known is not None:
             self._settle(job, known)
-            return True
-        job.worst = self._worst(request, model)
+            return False
+        job.worst = self._log.worst(request, self._settings.answer_tokens)
+        is_open = self._log.is_open(request)
+        if self._live and is_open:
+            return False  # the same call is under way already
         if self._closed is not None:
-            self._end(job, request, self._closed, 0.0, final=True)
-            return True
-        is_open = self._account.is_open(request.custom_id)
+            self._end(job, self._closed, 0.0, final=True)
+            return False
         if self._transport.kind != "replay" and not is_open:
-            objection = self._account.objection(self._settings, job.worst, certain=False)
+            objection = self._log.account.objection(self._settings, job.worst, certain=False)
             if objection is not None:
-                if others and self._account.objection(self._settings, job.worst, certain=True) is None:
-                    return False  # it fits when those under way turn out cheaper than feared
-                self._end(job, request, Failure("capped", objection), 0.0, final=True)
-                return True
+                # It may fit when those under way turn out cheaper than feared.
+                if not others or self._log.account.objection(self._settings, job.worst, certain=True) is not None:
+                    self._end(job, Failure("capped", objection), 0.0, final=True)
+                return False
         if self._live and self._settings.requests_per_minute is not None:
             now = time.monotonic()
             if now < self._slot:
                 job.due = self._slot
                 return False
             self._slot = now + 60.0 / self._settings.requests_per_minute
-        job.request = request
         if not is_open:
-            attempt = self._account.attempts(request.custom_id) + 1
-            data = self._about(job, request) | {"attempt": attempt, "worst": _json(job.worst), "body": None}
-            if attempt == 1 or job.tries == 0:
-                data["body"] = request.body
-            self._journal.append("model_asked", data, job.call.stage)
-            self._account.asked(data)
+            self._log.asked(job.call, request, job.worst, first=job.tries == 0)
         job.tries += 1
         return True
 
@@ -172,14 +162,14 @@ class Asker:
         # Not of a pool: a thread that waits for a server must not keep the process from ending.
         threading.Thread(target=work, name=f"model-{request.custom_id}", daemon=True).start()
 
-    def _exchange(self, job: _Job) -> bool:
-        """Asks a transport that has its answers at hand; False: it is still to come."""
+    def _exchange(self, job: _Job) -> Request | None:
+        """Asks a transport that has its answers at hand; gives the request back if its answer is still to come."""
         assert job.request is not None
         outcome = self._transport.send(job.request)
         if isinstance(outcome, Pending):
-            return False
+            return job.request
         self._receive(job, outcome, 0.0)
-        return True
+        return None
 
     def _await(
         self, arrived: queue.SimpleQueue[Any], waiting: Sequence[_Job], running: Mapping[int, _Job]
@@ -207,22 +197,21 @@ class Asker:
 
     def _receive(self, job: _Job, outcome: Completion | Failure, seconds: float) -> None:
         """Journals an outcome and decides what follows."""
-        request, model = job.request, self._model_for(job.call)
-        assert request is not None
         if isinstance(outcome, Completion):
+            model = self._model_for(job.call)
             self._suspect = False
             if self._live and self._settings.model_method == "auto" and self._methods.get(model) != job.methods[0]:
                 self._methods[model] = job.methods[0]
                 self._journal.append("model_method", {"model": model, "method": job.methods[0]}, job.call.stage)
-            self._end(job, request, outcome, seconds, final=True)
+            self._end(job, outcome, seconds, final=True)
             return
         wait = self._wait(job, outcome)
         if outcome.rejected and len(job.methods) > 1:
-            self._end(job, request, outcome, seconds, final=False)
+            self._end(job, outcome, seconds, final=False)
             job.methods.pop(0)
             job.tries = 0
         elif wait is not None:
-            self._end(job, request, outcome, seconds, final=False)
+            self._end(job, outcome, seconds, final=False)
             job.due = time.monotonic() + wait
             job.timeouts += outcome.kind == "timeout"
             self._say(f"{job.call.custom_id}: {outcome.detail} Trying again in {wait:.0f} s.")
@@ -232,7 +221,7 @@ class Asker:
             if outcome.kind == "unauthorised" and self._live:
                 self._closed = outcome
             self._suspect = self._suspect or outcome.transient
-            self._end(job, request, outcome, seconds, final=True)
+            self._end(job, outcome, seconds, final=True)
 
     def _wait(self, job: _Job, failure: Failure) -> float | None:
         """Seconds until the next try, None for no other. A server that failed one call to the end gets no retries for
@@ -247,35 +236,14 @@ class Asker:
         wait: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (job.tries - 1)) * random.uniform(0.5, 1.0)
         return wait
 
-    def _end(self, job: _Job, request: Request, outcome: Completion | Failure, seconds: float, *, final: bool) -> None:
-        """Writes the end of an attempt; a final one settles the request."""
-        data = self._about(job, request) | {
-            "attempt": self._account.attempts(request.custom_id),
-            "final": final,
-            "body": None if self._account.attempts(request.custom_id) else request.body,
-            "seconds": round(seconds, 3),
-            "answer": None,
-            "text": "",
-            "usage": None,
-            "note": "",
-        }
-        if isinstance(outcome, Completion):
-            read = read_answer(outcome.body, job.call.schema)
-            status, detail = _judged(read)
-            data |= {"status": status, "detail": detail, "served": True, "answer": outcome.body, "note": outcome.note}
-            data |= {"text": read.text, "usage": self._usage(job, data["model"], outcome.body)}
-            if outcome.note:
-                self._say(outcome.note)
-        else:
-            data |= {"status": outcome.kind, "detail": outcome.detail, "served": outcome.served}
-        self._journal.append("model_call", data, job.call.stage)
-        self._account.ended(data)
-        if not final:
-            return
-        if self._stays(data):
-            self._known[request.custom_id] = data
-        self._recording.add(request, outcome)
-        self._settle(job, data)
+    def _end(self, job: _Job, outcome: Completion | Failure, seconds: float, *, final: bool) -> None:
+        """The end of an attempt; a final one settles the request."""
+        assert job.request is not None and job.worst is not None
+        data = self._log.ended(job.call, job.request, job.worst, outcome, seconds, final=final)
+        if data["note"]:
+            self._say(data["note"])
+        if final:
+            self._settle(job, data)
 
     def _settle(self, job: _Job, data: Mapping[str, Any]) -> None:
         """The result of a call, or one more try, from the end of its request."""
@@ -302,10 +270,10 @@ class Asker:
         job.result = failed
         self._say(f"{job.call.custom_id}: {failed.detail}")
 
-    def _request(self, job: _Job, model: str) -> Request:
+    def _request(self, job: _Job) -> Request:
         body = request_body(
             job.call,
-            model,
+            self._model_for(job.call),
             job.methods[0],
             answer_tokens=self._settings.answer_tokens,
             limit_field=self._limit_field,
@@ -313,42 +281,12 @@ class Asker:
         )
         return Request(identify(job.call.custom_id, job.call.digest), body)
 
-    def _worst(self, request: Request, model: str) -> Tokens:
-        """The most that a request may take."""
-        size = len(json.dumps(request.body, ensure_ascii=False).encode("utf-8", "replace"))
-        prompt, written = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD, self._settings.answer_tokens
-        return Tokens(prompt, written, self._prices.cost(model, prompt, written))
-
-    def _usage(self, job: _Job, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Tokens as the server counts them; estimated where it does not."""
-        told = body.get("usage") or {}
-        prompt, written = _count(told.get("prompt_tokens")), _count(told.get("completion_tokens"))
-        estimated = prompt is None or written is None
-        assert job.worst is not None
-        if prompt is None:
-            prompt = job.worst.prompt_tokens
-        if written is None:
-            written = math.ceil(len(answer_text(body).encode()) / BYTES_PER_TOKEN)
-        details = told.get("prompt_tokens_details")
-        cached = (_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None) or 0
-        return {"prompt_tokens": prompt, "completion_tokens": written, "cached_tokens": cached, "estimated": estimated,
-                "cost": self._prices.cost(model, prompt, written, cached)}  # fmt: skip
-
     def _methods_for(self, model: str) -> list[Method]:
         setting = self._settings.model_method
         if setting != "auto":
             return [setting]
         known = self._methods.get(model)
         return ([known] if known else []) + [method for method in METHODS if method != known]
-
-    def _about(self, job: _Job, request: Request) -> dict[str, Any]:
-        call = job.call
-        return {"id": request.custom_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role,
-                "model": self._model_for(call)}  # fmt: skip
-
-    def _stays(self, data: Mapping[str, Any]) -> bool:
-        """Whether an end holds for good: an answer does; a failure of a live server may have passed by now."""
-        return bool(data["final"]) and (data["answer"] is not None or not self._live)
 
     def _announce(self, jobs: Sequence[_Job]) -> None:
         if self._live and jobs:
@@ -359,26 +297,9 @@ class Asker:
         self._listener(Progress("model", message))
 
 
-def _judged(read: Valid | Invalid | ModelFailed) -> tuple[str, str]:
-    """The status of an answer, and what is wrong with it."""
-    if isinstance(read, Valid):
-        return "ok", ""
-    if isinstance(read, Invalid):
-        return "unstructured", f"The answer cannot be used: {read.why}"
-    return read.kind, read.detail
-
-
 def _no_method(failure: Failure, settings: ModelSettings) -> Failure:
     """What to tell the user when a server takes no request of ours."""
     if settings.model_method == "auto":
         return Failure("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
     said = f"The server rejects {settings.model_method}; try another --model-method, or auto: {failure.detail}"
     return Failure("server_error", said)
-
-
-def _json(tokens: Tokens) -> dict[str, Any]:
-    return {"prompt_tokens": tokens.prompt_tokens, "completion_tokens": tokens.completion_tokens, "cost": tokens.cost}
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

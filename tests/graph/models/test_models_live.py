@@ -69,6 +69,11 @@ def test_an_answer_is_never_asked_for_twice(live: Live, server: FakeOpenAI) -> N
     assert len(server.requests) == 2 and other.value == first.value
 
 
+def test_the_same_call_twice_is_paid_once(live: Live, server: FakeOpenAI) -> None:
+    first, second = live().ask(call(), call())
+    assert first == second and len(server.requests) == 1
+
+
 def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOpenAI) -> None:
     def by_prompt(seen: Any) -> Any:
         number = int(seen.body["messages"][-1]["content"])

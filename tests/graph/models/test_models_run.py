@@ -4,6 +4,10 @@ planner asks a model before it plans by its rules."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +17,10 @@ from typing import Any
 import pytest
 from batch_service import serve
 from conftest import KEY, Move
-from fake_openai import FakeOpenAI, answer, status
+from fake_openai import FakeOpenAI, answer, hang, status
 from simulated_pool import SimulatedPool
 
-from tunesmith.cli.main import EXIT_DONE, EXIT_MISTAKE, EXIT_WAITING, main
+from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING, main
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import Journal
@@ -146,6 +150,28 @@ def test_batches_until_the_run_is_done(command_line: Any, server: FakeOpenAI, tm
     with Journal(folder, create=False) as journal:
         stages = [event.stage for event in journal.events("plan")]
         assert stages == ["round-1", "round-2"]
+
+
+def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
+    server.next(*[hang(60)] * 2)
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 30
+        while len(server.requests) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    folder = tmp_path / "run"
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    started = time.monotonic()
+    code, out, err = command_line("tune", TASK, *OPTIONS, "--model", "tester", "--base-url", server.base_url,
+                                  "--run-dir", folder)  # fmt: skip
+    helper.join()
+    assert code == EXIT_INTERRUPTED and out == "" and f"tunesmith resume {folder}" in err
+    assert time.monotonic() - started < 20, "nobody waits for the server"
+    assert resume(folder).valid
+    assert heard(folder) == [["ok"] * 3] * 2
 
 
 def test_waiting_as_json(command_line: Any, tmp_path: Path) -> None:
