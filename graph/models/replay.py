@@ -43,9 +43,12 @@ class ReplayTransport:
         self._by_name = {call_id_of(custom_id): custom_id for custom_id in self._answers}
 
     def model_of(self, custom_id: str) -> str | None:
-        """The name of the model that was asked."""
-        request = self._requests.get(self._recorded(custom_id) or "")
-        return None if request is None else str(request.body.get("model"))
+        """The name of the model that was asked; of the one that answered where the request is not kept."""
+        recorded = self._recorded(custom_id) or ""
+        for kept in (self._requests.get(recorded), self._answers.get(recorded)):
+            if isinstance(kept, Request | Completion) and isinstance(kept.body.get("model"), str):
+                return str(kept.body["model"])
+        return None
 
     def send(self, request: Request) -> Completion | Failure:
         recorded = self._recorded(request.custom_id)

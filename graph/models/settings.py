@@ -36,11 +36,11 @@ class ModelSettings(BaseModel):
     answer_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384
     model_timeout: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     model_retries: Annotated[int, Field(ge=0, le=100)] = 4
-    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    requests_per_minute: Annotated[float, Field(ge=0.01, le=1e6)] | None = None
     model_concurrency: Annotated[int, Field(ge=1, le=256)] = 4
     max_calls: Annotated[int, Field(ge=0)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    max_cost: Annotated[float, Field(ge=0)] | None = None
+    max_cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     prices: str | None = None
     replay_exact: bool = False
 

@@ -92,6 +92,24 @@ def test_two_runs_may_share_a_folder(batch: Any, air: Path, server: FakeOpenAI) 
     assert isinstance(batch("two").ask(call(text="two"))[0], Reply)
 
 
+def test_a_line_written_by_hand(batch: Any, air: Path) -> None:
+    with pytest.raises(Waiting):
+        batch().ask(call())
+    line = {"custom_id": requests(air)[0]["custom_id"], "response": {"body": GOOD}, "error": None}
+    (air / "answers.jsonl").write_text(json.dumps(line))
+    assert isinstance(batch().ask(call())[0], Reply)
+
+
+def test_a_folder_of_batches_is_a_recording(batch: Any, air: Path, server: FakeOpenAI, open_run: Any) -> None:
+    with pytest.raises(Waiting):
+        batch(batch_model="tester").ask(call())
+    serve(air, server.base_url, key=KEY)
+    reply = batch(batch_model="tester").ask(call())
+    again = open_run("again", model=f"replay:{air}", replay_exact=True)
+    assert again.ask(call()) == reply
+    assert again.events("model_call")[0]["model"] == "tester"
+
+
 def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path) -> None:
     air.mkdir()
     write_answer(air, f"round-1.plan.moves@{call(text='old').digest}")

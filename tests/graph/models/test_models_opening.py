@@ -44,6 +44,8 @@ def made(**values: Any) -> Settings:
         ({"model": "gpt-5", "model_for": {"plan": "m"}, "max_cost": 1.0}, "--max-cost: .*'m'"),
         ({"model": "batch:air", "max_cost": 1.0}, "--max-cost: .*'model'"),
         ({"model": "m", "max_calls": -1}, "--max-calls: "),
+        ({"model": "m", "max_cost": float("nan")}, "--max-cost: "),
+        ({"model": "m", "requests_per_minute": 0}, "--requests-per-minute: "),
         ({"model_for": {"plan": "m"}}, "--model-for: .*need a --model"),
         ({"model": "m", "prices": "none.toml"}, "--prices: .*none.toml cannot be read"),
     ],
