@@ -148,7 +148,7 @@ def tune(
         "seed": seed,
         "workers": workers,
         "model": model,
-        "base_url": base_url if model != "none" and not model.startswith("replay:") else None,
+        "base_url": base_url,
         "key_env": key_env,
         "model_for": parse_roles(model_for or []),
         "model_method": model_method,

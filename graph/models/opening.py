@@ -38,8 +38,6 @@ def check_models(settings: ModelSettings) -> Prices:
     if settings.transport == "live":
         _check_url(settings.base_url)
         _key(settings)
-    elif settings.base_url is not None and settings.transport == "replay":
-        raise SettingsError("--base-url: a replay asks no server; leave it out.")
     unknown = [name for name in settings.names if prices.of(name) is None]
     if settings.max_cost is not None and unknown and settings.transport != "replay":
         name = unknown[0]
