@@ -25,7 +25,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Waiting
-from tunesmith.graph.roles import load_roles
+from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.plan import RulePlanner
 from tunesmith.graph.state import State
 
@@ -46,6 +46,20 @@ class AskingPlanner(RulePlanner):
         return super().__call__(state, context)
 
 
+class ByRules:
+    """A role that is left to its rules: here the planner alone has a model."""
+
+    def __init__(self, role: Role) -> None:
+        self.name, self._role = role.name, role
+
+    def __call__(self, state: State, context: Context) -> State:
+        models, context.models = context.models, None
+        try:
+            return self._role(state, context)
+        finally:
+            context.models = models
+
+
 @pytest.fixture(autouse=True)
 def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> Iterator[None]:
     @contextmanager
@@ -53,7 +67,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> 
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     def roles(*_: Any, **__: Any) -> dict[str, Any]:
-        return load_roles() | {"plan": AskingPlanner()}
+        return {name: ByRules(role) for name, role in load_roles().items()} | {"plan": AskingPlanner()}
 
     monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
