@@ -294,7 +294,9 @@ class Asker:
             self._say(f"asking {names}: {', '.join(job.call.custom_id for job in jobs)}")
 
     def _say(self, message: str) -> None:
-        self._listener(Progress("model", message))
+        # Servers and models write part of it: nothing of that may move the cursor or begin a line.
+        shown = "".join(sign if sign.isprintable() else " " for sign in message)
+        self._listener(Progress("model", " ".join(shown.split())))
 
 
 def _no_method(failure: Failure, settings: ModelSettings) -> Failure:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from batch_service import serve
-from conftest import KEY, Move, Opened, call
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
 from tunesmith.graph.models.batchfile import (

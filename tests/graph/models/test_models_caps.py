@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KEY, Opened, call
 from fake_openai import FakeOpenAI, answer, closed, hang, slow
+from opened_models import KEY, Opened, call
 
 from tunesmith.graph.journal import Journal
 from tunesmith.graph.models import ModelFailed, Reply
@@ -26,7 +26,7 @@ ASK = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from conftest import call
+from opened_models import call
 from tunesmith.graph.journal import Journal
 from tunesmith.graph.models.opening import open_models
 from tunesmith.graph.settings import make_settings

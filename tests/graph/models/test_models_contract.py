@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from batch_service import serve
-from conftest import KEY, Move, Opened, call
 from fake_openai import FakeOpenAI, answer, refusal, status, truncated
+from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import Call, ModelFailed, Reply, Waiting
 from tunesmith.graph.models.batchfile import read_answers, read_requests

@@ -10,8 +10,8 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from conftest import KEY, Move, Opened, call
 from fake_openai import METHODS, FakeOpenAI, answer, closed, hang, raw, refusal, slow, status, truncated
+from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply
 
@@ -146,6 +146,14 @@ def test_failures_are_typed_and_bounded(
     assert len(server.requests) == requests
     assert KEY not in everything(run)
     assert any(said in line for line in run.said), "the user is told"
+
+
+def test_what_a_server_says_is_one_harmless_line(live: Live, server: FakeOpenAI) -> None:
+    server.next(status(404, "no\r\x1b[2Jsuch\nmodel"))
+    run = live()
+    run.failure()
+    assert any("no [2Jsuch model" in line for line in run.said)
+    assert all(line.isprintable() for line in run.said)
 
 
 def test_a_server_that_failed_to_the_end_is_not_pressed(live: Live, server: FakeOpenAI) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Move, Opened, call
 from fake_openai import FakeOpenAI, status
+from opened_models import Move, Opened, call
 
 from tunesmith.graph.models.replay import ReplayError
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from batch_service import serve
-from conftest import KEY, Move
 from fake_openai import FakeOpenAI, answer, hang, status
+from opened_models import KEY, Move
 from simulated_pool import SimulatedPool
 
 from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING, main

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Union
 
 import pytest
-from conftest import Move, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_models import Move, call
 from pydantic import BaseModel, Field
 
 from tunesmith.graph.models import ModelFailed
