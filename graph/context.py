@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tunesmith.actors.pool import Pool
 from tunesmith.graph.journal import Store
+from tunesmith.graph.models.calls import Models
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
@@ -54,6 +55,8 @@ class Context:
     journal: Store
     make_pool: Callable[[], Pool]
     listener: Listener = silent
+    models: Models | None = None
+    """None for `--model none`."""
     _pool: Pool | None = None
 
     @property

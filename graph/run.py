@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, silent
 from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.summary import summarise, write_results
 from tunesmith.hw.errors import NoDevice, TunesmithError
@@ -53,13 +54,15 @@ def tune(
     """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
 
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
-    finalists). run_dir: a folder that does not hold a run yet; left out, runs/<task>-<number>. Raises `TunesmithError`
-    for a mistake of the user's; `resume(run_dir)` goes on after an interruption.
+    finalists; model and what belongs to it, see `ModelSettings`). run_dir: a folder that does not hold a run yet; left
+    out, runs/<task>-<number>. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run stands
+    still until somebody provides what the message says; `resume(run_dir)` goes on after it, and after an interruption.
     """
     chosen = make_settings(task=str(task), **settings)
     loaded = load_task(chosen.task)
     if chosen.target is not None:
         resolve_target(chosen.target)
+    check_models(chosen)
     if chosen.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     device = choose_device(loaded, chosen.backend, inventory_for(chosen.backend), chosen.target_device)
@@ -166,6 +169,9 @@ def _carry_on(
             if begun.get("done"):
                 listener(Progress("done", f"the run had ended: {begun['done']}"))
             else:
+                context.models = open_models(settings, journal, folder, listener)
+                if where := destination(settings):
+                    listener(Progress("model", where))
                 # None goes on from the checkpoint; the journal tells each role what it already did.
                 graph.invoke(None if begun else {"round": 0}, config, context=context)
             state = graph.get_state(config).values

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from tunesmith.graph.models.settings import ModelSettings
 from tunesmith.hw.errors import TunesmithError
 
 
@@ -15,13 +16,11 @@ class SettingsError(TunesmithError):
     """A setting has no meaning."""
 
 
-class Settings(BaseModel):
+class Settings(ModelSettings):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
     turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
     tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
     for as many as there are cores; finalists: how many configurations are re-measured against the baseline."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
     backend: Literal["auto", "cuda", "opencl"] = "auto"

@@ -12,11 +12,13 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.examination import account
 from tunesmith.graph.export import export_best
 from tunesmith.graph.measurements import evaluations, failures_by_kind
+from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.report import render_report
 
 PACKAGES = (
     "ray",
     "langgraph",
+    "langchain-openai",
     "numpy",
     "cupy-cuda13x",
     "cupy-cuda12x",
@@ -47,6 +49,7 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "searches": searches,
         "plans": [event.data for event in journal.events("plan")],
         "examined": account(context, verdict.data) if verdict else [],
+        "models": models_summary(context.settings, journal),
         "roofline": context.roofline().to_json(),
         "versions": _versions(),
         **(verdict.data if verdict else empty),

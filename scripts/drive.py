@@ -11,9 +11,10 @@ from pathlib import Path
 import typer
 
 from tunesmith.cli.live import view
-from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING
+from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph.context import Listener
+from tunesmith.graph.models import Waiting
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import new_run_dir, parse_duration
 
@@ -43,6 +44,12 @@ def _drive(folder: Path, work: Callable[[Listener], RunResult], as_json: bool) -
         if (folder / "journal.sqlite").exists():
             typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {folder}", err=True)
         return EXIT_INTERRUPTED
+    except Waiting as waiting:
+        typer.echo(f"tunesmith: {waiting}", err=True)
+        if as_json:
+            json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        return EXIT_WAITING
     if as_json:
         json.dump(result.summary | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")

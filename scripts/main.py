@@ -1,7 +1,7 @@
 """The command line: a thin layer over the Python API. Each command's body is in its own module.
 
-Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 130 interrupted (the
-run can be resumed).
+Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 4 waiting for somebody
+(standard error says for what; the run can be resumed), 130 interrupted (the run can be resumed).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from tunesmith import __version__
 from tunesmith.hw.errors import TunesmithError
 
-EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 2, 3, 130
+EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_INTERRUPTED = 0, 2, 3, 4, 130
 
 app = typer.Typer(
     name="tunesmith",
@@ -111,10 +111,38 @@ def tune(
         typer.Option(help="The model to tune on (part of its name), where a cluster has several."),
     ] = None,
     lanes: Annotated[Optional[int], typer.Option(help="GPUs to use; all of one model if left out.")] = None,  # noqa: UP045
+    model: Annotated[
+        str, typer.Option(help="A model's name, batch:DIR, replay:DIR, or none; see docs/models.md.")
+    ] = "none",
+    base_url: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(envvar="OPENAI_BASE_URL", help="Of an OpenAI-compatible server; OpenAI's if left out."),
+    ] = None,
+    key_env: Annotated[str, typer.Option(help="The environment variable that holds the key.")] = "OPENAI_API_KEY",
+    model_for: Annotated[Optional[list[str]], typer.Option(help="ROLE=NAME: another model for a role.")] = None,  # noqa: UP045
+    model_method: Annotated[str, typer.Option(help="json_schema, function_calling, json_mode, or auto.")] = "auto",
+    model_option: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help="FIELD=JSON for the request, such as temperature=0.2."),
+    ] = None,
+    model_timeout: Annotated[float, typer.Option(help="Seconds for one answer.")] = 300.0,
+    model_retries: Annotated[int, typer.Option(help="Retries of a call that failed for now.")] = 4,
+    model_concurrency: Annotated[int, typer.Option(help="Calls at once.")] = 4,
+    requests_per_minute: Annotated[Optional[float], typer.Option(help="Most calls in a minute.")] = None,  # noqa: UP045
+    answer_tokens: Annotated[int, typer.Option(help="Tokens of one answer, thoughts included.")] = 16_384,
+    max_calls: Annotated[Optional[int], typer.Option(help="Cap on all calls of the run.")] = None,  # noqa: UP045
+    max_tokens: Annotated[Optional[int], typer.Option(help="Cap on all tokens of the run.")] = None,  # noqa: UP045
+    max_cost: Annotated[Optional[float], typer.Option(help="Cap on the cost of the run, in US dollars.")] = None,  # noqa: UP045
+    prices: Annotated[Optional[str], typer.Option(help="A TOML file of prices.")] = None,  # noqa: UP045
+    batch_model: Annotated[str, typer.Option(help="The model's name in the requests of batch:DIR.")] = "model",
+    replay_exact: Annotated[
+        bool, typer.Option("--replay-exact", help="Replay only answers to the same prompts.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""
     from tunesmith.cli.drive import drive_tune
+    from tunesmith.cli.model_options import parse_options, parse_roles
 
     settings: dict[str, object] = {
         "backend": backend,
@@ -126,6 +154,23 @@ def tune(
         "workers": workers,
         "target_device": target_device,
         "lanes": lanes,
+        "model": model,
+        "base_url": base_url,
+        "key_env": key_env,
+        "model_for": parse_roles(model_for or []),
+        "model_method": model_method,
+        "model_option": parse_options(model_option or []),
+        "model_timeout": model_timeout,
+        "model_retries": model_retries,
+        "model_concurrency": model_concurrency,
+        "requests_per_minute": requests_per_minute,
+        "answer_tokens": answer_tokens,
+        "max_calls": max_calls,
+        "max_tokens": max_tokens,
+        "max_cost": max_cost,
+        "prices": prices,
+        "batch_model": batch_model,
+        "replay_exact": replay_exact,
     }
     raise typer.Exit(drive_tune(task, run_dir, time_limit, settings, as_json=json))
 

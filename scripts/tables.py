@@ -36,6 +36,8 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     failures = ", ".join(f"{kind} {count}" for kind, count in summary["failures"].items()) or "none"
     out.print(f"{summary['evaluations']} evaluations in {summary['seconds']:.0f} s (failures: {failures}); ended by: "
               f"{summary['ended_by'] or 'interruption'}", markup=False, soft_wrap=True)  # fmt: skip
+    if summary.get("models"):
+        out.print(_models(summary["models"]), markup=False, soft_wrap=True)
     if summary["general"] is not None or summary["dispatch"]:
         out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
     out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
@@ -64,6 +66,21 @@ def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, A
         ]
         table.add_row(*cells, *([_percent(row["share_of_floor"]), _percent(row["regret"])] if wide else []))
     return table
+
+
+def _models(models: Mapping[str, Any]) -> str:
+    """What the models cost, in one line."""
+
+    def cost(value: float | None) -> str:
+        return "cost unknown" if value is None else f"${value:.4f}"
+
+    tokens = models["prompt_tokens"] + models["completion_tokens"]
+    roles = "; ".join(f"{row['role']} {row['model']} {row['calls']}, {cost(row['cost'])}" for row in models["rows"])
+    failures = ", ".join(f"{kind} {count}" for kind, count in models["failures"].items())
+    return (
+        f"Models ({models['transport']}, {models['where']}): {models['calls']} calls, {tokens} tokens, "
+        f"{cost(models['cost'])}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
+    )
 
 
 def _us(seconds: float | None) -> str:

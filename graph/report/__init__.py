@@ -27,6 +27,7 @@ def render_report(context: Context, summary: dict[str, Any]) -> str:
     environment.filters["us"] = lambda seconds: "-" if seconds is None else f"{seconds * 1e6:.2f}"
     environment.filters["percent"] = lambda share: "-" if share is None else f"{share * 100:.1f} %"
     environment.filters["speedup"] = lambda ratio: "-" if ratio is None else f"{1 / ratio:.2f}x"
+    environment.filters["dollars"] = lambda cost: "unknown cost" if cost is None else f"${cost:.4f}"
     return environment.get_template("report.html.j2").render(
         summary=summary,
         figure=_figure(context) if summary["evaluations"] else None,

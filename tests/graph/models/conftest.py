@@ -1,0 +1,58 @@
+"""A fake server, and the models of a run that ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_openai import FakeOpenAI
+from opened_models import KEY, Opened
+
+from tunesmith.graph.context import Progress
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.models.opening import open_models
+from tunesmith.graph.settings import make_settings
+
+
+@pytest.fixture
+def server() -> Iterator[FakeOpenAI]:
+    with FakeOpenAI(key=KEY) as made:
+        made.answers = {"Move": {"name": "unroll", "factor": 4}}
+        yield made
+
+
+@pytest.fixture
+def open_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
+    """Opens the models of the run in a folder, again for the same folder: as `tunesmith resume` does."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("tunesmith.graph.models.asker.FIRST_WAIT", 0.01)
+    journals: list[Journal] = []
+
+    def make(folder: str = "run", **values: Any) -> Opened:
+        settings = make_settings(task="scale_add", **values)
+        journals.append(Journal(tmp_path / folder, create=True))
+        said: list[str] = []
+
+        def listen(progress: Progress) -> None:
+            said.append(progress.message)
+
+        models = open_models(settings, journals[-1], tmp_path / folder, listen)
+        assert models is not None
+        return Opened(tmp_path / folder, journals[-1], models, settings, said)
+
+    yield make
+    for journal in journals:
+        journal.close()
+
+
+@pytest.fixture
+def live(open_run: Callable[..., Opened], server: FakeOpenAI) -> Callable[..., Opened]:
+    """Opens models that ask the fake server."""
+
+    def make(**values: Any) -> Opened:
+        return open_run(**({"model": "tester", "base_url": server.base_url} | values))
+
+    return make

@@ -1,0 +1,56 @@
+"""The models of a run as the tests here open them, and a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
+from tunesmith.graph.settings import Settings
+
+KEY = "sk-test-4fA9zQ2LmX7"
+
+
+class Move(BaseModel):
+    """What the calls of these tests ask for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    factor: int = Field(ge=1, le=64)
+
+
+def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> Call:
+    messages = (Message("system", "You tune kernels."), Message("user", text))
+    return Call(role, stage, name, messages, Move)
+
+
+@dataclass
+class Opened:
+    """The models of a run in `folder`, and what they said."""
+
+    folder: Path
+    journal: Journal
+    models: Models
+    settings: Settings
+    said: list[str] = field(default_factory=list)
+
+    def ask(self, *calls: Call) -> list[Reply | ModelFailed]:
+        return self.models.ask_all(calls or (call(),))
+
+    def failure(self) -> ModelFailed:
+        (answer,) = self.ask()
+        assert isinstance(answer, ModelFailed), answer
+        return answer
+
+    def reply(self, asked: Call | None = None) -> Reply:
+        (answer,) = self.ask(asked or call())
+        assert isinstance(answer, Reply), answer
+        return answer
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event.data for event in self.journal.events(kind)]

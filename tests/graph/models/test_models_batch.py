@@ -1,0 +1,240 @@
+"""Air-gapped nodes: what is written, what is read, and what a file may look like after its journey."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batch_service import serve
+from fake_openai import FakeOpenAI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opened_models import KEY, Move, Opened, call
+
+from tunesmith.graph.models import ModelFailed, Reply, Waiting
+from tunesmith.graph.models.batchfile import (
+    BatchFileError,
+    answer_line,
+    read_answers,
+    read_requests,
+    request_line,
+    write_lines,
+)
+from tunesmith.graph.models.structured import read_answer
+from tunesmith.graph.models.transport import Completion, Failure, Request
+
+GOOD = {"choices": [{"index": 0, "message": {"role": "assistant", "content": '{"name": "a", "factor": 1}'}}]}
+
+
+@pytest.fixture
+def air(tmp_path: Path) -> Path:
+    return tmp_path / "air"
+
+
+@pytest.fixture
+def batch(open_run: Callable[..., Opened], air: Path) -> Callable[..., Opened]:
+    return lambda folder="run", **values: open_run(folder, **({"model": f"batch:{air}"} | values))
+
+
+def requests(air: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (air / "requests.jsonl").read_text().splitlines()]
+
+
+def write_answer(air: Path, custom_id: str, body: Any = None, **line: Any) -> None:
+    whole = {"id": "1", "custom_id": custom_id, "response": {"status_code": 200, "body": body or GOOD}, "error": None}
+    with (air / "answers.jsonl").open("a") as file:
+        file.write(json.dumps(whole | line) + "\n")
+
+
+def test_requests_have_the_format_of_the_batch_api(batch: Any, air: Path) -> None:
+    with pytest.raises(Waiting) as waiting:
+        batch(batch_model="gpt-5", model_for={"template": "gpt-5-mini"}).ask(call(), call(role="template"))
+    told = str(waiting.value)
+    assert str(air / "requests.jsonl") in told and str(air / "answers.jsonl") in told and "2 requests" in told
+    first, second = requests(air)
+    assert first.keys() == {"custom_id", "method", "url", "body"}
+    assert (first["method"], first["url"]) == ("POST", "/v1/chat/completions")
+    assert first["custom_id"] == f"round-1.plan.moves@{call().digest}" != second["custom_id"]
+    assert first["body"]["model"] == "gpt-5" and second["body"]["model"] == "gpt-5-mini"
+    assert first["body"]["response_format"]["json_schema"]["strict"] is True
+    assert first["body"]["max_completion_tokens"] == 16384
+
+
+def test_nothing_of_the_file_is_lost_or_repeated(batch: Any, air: Path) -> None:
+    calls = [call("a", "1"), call("b", "2"), call("c", "3")]
+    with pytest.raises(Waiting):
+        batch().ask(*calls)
+    ids = [line["custom_id"] for line in requests(air)]
+    write_answer(air, ids[1])
+    with pytest.raises(Waiting, match="2 requests"):
+        batch().ask(*calls)
+    assert [line["custom_id"] for line in requests(air)] == [ids[0], ids[2]], "what is answered is asked no more"
+    (air / "answers.jsonl").unlink()  # a new file takes the place of the old: the journal has what was read
+    write_answer(air, ids[0])
+    write_answer(air, ids[2])
+    run = batch()
+    assert all(isinstance(answer, Reply) for answer in run.ask(*calls))
+    assert requests(air) == []
+    asked = [event["id"] for event in run.events("model_asked")]
+    assert sorted(asked) == sorted(ids), "each was asked once, however often the run was resumed"
+
+
+def test_two_runs_may_share_a_folder(batch: Any, air: Path, server: FakeOpenAI) -> None:
+    for folder in ("one", "two"):
+        with pytest.raises(Waiting):
+            batch(folder).ask(call(text=folder))
+    assert len(requests(air)) == 2
+    serve(air, server.base_url, key=KEY)
+    assert isinstance(batch("one").ask(call(text="one"))[0], Reply)
+    assert isinstance(batch("two").ask(call(text="two"))[0], Reply)
+
+
+def test_a_line_written_by_hand(batch: Any, air: Path) -> None:
+    with pytest.raises(Waiting):
+        batch().ask(call())
+    line = {"custom_id": requests(air)[0]["custom_id"], "response": {"body": GOOD}, "error": None}
+    (air / "answers.jsonl").write_text(json.dumps(line))
+    assert isinstance(batch().ask(call())[0], Reply)
+
+
+def test_a_folder_of_batches_is_a_recording(batch: Any, air: Path, server: FakeOpenAI, open_run: Any) -> None:
+    with pytest.raises(Waiting):
+        batch(batch_model="tester").ask(call())
+    serve(air, server.base_url, key=KEY)
+    reply = batch(batch_model="tester").ask(call())
+    again = open_run("again", model=f"replay:{air}", replay_exact=True)
+    assert again.ask(call()) == reply
+    assert again.events("model_call")[0]["model"] == "tester"
+
+
+def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path) -> None:
+    air.mkdir()
+    write_answer(air, f"round-1.plan.moves@{call(text='old').digest}")
+    with pytest.raises(Waiting, match="other prompts"):
+        batch().ask(call(text="new"))
+
+
+def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
+    with pytest.raises(Waiting):
+        batch().ask(call())
+    (line,) = requests(air)
+    write_answer(air, line["custom_id"], response=None, error={"code": "batch_expired", "message": "too late"})
+    write_answer(air, line["custom_id"])
+    assert isinstance(batch().ask(call())[0], Reply)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "said"),
+    [
+        ({"response": None, "error": {"code": "batch_expired", "message": "late."}}, "server_error", "batch_expired"),
+        ({"response": {"status_code": 429, "body": {"error": {"message": "slower"}}}}, "rate_limited", "slower"),
+        ({"response": {"status_code": 401, "body": {"error": {"message": "who?"}}}}, "unauthorised", "who?"),
+        ({"response": {"status_code": 400, "request_id": "1", "body": None}, "error": {"object": "error", "code": 400,
+          "message": "no such model"}}, "server_error", "no such model"),
+        ({"response": {"status_code": 400, "request_id": "1", "body": None}, "error": {"error": {"code": 400,
+          "message": "no such model"}}}, "server_error", "no such model"),
+        ({"response": None, "error": "gone"}, "server_error", "gone"),
+    ],
+)  # fmt: skip
+def test_an_error_line_is_a_failure(batch: Any, air: Path, line: Any, kind: str, said: str) -> None:
+    with pytest.raises(Waiting):
+        batch().ask(call())
+    write_answer(air, requests(air)[0]["custom_id"], **line)
+    failed = batch().ask(call())[0]
+    assert isinstance(failed, ModelFailed) and failed.kind == kind and said in failed.detail
+    (air / "answers.jsonl").unlink()
+    assert batch().ask(call())[0] == failed, "what the roles have seen stays"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"custom_id": "a", "respo', "line 2: the line is cut short"),
+        ("no JSON\n", "line 2: it is no JSON"),
+        ("[1, 2]\n", "line 2: it is no JSON object with a custom_id"),
+        ('{"response": null}\n', "line 2: it is no JSON object with a custom_id"),
+        ('{"custom_id": "a"}\n', "line 2: it holds neither a response nor an error"),
+        ('{"custom_id": "a", "response": "yes"}\n', "line 2: response must be an object"),
+        ('{"custom_id": "a", "response": {"body": "{}"}}\n', "line 2: response.body must be a chat completion"),
+        ('{"custom_id": "a", "response": {"body": {"choices": []}}}\n', "line 2: response.body must be"),
+        ('{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n', "line 2: response.body.choices[0] must"),
+        ("\xff\xfe\n", "line 2: it is no JSON"),
+    ],
+)
+def test_a_broken_line_is_named(batch: Any, air: Path, text: str, said: str) -> None:
+    with pytest.raises(Waiting):
+        batch().ask(call())
+    good = requests(air)[0]["custom_id"]
+    write_answer(air, good)
+    with (air / "answers.jsonl").open("ab") as file:
+        file.write(text.encode("latin-1"))
+    with pytest.raises(BatchFileError) as raised:
+        batch()
+    assert f"answers.jsonl, {said}" in str(raised.value) and str(raised.value).endswith(".")
+    lines = (air / "answers.jsonl").read_bytes().split(b"\n")
+    (air / "answers.jsonl").write_bytes(lines[0] + b"\r\n\r\n")
+    assert isinstance(batch().ask(call())[0], Reply), "mended, it goes on"
+
+
+def test_caps_hold_for_what_is_written_down(batch: Any, air: Path, server: FakeOpenAI) -> None:
+    calls = [call("a", "1"), call("b", "2"), call("c", "3")]
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            batch(max_calls=2).ask(*calls)
+        assert len(requests(air)) == 2
+    serve(air, server.base_url, key=KEY)
+    answers = batch(max_calls=2).ask(*calls)
+    assert [type(answer) for answer in answers] == [Reply, Reply, ModelFailed]
+    assert answers[2].kind == "capped"
+
+
+TEXT = st.text(max_size=40)
+OUTCOME = st.one_of(
+    st.builds(lambda text: Completion({"choices": [{"message": {"role": "assistant", "content": text}}]}), TEXT),
+    st.builds(
+        Failure, st.sampled_from(["refused", "timeout", "server_error", "capped"]), TEXT.map(lambda t: f"said {t!r}.")
+    ),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(TEXT.filter(bool), OUTCOME, max_size=5))
+def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Completion | Failure]) -> None:
+    path = tmp_path / "answers.jsonl"
+    write_lines(path, [answer_line(name, outcome) for name, outcome in outcomes.items()])
+    assert read_answers(path) == outcomes
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(TEXT.filter(bool), TEXT, max_size=5))
+def test_requests_survive_the_file(tmp_path: Path, texts: dict[str, str]) -> None:
+    path = tmp_path / "requests.jsonl"
+    found = {name: Request(name, {"messages": [{"role": "user", "content": text}]}) for name, text in texts.items()}
+    write_lines(path, [request_line(request) for request in found.values()])
+    assert read_requests(path) == found
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["response", "body", "choices", "message", "tool_calls", "error", "code", "status_code",
+                         "usage", "function", "arguments", "content"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from(["response", "error"]), JSON), st.binary(max_size=20))
+def test_no_line_is_a_crash(tmp_path: Path, line: dict[str, Any], rest: bytes) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_bytes(json.dumps(line | {"custom_id": "a"}).encode() + b"\n" + rest)
+    try:
+        answers = read_answers(path)
+        assert set(answers) == {"a"}
+        if isinstance(found := answers["a"], Completion):
+            read_answer(found.body, Move)
+    except BatchFileError as error:
+        assert "line " in str(error)

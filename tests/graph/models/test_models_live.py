@@ -1,0 +1,302 @@
+"""A real HTTP server, well and badly behaved: each behaviour is handled, bounded, and never leaks the key."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from fake_openai import METHODS, FakeOpenAI, answer, closed, hang, raw, refusal, slow, status, truncated
+from opened_models import KEY, Move, Opened, call
+
+from tunesmith.graph.models import ModelFailed, Reply
+
+Live = Callable[..., Opened]
+
+
+def everything(run: Opened) -> str:
+    """All that a run wrote and said."""
+    files = [path for path in run.folder.rglob("*") if path.is_file()]
+    return "\n".join(path.read_bytes().decode("latin-1") for path in files) + "\n".join(run.said)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_answer_of_the_schema_by_each_method(live: Live, server: FakeOpenAI, method: str) -> None:
+    run = live(model_method=method)
+    reply = run.reply()
+    assert reply.value == Move(name="unroll", factor=4) and reply.model == "tester"
+    assert reply.usage.prompt_tokens > 0 and reply.usage.completion_tokens > 0 and reply.usage.cost is None
+    (seen,) = server.requests
+    assert seen.method == method and seen.body["max_tokens"] == 16384 and "max_completion_tokens" not in seen.body
+    if method == "json_mode":
+        assert '"factor"' in seen.prompt, "the model must be told the schema"
+    else:
+        described = json.dumps(seen.body.get("tools") or seen.body["response_format"])
+        assert '"strict": true' in described and '"required": ["name", "factor"]' in described
+
+
+def test_what_is_sent_is_what_is_recorded(live: Live, server: FakeOpenAI) -> None:
+    run = live(model_option={"temperature": 0.2, "reasoning_effort": "low"})
+    run.reply()
+    recorded = json.loads((run.folder / "transcripts" / "requests.jsonl").read_text())
+    assert recorded["url"] == "/v1/chat/completions" and server.requests[0].path == recorded["url"]
+    assert server.requests[0].body == recorded["body"] | {"stream": False}
+    assert recorded["body"]["temperature"] == 0.2 and recorded["body"]["reasoning_effort"] == "low"
+    assert recorded["body"]["messages"][-1] == {"role": "user", "content": "What next?"}
+
+
+def test_every_call_is_in_the_journal_before_and_after(live: Live, server: FakeOpenAI) -> None:
+    run = live()
+    reply = run.reply()
+    (asked,), (ended,) = run.events("model_asked"), run.events("model_call")
+    assert asked["custom_id"] == ended["custom_id"] == "round-1.plan.moves"
+    assert asked["digest"] == ended["digest"] == call().digest
+    assert ended["status"] == "ok" and ended["role"] == "plan" and ended["model"] == "tester"
+    assert json.loads(ended["text"]) == {"name": "unroll", "factor": 4} and ended["seconds"] > 0
+    assert ended["usage"]["prompt_tokens"] == reply.usage.prompt_tokens
+    assert asked["worst"]["prompt_tokens"] >= ended["usage"]["prompt_tokens"]
+
+
+def test_an_answer_is_never_asked_for_twice(live: Live, server: FakeOpenAI) -> None:
+    first = live().reply()
+    again = live().reply()
+    assert again == first and len(server.requests) == 1
+    other = live().reply(call(text="And now?"))
+    assert len(server.requests) == 2 and other.value == first.value
+
+
+def test_the_same_call_twice_is_paid_once(live: Live, server: FakeOpenAI) -> None:
+    first, second = live().ask(call(), call())
+    assert first == second and len(server.requests) == 1
+
+
+def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOpenAI) -> None:
+    def by_prompt(seen: Any) -> Any:
+        number = int(seen.body["messages"][-1]["content"])
+        return slow({"name": f"move-{number}", "factor": number + 1}, 0.05 * (6 - number))
+
+    server.answers = by_prompt
+    run = live(model_concurrency=3)
+    answers = run.ask(*(call(f"moves-{number}", str(number)) for number in range(6)))
+    assert [answer.value.name for answer in answers if isinstance(answer, Reply)] == [f"move-{n}" for n in range(6)]
+    assert server.most_at_once == 3
+
+
+def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_KEY", "sk-wrong-8472GHJ")
+    run = live(key_env="OTHER_KEY")
+    failed = run.failure()
+    assert failed.kind == "unauthorised" and "Incorrect API key" in failed.detail
+    assert run.ask(call("more"))[0].kind == "unauthorised"  # type: ignore[union-attr]
+    assert len(server.requests) == 1, "nobody goes on knocking with a key that is not taken"
+    assert "sk-wrong-8472GHJ" not in everything(run) + repr(failed), "the server's answer repeats the key"
+    monkeypatch.setenv("OTHER_KEY", KEY)
+    assert live(key_env="OTHER_KEY").reply().value == Move(name="unroll", factor=4), "a mended key is tried"
+
+
+def test_retry_after_is_obeyed(live: Live, server: FakeOpenAI) -> None:
+    server.next(status(429, headers={"Retry-After": "0.4"}), status(503, headers={"retry-after-ms": "300"}))
+    run = live()
+    run.reply()
+    first, second, third = (seen.at for seen in server.requests)
+    assert second - first >= 0.4 and third - second >= 0.3
+    assert [event["status"] for event in run.events("model_call")] == ["rate_limited", "server_error", "ok"]
+
+
+def test_a_date_and_an_impatient_wait(live: Live, server: FakeOpenAI) -> None:
+    until = int(time.time()) + 2
+    server.next(status(429, headers={"Retry-After": formatdate(until, usegmt=True)}))
+    live().reply()
+    assert time.time() >= until and len(server.requests) == 2
+    server.next(status(429, headers={"Retry-After": "86400"}))
+    failed = live().ask(call("later"))[0]
+    assert isinstance(failed, ModelFailed) and failed.kind == "rate_limited", "nobody waits a day"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "requests", "said"),
+    [
+        (status(429, "slow down"), "rate_limited", 3, "slow down"),
+        (status(429, "no money", error_code="insufficient_quota"), "rate_limited", 1, "no money"),
+        (status(500), "server_error", 3, "500"),
+        (status(404, "no such model", error_code="model_not_found"), "server_error", 1, "no such model"),
+        (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
+        (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
+        (closed(), "unreachable", 3, "closed the connection"),
+        (raw(b"<html>It works!</html>"), "server_error", 3, "no chat completion"),
+        (raw(b'{"choices": null}'), "server_error", 3, "no chat completion"),
+        (raw(b'{"choices": []}'), "server_error", 3, "no chat completion"),
+        (raw(b'{"choices": [{"message": {"role": "assist'), "server_error", 3, "no chat completion"),
+        (refusal(), "refused", 1, "cannot help"),
+        (answer("", finish="content_filter"), "refused", 1, "filter"),
+        (truncated('{"name": "unro'), "truncated", 1, "--answer-tokens"),
+    ],
+)
+def test_failures_are_typed_and_bounded(
+    live: Live, server: FakeOpenAI, behaviour: Any, kind: str, requests: int, said: str
+) -> None:
+    server.next(*[behaviour] * 20)
+    run = live(model_retries=2)
+    failed = run.failure()
+    assert failed.kind == kind and said in failed.detail and failed.detail.endswith(".")
+    assert len(server.requests) == requests
+    assert KEY not in everything(run)
+    assert any(said in line for line in run.said), "the user is told"
+
+
+def test_what_a_server_says_is_one_harmless_line(live: Live, server: FakeOpenAI) -> None:
+    server.next(status(404, "no\r\x1b[2Jsuch\nmodel"))
+    run = live()
+    run.failure()
+    assert any("no [2Jsuch model" in line for line in run.said)
+    assert all(line.isprintable() for line in run.said)
+
+
+def test_a_server_that_failed_to_the_end_is_not_pressed(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[status(500)] * 4)
+    run = live(model_retries=2)
+    assert run.failure().kind == "server_error" and len(server.requests) == 3
+    assert run.ask(call("second"))[0].kind == "server_error"  # type: ignore[union-attr]
+    assert len(server.requests) == 4, "no retries until it answers again"
+    run.reply(call("third"))
+    server.next(status(500))
+    run.reply(call("fourth"))
+
+
+def test_a_hang(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[hang(30)] * 5)
+    started = time.monotonic()
+    run = live(model_timeout=0.4)
+    assert run.failure().kind == "timeout"
+    assert len(server.requests) == 2 and time.monotonic() - started < 10
+    summary = run_account(run)
+    assert summary["calls"] == summary["unaccounted"] == 2, "the server may have worked on them, and count them"
+
+
+def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then defeats any timeout of the HTTP library."""
+    monkeypatch.setattr("tunesmith.graph.models.asker.GRACE", 0.2)
+    drip = {"name": "unroll", "factor": 4}
+    monkeypatch.setattr("tunesmith.graph.models.live.LiveTransport.send", lambda *_: time.sleep(5))
+    server.answers = {"Move": drip}
+    failed = live(model_timeout=0.2).failure()
+    assert failed.kind == "timeout" and "kept the connection open" in failed.detail
+
+
+def test_nobody_is_there(open_run: Live) -> None:
+    run = open_run(model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
+    failed = run.failure()
+    assert failed.kind == "unreachable" and "127.0.0.1:9 cannot be reached" in failed.detail
+    assert run_account(run)["calls"] == 0, "nobody worked on them"
+
+
+@pytest.mark.parametrize(
+    "text", ["I would unroll the loop four times.", '{"name": "unroll", "factor": 400}', "", "[1, 2]"]
+)
+def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenAI, text: str) -> None:
+    server.next(answer(text))
+    run = live()
+    reply = run.reply()
+    first, second = server.requests
+    assert second.body["messages"][: len(first.body["messages"])] == first.body["messages"]
+    shown, told = second.body["messages"][-2:]
+    assert shown == {"role": "assistant", "content": text or "(nothing)"}
+    assert "cannot be used" in told["content"] and ("64" in told["content"]) == ("400" in text)
+    assert reply.usage.prompt_tokens == sum(event["usage"]["prompt_tokens"] for event in run.events("model_call"))
+    assert live().reply() == reply and len(server.requests) == 2, "both are in the journal"
+
+
+def test_two_wrong_answers_are_enough(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[answer("I would rather not say it in JSON.")] * 9)
+    failed = live().failure()
+    assert failed.kind == "unstructured" and failed.text == "I would rather not say it in JSON."
+    assert len(server.requests) == 2
+    assert live().failure() == failed and len(server.requests) == 2, "it was paid for: it is not asked again"
+
+
+@pytest.mark.parametrize("only", METHODS)
+def test_auto_finds_the_method_that_a_server_takes(live: Live, server: FakeOpenAI, only: str) -> None:
+    server.accepts = (only,)
+    run = live()
+    assert run.reply().value == Move(name="unroll", factor=4)
+    tried = [seen.method for seen in server.requests]
+    assert tried == list(METHODS[: METHODS.index(only) + 1])
+    live().reply(call("more"))
+    assert [seen.method for seen in server.requests[len(tried) :]] == [only], "remembered, also after a resume"
+
+
+def test_a_server_that_takes_none(live: Live, server: FakeOpenAI) -> None:
+    server.accepts = ()
+    failed = live().failure()
+    assert all(method in failed.detail for method in METHODS) and "Unsupported parameter" in failed.detail
+    assert len(server.requests) == 3
+
+
+def test_a_method_that_was_demanded_is_not_exchanged(live: Live, server: FakeOpenAI) -> None:
+    server.accepts = ("json_mode",)
+    failed = live(model_method="json_schema").failure()
+    assert "--model-method" in failed.detail and len(server.requests) == 1
+
+
+def test_requests_per_minute(live: Live, server: FakeOpenAI) -> None:
+    run = live(requests_per_minute=300)
+    started = time.monotonic()
+    run.ask(*(call(f"moves-{number}") for number in range(4)))
+    arrived = sorted(seen.at - started for seen in server.requests)
+    assert all(moment >= number * 0.2 for number, moment in enumerate(arrived)) and len(arrived) == 4
+
+
+def test_a_key_in_an_answer_is_hidden(live: Live, server: FakeOpenAI) -> None:
+    server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
+    run = live()
+    assert run.reply().value == Move(name="echo [key]", factor=1)
+    assert KEY not in everything(run)
+
+
+def test_tracing_by_the_environment_sends_nothing_elsewhere(
+    live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langchain_core.tracers.langchain import wait_for_all_tracers
+    from langsmith.utils import get_env_var
+
+    with socket.create_server(("127.0.0.1", 0)) as tracer:
+        tracer.setblocking(False)
+        monkeypatch.setenv("LANGSMITH_TRACING", "true")
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", f"http://127.0.0.1:{tracer.getsockname()[1]}")
+        monkeypatch.setenv("LANGSMITH_API_KEY", "x")
+        get_env_var.cache_clear()
+        try:
+            live().reply()
+            wait_for_all_tracers()
+            with pytest.raises(BlockingIOError):  # nobody has called
+                tracer.accept()
+        finally:
+            get_env_var.cache_clear()
+
+
+def test_azure_before_v1(open_run: Live, server: FakeOpenAI) -> None:
+    base = server.base_url.removesuffix("/v1") + "/?api-version=2024-10-21"
+    open_run(model="my-deployment", base_url=base).reply()
+    (seen,) = server.requests
+    assert seen.path == "/openai/deployments/my-deployment/chat/completions?api-version=2024-10-21"
+    assert seen.headers["api-key"] == KEY
+
+
+def test_other_models_for_some_roles(live: Live, server: FakeOpenAI) -> None:
+    run = live(model_for={"template": "writer"})
+    run.ask(call(), call(role="template"))
+    assert {seen.body["model"] for seen in server.requests} == {"tester", "writer"}
+    rows = {row["role"]: row["model"] for row in run_account(run)["rows"]}
+    assert rows == {"plan": "tester", "template": "writer"}
+
+
+def run_account(run: Opened) -> dict[str, Any]:
+    from tunesmith.graph.models.opening import models_summary
+
+    found = models_summary(run.settings, run.journal)
+    assert found is not None
+    return found

@@ -1,0 +1,150 @@
+"""Settings of models: mistakes are one sentence, before anything is begun; the user is told where sources go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.graph.models.live import limit_field
+from tunesmith.graph.models.opening import check_models, destination
+from tunesmith.graph.models.prices import PACKAGED, PricesError, load_prices
+from tunesmith.graph.settings import Settings, make_settings
+from tunesmith.hw.errors import TunesmithError
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-4fA9zQ2LmX7")
+
+
+def made(**values: Any) -> Settings:
+    return make_settings(task="softmax", **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": "batch:"}, "--model: .*batch:DIR"),
+        ({"model": "replay:nowhere"}, "--model replay: .*nowhere holds no recording"),
+        ({"model": "m", "base_url": "localhost:8000"}, "--base-url: 'localhost:8000' is no URL"),
+        ({"model": "m", "base_url": "ftp://host/v1"}, "--base-url: "),
+        ({"model": "m", "base_url": "http://[::1/v1"}, "--base-url: "),
+        ({"model": "m", "base_url": "https://me:secret@host/v1"}, "--base-url: a URL with a name or password"),
+        ({"model": "m", "base_url": "https://host/v1?key=secret"}, "--base-url: nothing may follow"),
+        ({"model": "m", "key_env": "NO_SUCH_KEY"}, "--model: the environment variable NO_SUCH_KEY holds no key"),
+        ({"model": "m", "key_env": "NO_SUCH_KEY", "base_url": "http://host/v1"}, "NO_SUCH_KEY holds no key"),
+        ({"model": "m", "model_method": "magic"}, "--model-method: "),
+        ({"model": "m", "model_option": {"messages": []}}, "--model-option: messages cannot be set"),
+        ({"model": "m", "max_cost": 1.0}, "--max-cost: no price is known for the model 'm'; name a file with --prices"),
+        ({"model": "gpt-5", "model_for": {"plan": "m"}, "max_cost": 1.0}, "--max-cost: .*'m'"),
+        ({"model": "batch:air", "max_cost": 1.0}, "--max-cost: .*'model'"),
+        ({"model": "m", "max_calls": -1}, "--max-calls: "),
+        ({"model": "m", "max_cost": float("nan")}, "--max-cost: "),
+        ({"model": "m", "requests_per_minute": 0}, "--requests-per-minute: "),
+        ({"model_for": {"plan": "m"}}, "--model-for: .*need a --model"),
+        ({"model": "m", "prices": "none.toml"}, "--prices: .*none.toml cannot be read"),
+    ],
+)
+def test_mistakes(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(TunesmithError, match=said) as raised:
+        check_models(made(**values))
+    assert str(raised.value).endswith(".") and "secret" not in str(raised.value)
+
+
+def test_the_folder_of_a_batch_must_be_possible(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TunesmithError, match="cannot be made"):
+        check_models(made(model="batch:file/air"))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, None),
+        ({"model": "gpt-5"}, r"go to api\.openai\.com \(gpt-5\), with the key in OPENAI_API_KEY$"),
+        ({"model": "q", "base_url": "http://gpu7:8000/v1"}, r"go to gpu7:8000 \(q\), .*; the line is not encrypted$"),
+        ({"model": "q", "base_url": "http://127.0.0.1:1/v1"}, r"go to 127\.0\.0\.1:1 \(q\), with the key in \w+$"),
+        ({"model": "a", "model_for": {"plan": "b"}}, r"\(a, b\)"),
+        ({"model": "batch:air"}, r"written to .*/air for a model to read; nothing is sent"),
+    ],
+)
+def test_the_user_is_told_where_sources_go(values: dict[str, Any], said: str | None) -> None:
+    told = destination(made(**values))
+    assert (told is None) == (said is None)
+    assert said is None or re.search(said, str(told)), told
+
+
+def test_a_server_that_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    told = destination(made(model="q", base_url="http://localhost:11434/v1"))
+    assert str(told).endswith("without a key")
+    with pytest.raises(TunesmithError, match="OPENAI_API_KEY holds no key"):
+        check_models(made(model="gpt-5"))
+
+
+def test_folders_are_kept_absolute(tmp_path: Path) -> None:
+    assert made(model="batch:air").folder == tmp_path / "air"
+    assert made(model="qwen3:32b").transport == "live", "a colon is part of many names"
+
+
+@pytest.mark.parametrize(
+    ("url", "field"),
+    [
+        (None, "max_completion_tokens"),
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("https://me.openai.azure.com/openai/v1/", "max_completion_tokens"),
+        ("https://notopenai.com/v1", "max_tokens"),
+        ("http://localhost:11434/v1", "max_tokens"),
+    ],
+)
+def test_the_field_that_limits_an_answer(url: str | None, field: str) -> None:
+    assert limit_field(url) == field
+
+
+def test_the_packaged_prices_say_when_and_from_where() -> None:
+    text = PACKAGED.read_text()
+    assert re.search(r"# Collected on \d{4}-\d{2}-\d{2}", text) and "https://" in text
+    for name, price in load_prices(None).models.items():
+        assert 0 < price.input < price.output < 1000, name
+        assert price.cached_input is None or price.cached_input <= price.input
+
+
+def test_the_users_prices_come_first(tmp_path: Path) -> None:
+    own = tmp_path / "config" / "tunesmith" / "prices.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[models]\n"gpt-5" = { input = 9, output = 99 }\n"mine" = { input = 1, output = 2 }\n')
+    prices = load_prices(None)
+    assert prices.cost("gpt-5", 1_000_000, 0) == 9 and prices.cost("mine", 0, 1_000_000) == 2
+    assert prices.cost("gpt-4o", 1_000_000, 0) == 2.5
+    other = tmp_path / "other.toml"
+    other.write_text('[models]\n"mine" = { input = 5, cached_input = 1, output = 2 }\n')
+    assert load_prices(str(other)).cost("mine", 1_000_000, 0, cached=500_000) == 3.0
+
+
+def test_a_dated_version_costs_what_its_name_does() -> None:
+    prices = load_prices(None)
+    assert prices.of("gpt-4o-2024-08-06") == prices.of("gpt-4o") is not None
+    assert prices.of("gpt-4o-audio-preview") is None and prices.cost("unknown", 1, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[models", "is not valid TOML"),
+        ("[prices]\n", "models"),
+        ('[models]\n"a" = { input = -1, output = 1 }', r"models\.a\.input"),
+        ('[models]\n"a" = { input = 1 }', r"models\.a\.output"),
+        ('[models]\n"a" = { input = nan, output = 1 }', r"models\.a\.input"),
+    ],
+)
+def test_a_file_of_prices_that_makes_no_sense(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    with pytest.raises(PricesError, match=said) as raised:
+        load_prices(str(path))
+    assert str(path) in str(raised.value) and str(raised.value).endswith(".")
