@@ -6,6 +6,7 @@ that ever runs kernels on it. Both answer with values; an exception means a user
 
 from __future__ import annotations
 
+import gc
 import resource
 import socket
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,9 @@ class Lane:
             wrong = trouble(device, health)
         if not wrong:
             self.prepare(workloads)
+        # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
+        gc.collect()
+        gc.freeze()
         return LaneReady(device.uuid, device.name, socket.gethostname(), wrong)
 
     def prepare(self, workloads: Sequence[str]) -> None:

@@ -224,7 +224,9 @@ def pools(
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)
-            workers = settings.workers or max(1, min(offer.cpus, settings.evaluations))
+            # A lane and this process need a core each, or all wait for them.
+            spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
+            workers = settings.workers or max(1, min(spare, settings.evaluations))
             return Pool(
                 task,
                 device.limits,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import json
 import os
 import pstats
@@ -146,7 +147,7 @@ def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: 
         place.device.limits,
         place.device.index,
         lanes=lanes if gpu else 1,
-        compilers=(compilers or os.cpu_count() or 1) if gpu else 1,
+        compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
         seed=place.seed,
         workloads=[place.workload],
         cache=cache,
@@ -334,6 +335,9 @@ def anatomy(place: Place) -> dict[str, Any]:
     started = time.perf_counter()
     bench.prepare([place.workload])
     prepare_seconds = time.perf_counter() - started
+    # As a lane does.
+    gc.collect()
+    gc.freeze()
     profile, seconds, samples = cProfile.Profile(), [], []
     for number, candidate in enumerate(candidates):
         started = time.perf_counter()

@@ -66,6 +66,8 @@ class NvrtcCompiler:
         # Newer NVRTCs remember results on disk, and then say nothing of registers, as ptxas does not run.
         if self._accepts("--no-cache"):
             self._options.append("--no-cache")
+        # Leaves textures, surfaces and complex numbers out of what is parsed before each source: 2 to 5 ms less.
+        self._shorter = ["--minimal"] if self._accepts("--minimal") else []
 
     def _accepts(self, option: str) -> bool:
         from cuda.bindings import nvrtc
@@ -81,8 +83,6 @@ class NvrtcCompiler:
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""
-        from cuda.bindings import nvrtc
-
         if (refused := refuse(source)) is not None:
             return refused
         options = list(self._options)
@@ -90,6 +90,13 @@ class NvrtcCompiler:
             options.append(f"--maxrregcount={source.max_registers}")
         if source.fast_math:
             options.append("--use_fast_math")
+        made = self._compile(source, [*options, *self._shorter])
+        # Few sources need what is left out; the error of one that is wrong in any case is that of the full language.
+        return self._compile(source, options) if isinstance(made, CompileFailed) and self._shorter else made
+
+    def _compile(self, source: Specialised, options: list[str]) -> Artifact | CompileFailed:
+        from cuda.bindings import nvrtc
+
         program = _checked(nvrtc.nvrtcCreateProgram(source.source.encode(), f"{source.entry}.cu".encode(), 0, [], []))
         try:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
