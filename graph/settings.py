@@ -15,10 +15,23 @@ class SettingsError(TunesmithError):
     """A setting has no meaning."""
 
 
+class Placement(BaseModel):
+    """Where a further role stands: right behind the role `after`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: str
+
+
 class Settings(BaseModel):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
     turns of the loop; target: another device the winner must also fit; workers: compile processes, None for as many
-    as there are cores; finalists: how many configurations are re-measured against the baseline."""
+    as there are cores; finalists: how many configurations are re-measured against the baseline.
+
+    With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
+    work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
+    stops before each plan is carried out. roles: further roles by name, and where they stand.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,6 +45,11 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
     finalists: Annotated[int, Field(ge=1, le=64)] = 5
+    branches: Annotated[int, Field(ge=1, le=8)] = 2
+    repairs: Annotated[int, Field(ge=0, le=20)] = 3
+    explain: bool = True
+    approve: Literal["none", "plans"] = "none"
+    roles: dict[str, Placement] = {}
 
 
 def make_settings(**values: object) -> Settings:

@@ -160,6 +160,19 @@ def bench(
 
 
 @app.command()
+def prompts(
+    task: TaskArgument,
+    role: Annotated[str, typer.Option(help="plan, template or all.")] = "all",
+    target: Target = None,
+    backend: Backend = "auto",
+) -> None:
+    """Print what a model would be asked in the first round; asks nobody and needs no device."""
+    from tunesmith.cli.prompts_command import show_prompts
+
+    show_prompts(task, role, target, backend)
+
+
+@app.command()
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     json: Json = False,
