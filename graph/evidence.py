@@ -34,11 +34,13 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if any((e.data["which"], e.data["config"]) == (which, key) for e in context.journal.events("examined")):
         return
     limits, index = context.device.limits, context.device.index
+    if limits.backend != "cuda":
+        return
     source = specialise(template, config, workload.types)
     with Isolated("compile", CompileWorker, limits, index) as compiler:
         mix = compiler.call("instructions", SECONDS, source)
-        artifact = compiler.call("compile", SECONDS, source) if limits.backend == "cuda" else None
-    counters = Counters(note="hardware counters are read on CUDA devices only")
+        artifact = compiler.call("compile", SECONDS, source)
+    counters = Counters(note="it does not compile")
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
         counters = count_events(candidate, context.task, limits, workload, context.settings.seed)
@@ -69,19 +71,25 @@ def resource_lines(
     """What the compiler and the occupancy rules say of a kernel on one workload, a line each."""
     shape = geometry(template, config, workload)
     threads = shape.block[0] * shape.block[1] * shape.block[2]
-    lines = [f"on {workload.name}: grid {shape.grid}, block {shape.block}, {shape.shared_bytes} bytes dynamic shared memory"]
+    lines = [
+        f"on {workload.name}: grid {shape.grid}, block {shape.block}, {shape.shared_bytes} bytes dynamic shared memory"
+    ]
     if resources is None or resources.registers is None:
         return lines + ["registers and spills: not known for this device"]
     lines.append(
-        f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} bytes "
-        f"local memory a thread, {resources.shared or 0} bytes static shared memory a block"
+        f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
+        f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
     )
     shared = (resources.shared or 0) + shape.shared_bytes
     held = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
     if held.fraction is not None:
         blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
         sms = context.device.limits.sm_count
-        waves = f"; {blocks} blocks are {blocks / (sms * held.blocks_per_sm):.2f} waves" if sms and held.blocks_per_sm else ""
+        waves = (
+            f"; {blocks} blocks are {blocks / (sms * held.blocks_per_sm):.2f} waves"
+            if sms and held.blocks_per_sm
+            else ""
+        )
         lines.append(
             f"occupancy {held.fraction:.0%} ({held.blocks_per_sm} blocks an SM, limited by {held.limiter}){waves}"
         )

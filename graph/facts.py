@@ -1,4 +1,4 @@
-"""The facts that prompts are made of: task, device, workloads, kernels. Read from the context; nothing is measured here.
+"""The facts that prompts are made of: task, device, workloads, kernels. Nothing is measured here.
 
 What is not in the journal yet is None, and the prompt says so.
 """
@@ -185,7 +185,7 @@ def kernel_facts(
         "instructions": found.get("instructions") or {},
         "counters": found.get("counters") or {},
         "counted_on": found.get("workload", ""),
-        "note": found.get("note", "not looked at"),
+        "note": found.get("note", "only on CUDA devices" if context.device.backend != "cuda" else "not looked at"),
     }
 
 

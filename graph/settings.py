@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -60,6 +61,31 @@ def make_settings(**values: object) -> Settings:
         first = error.errors(include_url=False)[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")
         raise SettingsError(f"{option}: {first['msg']}, not {first['input']!r}.") from error
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, for `make_settings`; raises `SettingsError`.
+
+    Keys are those of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a role.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"--settings: {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--settings: {path} is not valid TOML: {error}.") from error
+    if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
+        options = ", ".join(name for name in Settings.model_fields if name != "task")
+        raise SettingsError(f"--settings: {path} has the unknown key '{unknown[0]}'; the keys are {options}.")
+    if isinstance(data.get("time_limit"), str):
+        data["time_limit"] = parse_duration(data["time_limit"])
+    try:
+        Settings.model_validate({"task": "any", **data})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"--settings: {path}, key {key}: {first['msg']}, not {first['input']!r}.") from error
+    return data
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

@@ -8,9 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tunesmith.kernels.parameter import Config
 
-Done = Literal[
-    "", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template"
-]
+Done = Literal["", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template"]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
 """The parent of a template that is made from the task's own source."""
@@ -51,9 +49,9 @@ class Plan(BaseModel):
 
 
 class State(TypedDict):
-    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; verdict is the last
-    test's summary; done says what ended the loop, empty while it goes on. goto: the role that works next, where a role
-    wants another one than the graph has next; objections: what it has to say to that role."""
+    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; verdict is the
+    last test's summary; done says what ended the loop, empty while it goes on. goto: the role that works next, where a
+    role wants another one than the graph has next; objections: what it has to say to that role."""
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal import Event
 from tunesmith.graph.measurements import objective, seconds_of
 from tunesmith.kernels.outcome import Evaluation, Resources, describe
 from tunesmith.kernels.parameter import Config
@@ -124,16 +125,20 @@ class Tree:
         return [node for node in self.nodes if not node.struck]
 
 
-def read_tree(context: Context) -> Tree:
-    """The tree as the journal has it now, with the task's own templates that were not used yet."""
-    journal = context.journal
+def read_tree(context: Context, before: int | None = None) -> Tree:
+    """The tree as the journal has it now, or had it before the event `before`, with the task's own templates that were
+    not used yet."""
+
+    def events(kind: str) -> Iterator[Event]:
+        return (one for one in context.journal.events(kind) if before is None or one.sequence < before)
+
     by_template: dict[str, list[Evaluation]] = {}
-    for event in journal.events("evaluation"):
+    for event in events("evaluation"):
         evaluation = evaluation_from_json(event.data)
         by_template.setdefault(evaluation.template, []).append(evaluation)
-    struck = {event.data["template"]: event.data["why"] for event in journal.events("struck")}
+    struck = {event.data["template"]: event.data["why"] for event in events("struck")}
     nodes: dict[str, Node] = {}
-    for event in journal.events("template"):
+    for event in events("template"):
         template = Template.model_validate(event.data["template"])
         nodes.setdefault(template.id, Node(
             template,
@@ -148,9 +153,9 @@ def read_tree(context: Context) -> Tree:
         nodes.setdefault(template.id, Node(template, "library", struck=struck.get(template.id, "")))
     attempts = tuple(
         Attempt(_round(event.stage), event.data["parent"], tuple(event.data["moves"]), event.data["problem"])
-        for event in journal.events("given_up")
+        for event in events("given_up")
     )
-    explanations = {_round(event.stage): tuple(event.data["lines"]) for event in journal.events("explanation")}
+    explanations = {_round(event.stage): tuple(event.data["lines"]) for event in events("explanation")}
     return Tree(tuple(nodes.values()), attempts, explanations)
 
 

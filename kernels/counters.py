@@ -34,7 +34,7 @@ METRICS = {
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM throughput, % of peak",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy, %",
     "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles with an instruction issued, %",
-    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "warps stalled on global memory, per issue",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "warps waiting for memory, per issue",
     "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "warps stalled at barriers, per issue",
     "smsp__inst_executed.sum": "instructions executed (warps)",
 }  # fmt: skip
@@ -64,7 +64,8 @@ def count_events(candidate: Candidate, task: Task, limits: DeviceLimits, workloa
         # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
         command = [tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
                    "--target-processes", "all", "--kernel-name", candidate.template.entry, "--launch-count", "1",
-                   "--metrics", ",".join(METRICS), sys.executable, "-m", "tunesmith.kernels.sanitize", str(job)]  # fmt: skip
+                   "--metrics", ",".join(METRICS),
+                   sys.executable, "-m", "tunesmith.kernels.sanitize", str(job)]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-_INSTRUCTION = re.compile(r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
+)
 _TYPE = re.compile(r"^[bsuf](?:f)?(8|16|32|64|128)(x2)?$|^(bf16)(x2)?$")
 _SPECIAL = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "mul24", "mad24"})

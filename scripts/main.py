@@ -1,7 +1,7 @@
 """The command line: a thin layer over the Python API. Each command's body is in its own module.
 
-Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 130 interrupted (the
-run can be resumed).
+Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 4 waiting for somebody
+(one sentence says for what; the run can be resumed), 130 interrupted (the run can be resumed).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from tunesmith import __version__
 from tunesmith.hw.errors import TunesmithError
 
-EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 2, 3, 130
+EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_INTERRUPTED = 0, 2, 3, 4, 130
 
 app = typer.Typer(
     name="tunesmith",
@@ -96,6 +96,7 @@ def space(
 
 @app.command()
 def tune(
+    context: typer.Context,
     task: TaskArgument,
     backend: Backend = "auto",
     target: Target = None,
@@ -106,12 +107,20 @@ def tune(
     seed: Annotated[int, typer.Option(help="Decides the search's choices and the contents of all buffers.")] = 0,
     run_dir: Annotated[Optional[Path], typer.Option(help="Where to keep the run; runs/TASK-NNN if left out.")] = None,  # noqa: UP045
     workers: Annotated[Optional[int], typer.Option(help="Compile processes; one a core if left out.")] = None,  # noqa: UP045
+    branches: Annotated[int, typer.Option(help="Templates of a round that a model may have tuned side by side.")] = 2,
+    repairs: Annotated[int, typer.Option(help="How often a template that does not work goes back to the model.")] = 3,
+    explain: Annotated[bool, typer.Option(help="Let the model sum up each round for the next plan.")] = True,
+    approve: Annotated[str, typer.Option(help="'plans' stops before each plan is carried out.")] = "none",
+    settings: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""
     from tunesmith.cli.drive import drive_tune
 
-    settings: dict[str, object] = {
+    options: dict[str, object] = {
         "backend": backend,
         "target": target,
         "evaluations": evaluations,
@@ -119,8 +128,22 @@ def tune(
         "strategy": strategy,
         "seed": seed,
         "workers": workers,
+        "branches": branches,
+        "repairs": repairs,
+        "explain": explain,
+        "approve": approve,
+        "time_limit": time_limit,
     }
-    raise typer.Exit(drive_tune(task, run_dir, time_limit, settings, as_json=json))
+    raise typer.Exit(drive_tune(task, run_dir, given(context, options), settings, as_json=json))
+
+
+def given(context: typer.Context, options: dict[str, object]) -> dict[str, object]:
+    """Those of `options` that stand on the command line; all others have their value from a file or by default."""
+    return {
+        name: value
+        for name, value in options.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
 
 
 @app.command()
@@ -229,8 +252,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
     except TunesmithError as error:
+        from tunesmith.graph.models.calls import Waiting
+
         typer.echo(f"tunesmith: {error}", err=True)
-        sys.exit(EXIT_MISTAKE)
+        sys.exit(EXIT_WAITING if isinstance(error, Waiting) else EXIT_MISTAKE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

@@ -14,12 +14,12 @@ from tunesmith.graph.journal import Journal
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.roles.model_plan import plan_messages, share
 from tunesmith.graph.roles.template_prompt import template_messages
+from tunesmith.graph.run import choose_device
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.graph.tree import read_tree
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.targets import resolve_target
-from tunesmith.graph.run import choose_device
 from tunesmith.kernels.taskfile import load_task
 
 
@@ -42,8 +42,10 @@ def show_prompts(name: str, role: str, target: str | None, backend: str) -> None
             moves = ("(what the planner answers)",)
             branch = Branch(parent=BASELINE, moves=moves)
             names = tuple(workload.name for workload in context.tuned)
-            plan = Plan(round=1, bottleneck="unknown", scope="general", template="", workloads=names, moves=moves,
-                        evaluations=share(context, 1), branches=(branch,), analysis="(what the planner answers)")  # fmt: skip
+            plan = Plan(
+                round=1, bottleneck="unknown", scope="general", template="", workloads=names, moves=moves,
+                evaluations=share(context, 1), branches=(branch,), analysis="(what the planner answers)",
+            )  # fmt: skip
             _print("template", template_messages(context, plan, branch, tree, []))
 
 

@@ -1,8 +1,8 @@
 """Prompts: text made from templates (*.j2) and data. The same data gives the same text, so that a run can be replayed.
 
-Owns how foreign text is embedded. Sources, compilers' logs and measurements are data: each stands in a block whose fence
-is longer than any run of backticks inside, so that no text can close its own block, and paths and addresses of the
-machine are taken out of it.
+Owns how foreign text is embedded. Sources, compilers' logs and measurements are data: each stands in a block whose
+fence is longer than any run of backticks inside, so that no text can close its own block, and paths and addresses of
+the machine are taken out of logs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the reader is a model, not a browser
+        autoescape=False,
     )
     environment.filters["fenced"] = fenced
     environment.filters["scrubbed"] = scrubbed

@@ -1,15 +1,15 @@
 """What a model answers with, and how an answer becomes a `Plan` or a `Template`.
 
-The answers' schemas are kept to what structured output can express everywhere: every field is required, there are no
-defaults, no free-form objects and no tuples. What an answer means is decided by the project's own schemas, the same that
-read files; nothing else of an answer reaches the harness.
+The answers' schemas are kept to what structured output can express everywhere: every field is required, there are
+no defaults, no free-form objects and no tuples. What an answer means is decided by the project's own schemas, the same
+that read files; nothing else of an answer reaches the harness.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -161,7 +161,6 @@ def _require_choices(template: Template) -> None:
     texts = [code, *(text for key, text in template.expressions() if not key.startswith("constraints"))]
     used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
     if unused := [parameter.name for parameter in template.parameters if parameter.name not in used]:
-        raise Unusable(f"Neither the source nor the launch uses the parameter {', '.join(unused)}: use it or remove it.")
-
-
-Reject = Literal["schema", "expression", "guard", "space", "compile_failed", "wrong_result", "launch_failed"]
+        raise Unusable(
+            f"Neither the source nor the launch uses the parameter {', '.join(unused)}: use it or remove it."
+        )

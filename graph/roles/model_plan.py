@@ -1,7 +1,7 @@
 """The planner: asks the model what to tune next, from everything the journal knows; by rules where there is no model.
 
-A model's answer is a `PlanAnswer`, read into a `Plan` that names only templates and workloads that exist. An answer that
-cannot be read so goes back once; whatever fails then falls back to the rules, with a sentence in the journal.
+A model's answer is a `PlanAnswer`, read into a `Plan` that names only templates and workloads that exist. An answer
+that cannot be read so goes back once; whatever fails then falls back to the rules, with a sentence in the journal.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from tunesmith.graph.measurements import baseline_seconds
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.roles.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
-from tunesmith.graph.roles.plan import NoTemplate, RulePlanner, bottleneck, expectation, headroom
+from tunesmith.graph.roles.plan import RulePlanner, bottleneck, expectation, headroom
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 from tunesmith.graph.tree import Tree, read_tree
-from tunesmith.hw.errors import TunesmithError
 
 KEEP = 3
-"""Templates that are shown with their source: the best ones. All others are a line each, and may be branched from too."""
+"""Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
 RETRIES = 1
 """How often a plan that cannot be carried out goes back to the model."""
-
-
-class UnusablePlan(TunesmithError):
-    """A plan names something that does not exist."""
 
 
 class ModelPlanner:
@@ -40,7 +35,7 @@ class ModelPlanner:
         stage = f"round-{number}"
         journalled = context.journal.last("plan", stage)
         if journalled is not None:
-            return {"round": number, "plan": journalled.data}
+            return {"round": number, "plan": journalled.data, "objections": []}
         context.listener(Progress("plan", f"round {number}: asking the model"))
         baseline_seconds(context)
         context.roofline()
@@ -52,11 +47,11 @@ class ModelPlanner:
             fallback = plan_without_model(state, context, number, tree)
             if fallback is None:
                 context.note("plan", no_template(context), stage)
-                return {"round": number, "done": "no template"}
+                return {"round": number, "templates": [], "done": "no template"}
             plan = fallback
         context.journal.append("plan", plan.model_dump(mode="json"), stage)
         context.listener(Progress("plan", f"round {number}: {_told(plan)}"))
-        return {"round": number, "plan": plan.model_dump(mode="json")}
+        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
 
     def _examine(self, context: Context, tree: Tree, stage: str) -> None:
         """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
@@ -200,8 +195,8 @@ def no_template(context: Context) -> str:
     """The sentence for a run that cannot go on: no template came out of it, and the task brings none."""
     backend = context.device.backend
     return (
-        f"No template was found: the task {context.task.name} brings no {backend} template, and the model gave none that "
-        "works."
+        f"No template was found: the task {context.task.name} brings no {backend} template, and the model gave none "
+        "that works."
     )
 
 
@@ -210,6 +205,3 @@ def _told(plan: Plan) -> str:
     for branch in plan.branches:
         parts.append(f"from {branch.parent}: {'; '.join(branch.moves)}" if branch.moves else f"{branch.parent} further")
     return f"bound by {plan.bottleneck}; {' | '.join(parts)}. {plan.expected}"
-
-
-__all__ = ["ModelPlanner", "NoTemplate", "UnusablePlan", "branch_problems", "plan_messages", "plan_of"]

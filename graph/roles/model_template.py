@@ -2,8 +2,8 @@
 
 All branches of a round go together: their templates in one turn, then what has to be repaired in the next, so that a
 model that answers in batches needs few turns. A template is taken when its default configuration compiles and is right
-on every workload; a branch that comes to nothing after `repairs` turns is given up. Where nothing is left, the library's
-next template or the best known one takes the round; everything that fails has its sentence in the journal.
+on every workload; a branch that comes to nothing after `repairs` turns is given up. Where nothing is left, the
+library's next template or the best known one takes the round; everything that fails has its sentence in the journal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from tunesmith.graph.context import Context, Progress
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.prompts import render
 from tunesmith.graph.roles.answers import TemplateAnswer, Unusable, config_of, template_of
-from tunesmith.graph.roles.model_plan import no_template
 from tunesmith.graph.roles.template import LibraryTemplater
 from tunesmith.graph.roles.template_prompt import template_messages
 from tunesmith.graph.roles.trial import Problem, infeasible, problem_of, recorded, try_templates
-from tunesmith.graph.state import BASELINE, Branch, Plan, State
+from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.graph.tree import read_tree
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.template import Template
@@ -89,7 +88,8 @@ class ModelTemplater:
         self, context: Context, models: Models, plan: Plan, works: list[_Work], stage: str, turn: int,
         objections: list[str],
     ) -> None:  # fmt: skip
-        tree = read_tree(context)
+        # What this very turn adds to the tree must not change its questions when it is begun again.
+        tree = read_tree(context, before=_begin(context, stage, turn))
         for work in works:
             work.messages = template_messages(context, plan, work.branch, tree, objections)
         while asking := [work for work in works if work.open]:
@@ -125,7 +125,7 @@ class ModelTemplater:
         """Measures the defaults together, as far as the budget allows; those that it does not are given up."""
         known = recorded(context, stage)
         left = context.evaluations_left()
-        templates = []
+        templates: list[Template] = []
         for work in works:
             assert work.answered is not None
             if work.answered.id in known or any(work.answered.id == one.id for one in templates):
@@ -169,8 +169,18 @@ class ModelTemplater:
             return []
         if untried:
             _register(context, chosen[0].template, "library", (), stage)
-        context.note("template", f"No planned template of round {plan.round} works; {chosen[0].id} takes its place.", stage)
+        context.note(
+            "template", f"No planned template of round {plan.round} works; {chosen[0].id} takes its place.", stage
+        )
         return [chosen[0].id]
+
+
+def _begin(context: Context, stage: str, turn: int) -> int:
+    """The event with which this turn began, from whatever session."""
+    for event in context.journal.events("writing", stage):
+        if event.data["turn"] == turn:
+            return event.sequence
+    return context.journal.append("writing", {"turn": turn}, stage)
 
 
 def _answer(ids: Sequence[str]) -> State:
@@ -185,7 +195,9 @@ def _turns(work: _Work) -> tuple[Message, ...]:
     """The first question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
     if work.problem is None:
         return work.messages
-    text = render("repair", parameters=True, what=work.problem.what, problem=work.problem.log, advice=work.problem.advice)
+    text = render(
+        "repair", parameters=True, what=work.problem.what, problem=work.problem.log, advice=work.problem.advice
+    )
     return (*work.messages, Message("assistant", work.text), Message("user", text))
 
 
@@ -212,6 +224,3 @@ def _give_up(context: Context, work: _Work, stage: str) -> None:
     if data not in known:
         context.journal.append("given_up", data, stage)
     context.note("template", f"Template {work.number} of the round is given up: {work.failed}", stage)
-
-
-__all__ = ["BASELINE", "ModelTemplater", "no_template"]

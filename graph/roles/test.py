@@ -43,7 +43,7 @@ class Tester:
         stage = f"round-{number}"
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
-            return {"verdict": {}, "done": _done(context, number, None) or "nothing valid"}
+            return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
         duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
         for workload in (*context.tuned, *context.held_out):
             if workload.name not in duels:
@@ -122,6 +122,11 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
     if verdict and all((row["share_of_floor"] or 0.0) >= FLOOR_SHARE for row in verdict["tuned"]):
         return "floor"
     searched = context.journal.last("searched", f"round-{number}")
-    if searched is not None and searched.data["exhausted"] and number > 1:
+    # A model may come up with another template where rules have nothing left to search.
+    if searched is not None and searched.data["exhausted"] and number > 1 and context.models is None:
         return "exhausted"
     return ""
+
+
+def _nothing(context: Context) -> Done:
+    return "nothing valid" if context.models is None else ""

@@ -143,7 +143,7 @@ def _assembly(program: Any) -> str:
     """The PTX of a program that was compiled."""
     from cuda.bindings import nvrtc
 
-    assembly = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
+    assembly: bytes = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
     _checked(nvrtc.nvrtcGetPTX(program, assembly))
     return assembly.replace(b"\0", b"").decode(errors="replace")
 
