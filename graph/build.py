@@ -31,13 +31,15 @@ BACK = ("plan", "template")
 
 
 def build_graph(
-    roles: Mapping[str, Role] | None = None, placements: Mapping[str, Placement] | None = None
+    roles: Mapping[str, Role] | None = None,
+    placements: Mapping[str, Placement] | None = None,
+    context_schema: type[Context] | None = Context,
 ) -> StateGraph[State, Context]:
     """The graph, not yet compiled. `roles`: by name; left out, those that are registered. `placements`: where further
     roles stand. Raises `RoleError`."""
     roles = load_roles() if roles is None else roles
     chain = place(roles, placements or {})
-    graph: StateGraph[State, Context] = StateGraph(State, context_schema=Context)
+    graph: StateGraph[State, Context] = StateGraph(State, context_schema=context_schema)
     for name in chain:
         graph.add_node(name, _node(roles[name]))
     graph.add_edge(START, chain[0])
@@ -87,12 +89,17 @@ def draw(placements: Mapping[str, Placement] | None = None) -> str:
 
 
 def studio() -> Any:
-    """The compiled graph for LangGraph's Studio, which keeps checkpoints itself; langgraph.json names this function."""
-    return build_graph().compile()
+    """The compiled graph for LangGraph's Studio, which keeps checkpoints itself; langgraph.json names this function.
+
+    Studio describes everything a graph takes as JSON, which a context (device, pool, journal) is not.
+    """
+    return build_graph(context_schema=None).compile()
 
 
 def _node(role: Role) -> Any:
     def step(state: State, runtime: Runtime[Context]) -> State:
+        if runtime.context is None:
+            raise RoleError("This graph was opened without a task and a device: `tunesmith tune TASK` runs it.")
         cleared: State = {"goto": ""}
         update = cast(State, {**cleared, **role(state, runtime.context)})
         return _sent_back(role.name, state, update, runtime.context) if update.get("goto") else update

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict
+
+# LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
+from typing_extensions import TypedDict
 
 from tunesmith.kernels.parameter import Config
 

@@ -75,7 +75,8 @@ class Tester:
 
 def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload."""
-    baseline, known = baseline_seconds(context), evaluations(context)
+    struck = {event.data["template"] for event in context.journal.events("struck")}
+    baseline, known = baseline_seconds(context), [one for one in evaluations(context) if one.template not in struck]
     names = [workload.name for workload in context.tuned]
     weights = context.weights
     ranked: list[tuple[float, Finalist]] = []

@@ -1,4 +1,4 @@
-"""Planner, templater, explainer with a scripted model on a simulated device: what they take, repair, refuse, give up."""
+"""Planner, templater, explainer with a scripted model, on a simulated device: what they take, repair and give up."""
 
 from __future__ import annotations
 
