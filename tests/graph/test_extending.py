@@ -42,9 +42,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tomllib.loads(block("toml", "entry-points"))["project"]
     info = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     ((group, points),) = project["entry-points"].items()
     lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
