@@ -6,12 +6,14 @@ Each is found out once and journalled, so that a prompt made twice from one jour
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
+from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.backends import Artifact
 from tunesmith.kernels.candidate import Candidate, types_key
@@ -31,7 +33,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     `which` names the kernel: "baseline" or a template's id.
     """
     key = config_key(config)
-    if any((e.data["which"], e.data["config"]) == (which, key) for e in context.journal.events("examined")):
+    if any((e.data["which"], e.data["config"]) == (which, key) for e in context.journal.events("evidence")):
         return
     limits, index = context.device.limits, context.device.index
     if limits.backend != "cuda":
@@ -43,7 +45,8 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     counters = Counters(note="it does not compile")
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
-        counters = count_events(candidate, context.task, limits, workload, context.settings.seed)
+        with _alone(context):
+            counters = count_events(candidate, context.task, limits, workload, context.settings.seed)
     data = {
         "which": which,
         "config": key,
@@ -53,13 +56,20 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         "counters": counters.values,
         "note": counters.note,
     }
-    context.journal.append("examined", data, stage)
+    context.journal.append("evidence", data, stage)
+
+
+def _alone(context: Context) -> AbstractContextManager[object]:
+    """The device to ourselves, as for a lane: a launch under the tool must not fall into somebody's measurement."""
+    uuid = context.device.uuid
+    # Lanes name the device as the CUDA runtime does, without hyphens inside.
+    return nullcontext() if uuid is None else DeviceLock("GPU-" + uuid.removeprefix("GPU-").replace("-", ""))
 
 
 def examined(context: Context, which: str, config: Config) -> Mapping[str, Any] | None:
     """What `examine` found out, if it did."""
     key = config_key(config)
-    for event in context.journal.events("examined"):
+    for event in context.journal.events("evidence"):
         if (event.data["which"], event.data["config"]) == (which, key):
             return event.data
     return None

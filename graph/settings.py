@@ -24,6 +24,9 @@ class Placement(BaseModel):
     after: str
 
 
+Arm = Literal["template+search", "template", "rewrite"]
+
+
 class Settings(BaseModel):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
     turns of the loop; target: another device the winner must also fit; workers: compile processes, None for as many
@@ -31,7 +34,8 @@ class Settings(BaseModel):
 
     With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
     work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
-    stops before each plan is carried out. roles: further roles by name, and where they stand.
+    stops before each plan is carried out. roles: further roles by name, and where they stand. arm: what of the graph
+    works, for ablations (`tunesmith.graph.arms`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +55,7 @@ class Settings(BaseModel):
     explain: bool = True
     approve: Literal["none", "plans"] = "none"
     roles: dict[str, Placement] = {}
+    arm: Arm = "template+search"
 
 
 def make_settings(**values: object) -> Settings:

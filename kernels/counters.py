@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.sanitize import launch_once
 from tunesmith.kernels.task import Task, Workload
 
 METRICS = {
@@ -60,12 +61,12 @@ def count_events(candidate: Candidate, task: Task, limits: DeviceLimits, workloa
         return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
         job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((candidate, task, [workload], seed)))
+        job.write_bytes(pickle.dumps((candidate, task, workload, seed)))
         # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
         command = [tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
                    "--target-processes", "all", "--kernel-name", candidate.template.entry, "--launch-count", "1",
                    "--metrics", ",".join(METRICS),
-                   sys.executable, "-m", "tunesmith.kernels.sanitize", str(job)]  # fmt: skip
+                   sys.executable, "-m", "tunesmith.kernels.counters", str(job)]  # fmt: skip
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
@@ -90,3 +91,8 @@ def parse_counters(text: str) -> Counters:
             except ValueError:  # "n/a", where the device has no such counter
                 continue
     return Counters(values) if values else Counters(note="ncu knows none of the counters on this device")
+
+
+if __name__ == "__main__":
+    # What runs under the tool.
+    launch_once(*pickle.loads(Path(sys.argv[1]).read_bytes()))

@@ -138,12 +138,51 @@ def tune(
 
 
 def given(context: typer.Context, options: dict[str, object]) -> dict[str, object]:
-    """Those of `options` that stand on the command line; all others have their value from a file or by default."""
+    """Those of `options` that somebody gave, on the command line or in the environment; the value of all others is
+    that of a file, or the default."""
     return {
         name: value
         for name, value in options.items()
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+        if (source := context.get_parameter_source(name)) is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
     }
+
+
+@app.command()
+def ablate(
+    context: typer.Context,
+    task: TaskArgument,
+    arms: Annotated[str, typer.Option(help="Some of rewrite, template, template+search.")] = (
+        "rewrite,template,template+search"
+    ),
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
+    evaluations: Annotated[int, typer.Option(help="Configurations or kernels that each run may measure.")] = 100,
+    calls: Annotated[Optional[int], typer.Option(min=1, help="Model calls that each run may make.")] = None,  # noqa: UP045
+    rounds: Annotated[int, typer.Option(help="Rounds of template+search.")] = 2,
+    model: Annotated[str, typer.Option(help="As for tune; below batch:DIR each run has its folder.")] = "none",
+    base_url: Annotated[Optional[str], typer.Option(help="As for tune.")] = None,  # noqa: UP045
+    backend: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Of the first repeat; the next ones count up.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where to keep the runs; the same folder goes on with them.")] = Path(
+        "runs/ablation"
+    ),
+    settings: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare direct rewriting, templates and templates with search on a task, with equal budgets."""
+    from tunesmith.cli.ablate_command import run_ablate
+
+    options: dict[str, object] = {
+        "evaluations": evaluations,
+        "rounds": rounds,
+        "model": model,
+        "base_url": base_url,
+        "backend": backend,
+        "seed": seed,
+    }
+    run_ablate(task, arms, repeats, calls, out, given(context, options), settings, as_json=json)
 
 
 @app.command()

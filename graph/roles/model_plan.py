@@ -87,7 +87,7 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
     # What was not measured yet has no rank, but a planner can only judge it by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, KEEP - len(full))]
     settings, device = context.settings, device_facts(context)
-    system = render("plan_system", device=device, branches=settings.branches)
+    system = render("plan_system", device=device, branches=settings.branches, search=settings.arm != "template")
     user = render(
         "plan",
         task=task_facts(context),
@@ -130,6 +130,8 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     if unknown := [name for name in answer.workloads if name not in names]:
         problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")
     problems += branch_problems(branches, tree)
+    if context.settings.arm == "template" and any(not branch.moves for branch in branches):
+        problems.append("Nothing is searched: a branch needs moves.")
     if problems:
         raise Unusable("\n".join(problems))
     distinct = tuple({(one.parent, one.moves): one for one in branches}.values())

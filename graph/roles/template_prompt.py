@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
 from tunesmith.graph.models.calls import Message
-from tunesmith.graph.prompts import conversation, render
+from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.graph.tree import Tree
 from tunesmith.kernels.expression import FUNCTIONS
@@ -19,7 +20,14 @@ EXAMPLES = ("silu_and_mul", "softmax")
 
 
 def template_messages(
-    context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str], *, parameters: bool = True
+    context: Context,
+    plan: Plan,
+    branch: Branch,
+    tree: Tree,
+    objections: list[str],
+    *,
+    parameters: bool = True,
+    history: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     """The prompt for one template (or, without parameters, one kernel) of a round."""
     task, device = task_facts(context), device_facts(context)
@@ -27,7 +35,7 @@ def template_messages(
     limits = context.device.limits
     system = render(
         "template_system",
-        language="CUDA" if limits.backend == "cuda" else "OpenCL",
+        language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
         backend=limits.backend,
         arch=device["arch"],
         gpu=limits.kind == "gpu",
@@ -53,8 +61,21 @@ def template_messages(
         moves=branch.moves,
         objections=objections,
         parameters=parameters,
+        history=[scrubbed(line) for line in history],
     )
     return conversation(system, user)
+
+
+def rewrite_messages(context: Context, plan: Plan, tree: Tree) -> tuple[Message, ...]:
+    """The prompt for a kernel as a whole: the best so far, and what became of all others."""
+    history = [
+        f"round {node.round}: {'; '.join(node.moves)}: "
+        + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else "not measured")
+        for node in tree.nodes
+        if node.round
+    ]
+    failed = [f"round {a.round}: {'; '.join(a.moves)}: {a.problem[:1500]}" for a in tree.attempts]
+    return template_messages(context, plan, plan.branches[0], tree, [], parameters=False, history=history + failed)
 
 
 def example(task: str, backend: str) -> dict[str, Any] | None:

@@ -126,7 +126,13 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
     # A model may come up with another template where rules have nothing left to search.
     if searched is not None and searched.data["exhausted"] and number > 1 and context.models is None:
         return "exhausted"
-    return ""
+    return "no model" if model_gave_up(context, number) else ""
+
+
+def model_gave_up(context: Context, number: int) -> bool:
+    """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
+    notes = context.journal.events("note", f"round-{number}")
+    return context.settings.arm != "template+search" and any(e.data["role"] in ("plan", "rewrite") for e in notes)
 
 
 def _nothing(context: Context) -> Done:

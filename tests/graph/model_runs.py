@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,9 @@ LIBRARY = str(DATA / "scale_add" / "task.toml")
 class ModelPool(SimulatedPool):
     """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
 
+    def duel(self, baseline: Request, candidates: Any, workload: str, **options: Any) -> Any:
+        return super().duel(baseline, [likened(one) for one in candidates], workload, **options)
+
     def _evaluate(self, request: Request) -> Evaluation:
         failures = {
             "DOES_NOT_COMPILE": CompileFailed(
@@ -37,7 +42,16 @@ class ModelPool(SimulatedPool):
             if mark in request.template.source:
                 self.measured.append({"template": request.template.id, **request.config})
                 return Evaluation(request.template.id, request.config, {request.workloads[0]: failure})
-        return super()._evaluate(request)
+        return replace(super()._evaluate(likened(request)), config=request.config)
+
+
+def likened(request: Request) -> Request:
+    """A kernel without parameters takes the time of the configuration its source names: LIKE GROUP ITEMS UNROLL."""
+    found = re.search(r"LIKE (\d+) (\d+) (\d+)", request.template.source)
+    if request.config or found is None:
+        return request
+    names = ("GROUP", "ITEMS", "UNROLL")
+    return replace(request, config={name: int(value) for name, value in zip(names, found.groups(), strict=True)})
 
 
 @pytest.fixture
@@ -52,6 +66,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
     monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.Pool", ModelPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
+    for name in ("examined", "wrong"):
+        monkeypatch.setattr(SimulatedPool, name, [], raising=False)
     yield measured
 
 

@@ -111,4 +111,4 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.values["DRAM throughput, % of peak"] == 87.25
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
-    assert "-m tunesmith.kernels.sanitize" in given
+    assert "-m tunesmith.kernels.counters" in given
