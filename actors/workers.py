@@ -84,6 +84,12 @@ class CompileWorker:
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         return self._compiler.compile(source)
 
+    def instructions(self, source: Specialised) -> dict[str, int]:
+        """The static instruction counts of a source, where the compiler tells; else empty."""
+        count = getattr(self._compiler, "instructions", None)
+        found: dict[str, int] = count(source) if count is not None else {}
+        return found
+
     def probes(self) -> dict[str, Artifact]:
         """The calibration kernels."""
         backend: BackendName = self._limits.backend

@@ -13,7 +13,7 @@ from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, from_json, to_json
+from tunesmith.kernels.outcome import Evaluation, Measured, from_json, to_json
 from tunesmith.kernels.outcome import Resources as Resources
 from tunesmith.kernels.task import BackendSources, Task, Workload
 from tunesmith.kernels.template import Template
@@ -56,7 +56,7 @@ class Context:
     make_pool: Callable[[], Pool]
     listener: Listener = silent
     models: Models | None = None
-    """None for `--model none`."""
+    """None: every role works by rules."""
     _pool: Pool | None = None
 
     @property
@@ -96,6 +96,25 @@ class Context:
             self.journal.append("roofline", roofline.to_json())
             return roofline
         return Roofline.from_json(event.data)
+
+    def known_baseline(self) -> dict[str, float] | None:
+        """The baseline's seconds per tuned workload, as far as they are in the journal; nothing is measured."""
+        event = self.journal.last("baseline")
+        if event is None:
+            return None
+        outcomes = evaluation_from_json(event.data).outcomes
+        return {name: one.seconds for name, one in outcomes.items() if isinstance(one, Measured)}
+
+    def known_roofline(self) -> Roofline | None:
+        """The device's measured roofs, if they are in the journal; nothing is measured."""
+        event = self.journal.last("roofline")
+        return None if event is None else Roofline.from_json(event.data)
+
+    def note(self, role: str, sentence: str, stage: str) -> None:
+        """Writes down and shows that something did not go as planned; once for each stage and sentence."""
+        if all(event.data["sentence"] != sentence for event in self.journal.events("note", stage)):
+            self.journal.append("note", {"role": role, "sentence": sentence}, stage)
+            self.listener(Progress(role, sentence))
 
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""

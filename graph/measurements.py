@@ -60,10 +60,11 @@ def evaluations(context: Context) -> list[Evaluation]:
 def objective(
     evaluation: Evaluation, workloads: Iterable[str], baseline: Mapping[str, float], weights: Mapping[str, float]
 ) -> float | None:
-    """Weighted geometric mean over `workloads` of time / baseline time; None unless all were measured."""
+    """Weighted geometric mean over `workloads` of time / baseline time; None unless all were measured and nothing
+    failed, on other workloads neither."""
     seconds = seconds_of(evaluation)
     names = list(workloads)
-    if not all(name in seconds for name in names):
+    if evaluation.failure is not None or not all(name in seconds for name in names):
         return None
     return weighted_geomean({name: seconds[name] / baseline[name] for name in names}, weights)
 

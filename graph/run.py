@@ -20,6 +20,7 @@ from tunesmith.graph.context import Context, Listener, Progress, silent
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.state import Plan
 from tunesmith.graph.summary import summarise, write_results
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.probe import Device, Inventory, probe
@@ -30,6 +31,8 @@ from tunesmith.kernels.taskfile import load_task
 
 if TYPE_CHECKING:
     from tunesmith.actors.pool import Pool
+    from tunesmith.graph.approval import Ask
+    from tunesmith.graph.models.calls import Models
 
 THREAD = "run"
 """The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
@@ -49,16 +52,29 @@ class RunResult:
 
 
 def tune(
-    task: str | Path, *, run_dir: str | Path | None = None, listener: Listener = silent, **settings: Any
+    task: str | Path,
+    *,
+    run_dir: str | Path | None = None,
+    listener: Listener = silent,
+    models: Models | None = None,
+    ask: Ask | None = None,
+    **settings: Any,
 ) -> RunResult:
     """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
 
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
-    finalists; model and what belongs to it, see `ModelSettings`). run_dir: a folder that does not hold a run yet; left
-    out, runs/<task>-<number>. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run stands
-    still until somebody provides what the message says; `resume(run_dir)` goes on after it, and after an interruption.
+    finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
+    a folder that does not hold a run yet; left out, runs/<task>-<number>. models: language models of your own; ask:
+    asks a person about plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and
+    `Waiting` when the run stands still until somebody provides what the message says; `resume(run_dir)` goes on after
+    it, and after an interruption.
     """
     chosen = make_settings(task=str(task), **settings)
+    if chosen.roles:
+        from tunesmith.graph.build import place
+        from tunesmith.graph.roles import load_roles
+
+        place(load_roles(), chosen.roles)
     loaded = load_task(chosen.task)
     if chosen.target is not None:
         resolve_target(chosen.target)
@@ -74,10 +90,12 @@ def tune(
     with Journal(folder, create=True) as journal, alone(folder):
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
-        return _carry_on(folder, journal, loaded, device, chosen, listener)
+        return _carry_on(folder, journal, loaded, device, chosen, listener, models, ask)
 
 
-def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
+def resume(
+    run_dir: str | Path, *, listener: Listener = silent, models: Models | None = None, ask: Ask | None = None
+) -> RunResult:
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again."""
     folder = Path(run_dir)
     with Journal(folder, create=False) as journal, alone(folder):
@@ -92,7 +110,7 @@ def resume(run_dir: str | Path, *, listener: Listener = silent) -> RunResult:
         if not same:
             raise JournalError(f"{folder} was measured on {old['name']}, but this machine has "
                                f"{device.name}: resume it where it began.")  # fmt: skip
-        return _carry_on(folder, journal, task, device, settings, listener)
+        return _carry_on(folder, journal, task, device, settings, listener, models, ask)
 
 
 def inventory_for(backend: str) -> Inventory:
@@ -145,11 +163,21 @@ def _most_common(devices: Sequence[Device]) -> Device:
 
 
 def _carry_on(
-    folder: Path, journal: Journal, task: Task, device: Device, settings: Settings, listener: Listener
+    folder: Path,
+    journal: Journal,
+    task: Task,
+    device: Device,
+    settings: Settings,
+    listener: Listener,
+    models: Models | None,
+    ask: Ask | None,
 ) -> RunResult:
     """Runs the graph from its last checkpoint, or from the start, to its end."""
     from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.types import Command
 
+    from tunesmith.graph.approval import decide
+    from tunesmith.graph.arms import roles_of
     from tunesmith.graph.build import build_graph
 
     limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
@@ -159,21 +187,36 @@ def _carry_on(
             f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` lists "
             f"'{device.limits.kind}'."
         )
-    with pools(task, device, settings, [w.name for w in tuned], listener) as make_pool:
-        context = Context(task, device, tuple(limits), settings, journal, make_pool, listener)
+    with_model = models is not None or settings.transport != "none"
+    # A model's templates are tried on the held-out workloads, too.
+    prepared = [*tuned, *(task.workloads_for(device.limits.kind, held_out=True) if with_model else ())]
+    with pools(task, device, settings, [w.name for w in prepared], listener) as make_pool:
+        context = Context(task, device, tuple(limits), settings, journal, make_pool, listener, models)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
-            graph = build_graph().compile(checkpointer=SqliteSaver(connection))
-            config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": 10 * settings.rounds + 50}
-            begun = graph.get_state(config).values
-            if begun.get("done"):
+            roles = roles_of(settings.arm)
+            graph = build_graph(roles, settings.roles).compile(checkpointer=SqliteSaver(connection))
+            turns = (6 + len(settings.roles)) * (settings.repairs + 2) * settings.rounds
+            config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": turns + 50}
+            snapshot = graph.get_state(config)
+            begun = snapshot.values
+            # What is done may still have to be explained.
+            if begun.get("done") and not snapshot.next:
                 listener(Progress("done", f"the run had ended: {begun['done']}"))
             else:
-                context.models = open_models(settings, journal, folder, listener)
+                if context.models is None:
+                    context.models = open_models(settings, journal, folder, listener)
                 if where := destination(settings):
                     listener(Progress("model", where))
                 # None goes on from the checkpoint; the journal tells each role what it already did.
-                graph.invoke(None if begun else {"round": 0}, config, context=context)
+                step: Any = None if begun else {"round": 0}
+                while True:
+                    graph.invoke(step, config, context=context)
+                    waiting = [one for task in graph.get_state(config).tasks for one in task.interrupts]
+                    if not waiting:
+                        break
+                    plan = decide(context, folder, Plan.model_validate(waiting[0].value["plan"]), ask)
+                    step = Command(resume=plan.model_dump(mode="json"))
             state = graph.get_state(config).values
         except sqlite3.OperationalError as error:
             raise _unwritable(folder, error) from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.models.settings import ModelSettings
 from tunesmith.hw.errors import TunesmithError
@@ -16,11 +17,28 @@ class SettingsError(TunesmithError):
     """A setting has no meaning."""
 
 
+class Placement(BaseModel):
+    """Where a further role stands: right behind the role `after`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: str
+
+
+Arm = Literal["template+search", "template", "rewrite"]
+
+
 class Settings(ModelSettings):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
     turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
     tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
-    for as many as there are cores; finalists: how many configurations are re-measured against the baseline."""
+    for as many as there are cores; finalists: how many configurations are re-measured against the baseline.
+
+    With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
+    work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
+    stops before each plan is carried out. roles: further roles by name, and where they stand. arm: what of the graph
+    works, for ablations (`tunesmith.graph.arms`).
+    """
 
     task: str
     backend: Literal["auto", "cuda", "opencl"] = "auto"
@@ -34,6 +52,12 @@ class Settings(ModelSettings):
     target_device: str | None = None
     lanes: Annotated[int, Field(ge=1, le=4096)] | None = None
     finalists: Annotated[int, Field(ge=1, le=64)] = 5
+    branches: Annotated[int, Field(ge=1, le=8)] = 2
+    repairs: Annotated[int, Field(ge=0, le=20)] = 3
+    explain: bool = True
+    approve: Literal["none", "plans"] = "none"
+    roles: dict[str, Placement] = Field(default_factory=dict)
+    arm: Arm = "template+search"
 
 
 def make_settings(**values: object) -> Settings:
@@ -44,6 +68,31 @@ def make_settings(**values: object) -> Settings:
         first = error.errors(include_url=False)[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")
         raise SettingsError(f"{option}: {first['msg']}, not {first['input']!r}.") from error
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, for `make_settings`; raises `SettingsError`.
+
+    Keys are those of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a role.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"--settings: {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--settings: {path} is not valid TOML: {error}.") from error
+    if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
+        options = ", ".join(name for name in Settings.model_fields if name != "task")
+        raise SettingsError(f"--settings: {path} has the unknown key '{unknown[0]}'; the keys are {options}.")
+    if isinstance(data.get("time_limit"), str):
+        data["time_limit"] = parse_duration(data["time_limit"])
+    try:
+        Settings.model_validate({"task": "any", **data})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SettingsError(f"--settings: {path}, key {key}: {first['msg']}, not {first['input']!r}.") from error
+    return data
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

@@ -14,6 +14,8 @@ from tunesmith.graph.export import export_best
 from tunesmith.graph.measurements import evaluations, failures_by_kind
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.report import render_report
+from tunesmith.graph.roles.model_plan import no_template
+from tunesmith.graph.tree import Node, read_tree
 
 PACKAGES = (
     "ray",
@@ -35,6 +37,8 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
     found = evaluations(context)
     searches = [{"stage": event.stage} | event.data for event in journal.events("searched")]
     empty: dict[str, Any] = {"general": None, "ratio": None, "sentence": "no valid configuration was found."}
+    if done == "no template":
+        empty["sentence"] = no_template(context)
     empty |= {"tuned": [], "held_out": [], "disqualified": [], "dispatch": []}
     return {
         "task": context.task.name,
@@ -50,9 +54,25 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "plans": [event.data for event in journal.events("plan")],
         "examined": account(context, verdict.data) if verdict else [],
         "models": models_summary(context.settings, journal),
+        "templates": [_told(node) for node in read_tree(context).nodes if node.round],
+        "explanations": [event.data | {"stage": event.stage} for event in journal.events("explanation")],
+        "notes": [event.data["sentence"] for event in journal.events("note")],
         "roofline": context.roofline().to_json(),
         "versions": _versions(),
         **(verdict.data if verdict else empty),
+    }
+
+
+def _told(node: Node) -> dict[str, Any]:
+    """A template of the tree, in short. ratio: the least time over baseline that the search saw."""
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "moves": list(node.moves),
+        "round": node.round,
+        "evaluations": len(node.found),
+        "ratio": node.best,
+        "struck": node.struck,
     }
 
 

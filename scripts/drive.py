@@ -7,39 +7,42 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from tunesmith.cli.ask import ask_on
 from tunesmith.cli.live import view
 from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
 from tunesmith.cli.tables import print_summary
+from tunesmith.graph.approval import Ask
 from tunesmith.graph.context import Listener
 from tunesmith.graph.models import Waiting
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import new_run_dir, parse_duration
+from tunesmith.graph.settings import new_run_dir, parse_duration, read_settings
 
 
-def drive_tune(
-    task: str, run_dir: Path | None, time_limit: str | None, settings: dict[str, object], *, as_json: bool
-) -> int:
-    """Runs `tunesmith tune`; returns the exit code."""
-    seconds = parse_duration(time_limit) if time_limit is not None else None
+def drive_tune(task: str, run_dir: Path | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
+    """Runs `tunesmith tune`; returns the exit code. options: what stands on the command line, before the file."""
+    if isinstance(options.get("time_limit"), str):
+        options["time_limit"] = parse_duration(options["time_limit"])
+    settings: dict[str, Any] = (read_settings(file) if file is not None else {}) | options
     folder = run_dir or new_run_dir(task, Path("runs"))
     return _drive(
-        folder, lambda listener: tune(task, run_dir=folder, listener=listener, time_limit=seconds, **settings), as_json
+        folder, lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, **settings), as_json
     )
 
 
 def drive_resume(run_dir: Path, *, as_json: bool) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
-    return _drive(run_dir, lambda listener: resume(run_dir, listener=listener), as_json)
+    return _drive(run_dir, lambda listener, ask: resume(run_dir, listener=listener, ask=ask), as_json)
 
 
-def _drive(folder: Path, work: Callable[[Listener], RunResult], as_json: bool) -> int:
+def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_json: bool) -> int:
     try:
         # Standard output is for the result alone, whatever the packages below have to say.
         with redirect_stdout(sys.stderr), view() as listener:
-            result = work(listener)
+            result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():
             typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {folder}", err=True)

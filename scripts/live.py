@@ -77,6 +77,15 @@ class _Live:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The terminal is somebody else's meanwhile."""
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._bar.start()
+
     def __call__(self, progress: Progress) -> None:
         if progress.message:
             self._console.print(f"{progress.phase:>8}  {progress.message}", markup=False, soft_wrap=True)

@@ -96,6 +96,7 @@ def space(
 
 @app.command()
 def tune(
+    context: typer.Context,
     task: TaskArgument,
     backend: Backend = "auto",
     target: Target = None,
@@ -138,13 +139,21 @@ def tune(
     replay_exact: Annotated[
         bool, typer.Option("--replay-exact", help="Replay only answers to the same prompts.")
     ] = False,
+    branches: Annotated[int, typer.Option(help="Templates of a round that a model may have tuned side by side.")] = 2,
+    repairs: Annotated[int, typer.Option(help="How often a template that does not work goes back to the model.")] = 3,
+    explain: Annotated[bool, typer.Option(help="Let the model sum up each round for the next plan.")] = True,
+    approve: Annotated[str, typer.Option(help="'plans' stops before each plan is carried out.")] = "none",
+    settings: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""
     from tunesmith.cli.drive import drive_tune
     from tunesmith.cli.model_options import parse_options, parse_roles
 
-    settings: dict[str, object] = {
+    options: dict[str, object] = {
         "backend": backend,
         "target": target,
         "evaluations": evaluations,
@@ -171,8 +180,61 @@ def tune(
         "prices": prices,
         "batch_model": batch_model,
         "replay_exact": replay_exact,
+        "branches": branches,
+        "repairs": repairs,
+        "explain": explain,
+        "approve": approve,
+        "time_limit": time_limit,
     }
-    raise typer.Exit(drive_tune(task, run_dir, time_limit, settings, as_json=json))
+    raise typer.Exit(drive_tune(task, run_dir, given(context, options), settings, as_json=json))
+
+
+def given(context: typer.Context, options: dict[str, object]) -> dict[str, object]:
+    """Those of `options` that somebody gave, on the command line or in the environment; the value of all others is
+    that of a file, or the default."""
+    return {
+        name: value
+        for name, value in options.items()
+        if (source := context.get_parameter_source(name)) is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+    }
+
+
+@app.command()
+def ablate(
+    context: typer.Context,
+    task: TaskArgument,
+    arms: Annotated[str, typer.Option(help="Some of rewrite, template, template+search.")] = (
+        "rewrite,template,template+search"
+    ),
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
+    evaluations: Annotated[int, typer.Option(help="Configurations or kernels that each run may measure.")] = 100,
+    calls: Annotated[Optional[int], typer.Option(min=1, help="Model calls that each run may make.")] = None,  # noqa: UP045
+    rounds: Annotated[int, typer.Option(help="Rounds of template+search.")] = 2,
+    model: Annotated[str, typer.Option(help="As for tune; below batch:DIR each run has its folder.")] = "none",
+    base_url: Annotated[Optional[str], typer.Option(help="As for tune.")] = None,  # noqa: UP045
+    backend: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Of the first repeat; the next ones count up.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where to keep the runs; the same folder goes on with them.")] = Path(
+        "runs/ablation"
+    ),
+    settings: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare direct rewriting, templates and templates with search on a task, with equal budgets."""
+    from tunesmith.cli.ablate_command import run_ablate
+
+    options: dict[str, object] = {
+        "evaluations": evaluations,
+        "rounds": rounds,
+        "model": model,
+        "base_url": base_url,
+        "backend": backend,
+        "seed": seed,
+    }
+    run_ablate(task, arms, repeats, calls, out, given(context, options), settings, as_json=json)
 
 
 @app.command()
@@ -211,6 +273,19 @@ def bench(
     from tunesmith.cli.bench_command import run_bench
 
     raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))
+
+
+@app.command()
+def prompts(
+    task: TaskArgument,
+    role: Annotated[str, typer.Option(help="plan, template or all.")] = "all",
+    target: Target = None,
+    backend: Backend = "auto",
+) -> None:
+    """Print what a model would be asked in the first round; asks nobody and needs no device."""
+    from tunesmith.cli.prompts_command import show_prompts
+
+    show_prompts(task, role, target, backend)
 
 
 @app.command()
@@ -270,8 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
     except TunesmithError as error:
+        from tunesmith.graph.models.calls import Waiting
+
         typer.echo(f"tunesmith: {error}", err=True)
-        sys.exit(EXIT_MISTAKE)
+        sys.exit(EXIT_WAITING if isinstance(error, Waiting) else EXIT_MISTAKE)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:

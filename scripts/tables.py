@@ -33,6 +33,8 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
     for item in summary["disqualified"]:
         out.print(f"Out: {item['config']} on {item['workload']}: {item['why']}", markup=False, soft_wrap=True)
+    for note in summary.get("notes", ()):
+        out.print(f"Note: {note}", markup=False, soft_wrap=True)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary["failures"].items()) or "none"
     out.print(f"{summary['evaluations']} evaluations in {summary['seconds']:.0f} s (failures: {failures}); ended by: "
               f"{summary['ended_by'] or 'interruption'}", markup=False, soft_wrap=True)  # fmt: skip

@@ -1,7 +1,7 @@
 """Roles: who decides. A role is a callable from (state, context) to an update of the state, registered by name.
 
-Other packages add roles through the entry-point group `tunesmith.roles`; a role of the same name as one of ours
-replaces it.
+A role of another package is registered under the entry-point group `tunesmith.roles`, or in one line by `register`. One
+with the name of a role of ours replaces it; any other stands where the run's settings place it (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.state import State
+from tunesmith.hw.errors import TunesmithError
+
+
+class RoleError(TunesmithError):
+    """A role cannot be loaded or placed."""
 
 
 class Role(Protocol):
@@ -26,22 +31,50 @@ class Role(Protocol):
     def __call__(self, state: State, context: Context) -> State: ...
 
 
-RULES = {
-    "plan": "tunesmith.graph.roles.plan:RulePlanner",
-    "template": "tunesmith.graph.roles.template:LibraryTemplater",
+BUILT_IN = {
+    "plan": "tunesmith.graph.roles.model_plan:ModelPlanner",
+    "approve": "tunesmith.graph.roles.approve:Approver",
+    "template": "tunesmith.graph.roles.model_template:ModelTemplater",
     "tune": "tunesmith.graph.roles.tune:Tuner",
     "test": "tunesmith.graph.roles.test:Tester",
+    "explain": "tunesmith.graph.roles.explain:Explainer",
 }
-"""The roles that need no model: name -> "module:class"."""
+"""Our own roles in the order of their work: name -> "module:class".
+Without a model they work by rules, or not at all."""
+_registered: dict[str, Callable[[], Role]] = {}
+Made = TypeVar("Made", bound=type)
+
+
+def register(role: Made) -> Made:
+    """Makes a role class known under its `name`, for this process; works as a decorator."""
+    name = getattr(role, "name", None)
+    if not isinstance(name, str) or not name:
+        raise RoleError(f'The role {role.__name__} has no `name`: give the class one, such as name = "reviewer".')
+    _registered[name] = role
+    return role
 
 
 def load_roles() -> dict[str, Role]:
-    """One role for each name: those of other packages before our own."""
+    """One role for each name: those registered here before those of other packages before our own."""
     roles: dict[str, Role] = {}
-    for name, target in RULES.items():
+    for name, target in BUILT_IN.items():
         module, _, attribute = target.partition(":")
-        factory: Callable[[], Role] = getattr(import_module(module), attribute)
-        roles[name] = factory()
+        roles[name] = getattr(import_module(module), attribute)()
     for point in entry_points(group="tunesmith.roles"):
-        roles[point.name] = point.load()()
-    return roles
+        try:
+            roles[point.name] = point.load()()
+        except (ImportError, AttributeError, TypeError) as error:
+            package = point.dist.name if point.dist else "another package"
+            raise RoleError(
+                f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
+                "Mend it, or uninstall the package."
+            ) from error
+    return roles | {name: make() for name, make in _registered.items()}
+
+
+def strike(context: Context, state: State, template: str, why: str) -> list[str]:
+    """Takes a template out of the run, with a reason that the report shows and the next plan reads; returns the round's
+    other templates."""
+    if all(event.data["template"] != template for event in context.journal.events("struck")):
+        context.journal.append("struck", {"template": template, "why": why}, f"round-{state['round']}")
+    return [one for one in state.get("templates", []) if one != template]

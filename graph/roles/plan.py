@@ -10,7 +10,7 @@ import math
 
 from tunesmith.graph.context import Context, Progress
 from tunesmith.graph.measurements import baseline_seconds, evaluations, objective, seconds_of
-from tunesmith.graph.state import Plan, State
+from tunesmith.graph.state import Bottleneck, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.task import Workload
 
@@ -48,16 +48,16 @@ class RulePlanner:
                              f"`templates` under [backends.{context.device.backend}] of its task.toml.")  # fmt: skip
         settings = context.settings
         share = FIRST_SHARE if settings.rounds > 1 else 1.0
-        worst = max(context.tuned, key=lambda w: _headroom(context, w, baseline[w.name]))
+        worst = max(context.tuned, key=lambda w: headroom(context, w, baseline[w.name]))
         return Plan(
             round=number,
-            bottleneck=_bottleneck(context, worst, baseline[worst.name]),
+            bottleneck=bottleneck(context, worst, baseline[worst.name]),
             scope="general",
             template=templates[0].name,
             workloads=tuple(workload.name for workload in context.tuned),
             evaluations=min(context.evaluations_left(), math.ceil(settings.evaluations * share)),
             moves=tuple(f"{p.name}: {p.doc}" if p.doc else p.name for p in templates[0].parameters),
-            expected=_expectation(context, worst, baseline[worst.name]),
+            expected=expectation(context, worst, baseline[worst.name]),
         )
 
     def _next(self, context: Context, number: int, baseline: dict[str, float]) -> Plan:
@@ -79,8 +79,8 @@ class RulePlanner:
                  for name in event.data["workloads"]}  # fmt: skip
         fresh = [workload for workload in context.tuned if workload.name not in tried] or list(context.tuned)
         # What is mostly launch and ramp-up is far from its floor without being able to come nearer.
-        fresh = [w for w in fresh if _bottleneck(context, w, best_seconds[w.name]) != "latency"] or fresh
-        target = max(fresh, key=lambda w: w.weight * _headroom(context, w, best_seconds[w.name]))
+        fresh = [w for w in fresh if bottleneck(context, w, best_seconds[w.name]) != "latency"] or fresh
+        target = max(fresh, key=lambda w: w.weight * headroom(context, w, best_seconds[w.name]))
         ranked = sorted(
             (value, index)
             for index, evaluation in enumerate(known)
@@ -91,31 +91,33 @@ class RulePlanner:
         general = len(names) == 1
         return Plan(
             round=number,
-            bottleneck=_bottleneck(context, target, best_seconds[target.name]),
+            bottleneck=bottleneck(context, target, best_seconds[target.name]),
             scope="general" if general else "workload",
             template=last.data["template"],
             workloads=(target.name,),
             evaluations=share,
             moves=(f"search the space of {target.name} on its own, from its best known points",),
-            expected=_expectation(context, target, best_seconds[target.name]),
+            expected=expectation(context, target, best_seconds[target.name]),
             seeds=tuple(known[index].config for _, index in ranked[:SEEDS]),
         )
 
 
-def _headroom(context: Context, workload: Workload, seconds: float) -> float:
+def headroom(context: Context, workload: Workload, seconds: float) -> float:
     """Logarithm of time over floor: what a perfect kernel would still gain. Zero where no floor is known."""
     floor = context.floor(workload)
     return math.log(seconds / floor) if floor else 0.0
 
 
-def _bottleneck(context: Context, workload: Workload, seconds: float) -> str:
+def bottleneck(context: Context, workload: Workload, seconds: float) -> Bottleneck:
+    """What bounds a kernel of `seconds` on `workload`."""
     if context.device.limits.kind == "gpu" and seconds < LATENCY_SECONDS:
         return "latency"
     task = context.task
     return context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
 
 
-def _expectation(context: Context, workload: Workload, seconds: float) -> str:
+def expectation(context: Context, workload: Workload, seconds: float) -> str:
+    """What may still be gained, in a sentence."""
     floor = context.floor(workload)
     if not floor:
         return f"{workload.name} takes {seconds * 1e6:.1f} us; its floor is not known."

@@ -16,13 +16,16 @@ class LibraryTemplater:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        for template in context.sources.templates:
-            if template.name == plan.template:
-                break
-        else:
+        struck = {event.data["template"] for event in context.journal.events("struck")}
+        offered = [template for template in context.sources.templates if template.id not in struck]
+        named = [template for template in context.sources.templates if template.name == plan.template]
+        if not named:
             names = ", ".join(template.name for template in context.sources.templates) or "none"
             raise UnknownTemplate(f"The plan asks for the template '{plan.template}'; {context.task.name} has {names}.")
-        if all(event.data["id"] != template.id for event in context.journal.events("template")):
-            context.journal.append("template", {"id": template.id, "template": template.model_dump(mode="json")},
-                                   f"round-{plan.round}")  # fmt: skip
-        return {"template": template.id}
+        # Another of the library's takes the place of one that a role has struck.
+        chosen = named if named[0] in offered else offered[:1]
+        for template in chosen:
+            if all(event.data["id"] != template.id for event in context.journal.events("template")):
+                data = {"id": template.id, "template": template.model_dump(mode="json")}
+                context.journal.append("template", data, f"round-{plan.round}")
+        return {"templates": [template.id for template in chosen]}

@@ -44,7 +44,7 @@ class Tester:
         stage = f"round-{number}"
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
-            return {"verdict": {}, "done": _done(context, number, None) or "nothing valid"}
+            return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
         duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
         for workload in (*context.tuned, *context.held_out):
             if workload.name not in duels:
@@ -80,7 +80,8 @@ class Tester:
 
 def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload."""
-    baseline, known = baseline_seconds(context), evaluations(context)
+    struck = {event.data["template"] for event in context.journal.events("struck")}
+    baseline, known = baseline_seconds(context), [one for one in evaluations(context) if one.template not in struck]
     names = [workload.name for workload in context.tuned]
     weights = context.weights
     ranked: list[tuple[float, Finalist]] = []
@@ -127,6 +128,17 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
     if verdict and all((row["share_of_floor"] or 0.0) >= FLOOR_SHARE for row in verdict["tuned"]):
         return "floor"
     searched = context.journal.last("searched", f"round-{number}")
-    if searched is not None and searched.data["exhausted"] and number > 1:
+    # A model may come up with another template where rules have nothing left to search.
+    if searched is not None and searched.data["exhausted"] and number > 1 and context.models is None:
         return "exhausted"
-    return ""
+    return "no model" if model_gave_up(context, number) else ""
+
+
+def model_gave_up(context: Context, number: int) -> bool:
+    """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
+    notes = context.journal.events("note", f"round-{number}")
+    return context.settings.arm != "template+search" and any(e.data["role"] in ("plan", "rewrite") for e in notes)
+
+
+def _nothing(context: Context) -> Done:
+    return "nothing valid" if context.models is None else ""

@@ -1,23 +1,24 @@
-"""The tuner: searches the feasible space of the round's template, many configurations at a time.
+"""The tuner: searches the feasible spaces of the round's templates side by side, many configurations at a time.
 
-Every ask and every result is in the journal before the next ask. After an interruption the search is given the
-journal's asks and results in their order, which brings it to where it was; what was asked and not measured is
-measured now, and nothing is measured twice.
+Every ask and every result is in the journal before the next ask. After an interruption the searches are given the
+journal's asks and results in their order, which brings them to where they were; what was asked and not measured is
+measured now, and nothing is measured twice. How several templates share the round is `tunesmith.graph.shares`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
-from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, observation, racing
+from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, racing
+from tunesmith.graph.roles.trial import recorded
+from tunesmith.graph.shares import most, order
 from tunesmith.graph.state import Plan, State
+from tunesmith.graph.template_search import TemplateSearch
 from tunesmith.kernels.bench import weighted_geomean
-from tunesmith.kernels.feasible import feasible, require_points, rules
 from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.parameter import config_key
-from tunesmith.kernels.search import Strategy, make_strategy
-from tunesmith.kernels.space import build_space
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.parameter import Config, config_key
 
 
 class Tuner:
@@ -25,30 +26,28 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        if context.journal.last("searched", f"round-{plan.round}") is not None:
-            return {}
-        _Search(context, plan, context.template(state["template"])).run()
+        if state.get("templates") and context.journal.last("searched", f"round-{plan.round}") is None:
+            _Round(context, plan, state["templates"]).run()
         return {}
 
 
-class _Search:
-    """The search of one round."""
+class _Round:
+    """The searches of one round, which feed one pool."""
 
-    def __init__(self, context: Context, plan: Plan, template: Template) -> None:
-        self.context, self.plan, self.template = context, plan, template
+    def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
+        self.context, self.plan = context, plan
         self.stage = f"round-{plan.round}"
         self.baseline = baseline_seconds(context)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
-        workloads = [context.task.workload(name) for name in plan.workloads]
-        conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
-        self.space = build_space(template.parameters, conditions)
-        if self.space.empty:
-            for limits in context.limits:
-                require_points(feasible(template, workloads, limits), template)
-            require_points(self.space, template)
-        self.strategy = self._make_strategy()
-        self.asked: dict[int, dict[str, bool | int | float | str]] = {}
+        # What the trials of this round's templates took is part of its share.
+        self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
+        budget = max(1, most(len(templates), self.total))
+        self.searches = [
+            TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget)
+            for template in templates
+        ]
+        self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
         self.told: dict[int, Evaluation] = {}
         self.best: float | None = None
         self.floor = self._floor()
@@ -63,66 +62,54 @@ class _Search:
             ratios[name] = floor / self.baseline[name]
         return weighted_geomean(ratios, self.context.weights)
 
-    def _make_strategy(self) -> Strategy:
-        settings = self.context.settings
-        seeds = [*self.plan.seeds, self.template.default_config]
-        strategy = make_strategy(
-            settings.strategy,
-            self.space,
-            seed=settings.seed + self.plan.round,
-            budget=self.plan.evaluations,
-            workers=self.context.pool.most_ahead,
-            seeds=[config for config in seeds if self.space.index(config) is not None],
-        )
-        # What earlier rounds measured on these workloads is known to this search, and not measured again.
-        for event in self.context.journal.events("evaluation"):
-            evaluation = evaluation_from_json(event.data)
-            known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
-            if event.stage != self.stage and evaluation.template == self.template.id and known:
-                self._tell(strategy, evaluation)
-        return strategy
-
-    def _tell(self, strategy: Strategy, evaluation: Evaluation) -> None:
-        if self.space.index(evaluation.config) is not None:
-            seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
-            strategy.tell(evaluation.config, seen)
-
     def run(self) -> None:
         context, pool = self.context, self.context.pool
         self._replay()
-        self._show(self.strategy.describe())
+        for search in self.searches:
+            about = f"{search.template.name}: " if len(self.searches) > 1 else ""
+            self._show(about + search.strategy.describe())
         waiting = [number for number in self.asked if number not in self.told]
         for number in waiting:
             self._submit(number)
         while True:
-            while (
-                pool.in_flight < pool.ahead and len(self.asked) < self.plan.evaluations and context.seconds_left() > 0
-            ):
-                config = self.strategy.ask()
-                if config is None:
+            while pool.in_flight < pool.ahead and len(self.asked) < self.total and context.seconds_left() > 0:
+                if not self._ask():
                     break
-                number = len(self.asked)
-                self.asked[number] = config
-                context.journal.append("asked", {"number": number, "config": config}, self.stage)
-                self._submit(number)
             if pool.in_flight == 0:
                 break
             for request, evaluation in pool.collect():
                 self._record(request.number, evaluation)
         context.journal.append("searched", self._account(), self.stage)
 
+    def _ask(self) -> bool:
+        """One more configuration in flight, of the template whose turn it is; False when none has any."""
+        counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
+        for position in order(counts, best, self.total):
+            search = self.searches[position]
+            config = search.ask()
+            if config is not None:
+                number = len(self.asked)
+                self.asked[number] = (search, config)
+                data = {"number": number, "template": search.template.id, "config": config}
+                self.context.journal.append("asked", data, self.stage)
+                self._submit(number)
+                return True
+        return False
+
     def _replay(self) -> None:
-        """Gives the strategy what the journal holds of this round, in order."""
+        """Gives the searches what the journal holds of this round, in order."""
+        by_id = {search.template.id: search for search in self.searches}
         for event in self.context.journal.events(stage=self.stage):
             if event.kind == "asked":
-                self.asked[event.data["number"]] = event.data["config"]
-                self.strategy.assume_asked(event.data["config"])
+                search = by_id[event.data["template"]]
+                self.asked[event.data["number"]] = (search, event.data["config"])
+                search.assume_asked(event.data["config"])
             elif event.kind == "evaluation":
                 self._learn(event.data["number"], evaluation_from_json(event.data))
 
     def _submit(self, number: int) -> None:
-        request = Request(number, self.template, self.asked[number], self.plan.workloads)
-        self.context.pool.submit(request)
+        search, config = self.asked[number]
+        self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
         data = {"number": number, "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
@@ -132,10 +119,9 @@ class _Search:
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.told[number] = evaluation
-        seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
-        self.strategy.tell(evaluation.config, seen)
-        if seen.value is not None and (self.best is None or seen.value < self.best):
-            self.best = seen.value
+        value = self.asked[number][0].learn(evaluation)
+        if value is not None and (self.best is None or value < self.best):
+            self.best = value
 
     def _show(self, message: str) -> None:
         done = self.context.journal.count("evaluation")
@@ -152,13 +138,16 @@ class _Search:
         )
 
     def _account(self) -> dict[str, object]:
+        """What the searches did; for one template its own account, for several their sum and each of them."""
+        each = [search.account() for search in self.searches]
+        sizes = [one["points"] for one in each]
         return {
-            "strategy": self.strategy.describe(),
-            "points": self.space.size,
-            "cartesian": self.space.cartesian,
+            "strategy": " | ".join(one["strategy"] for one in each),
+            "points": None if None in sizes else sum(sizes),
+            "cartesian": sum(one["cartesian"] for one in each),
             "asked": len(self.asked),
-            "exhausted": self.strategy.exhausted,
-            "rng": self.strategy.state()["rng"],
-            "failures": failures_by_kind(self.told.values()),
+            "exhausted": all(one["exhausted"] for one in each),
+            "failures": dict(Counter(failures_by_kind(self.told.values()))),
             "racing": racing(self.told.values()),
+            "templates": each,
         }

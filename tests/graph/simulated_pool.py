@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tunesmith.actors.judge import Verdict
 from tunesmith.actors.pool import Request
@@ -21,8 +21,8 @@ class SimulatedPool:
 
     ahead = 1
     measured: list[dict[str, Any]]
-    examined: list[str]
-    wrong: list[dict[str, Any]]
+    examined: ClassVar[list[str]] = []
+    wrong: ClassVar[list[dict[str, Any]]] = []
     """Configurations that only an examination finds wrong."""
 
     @property

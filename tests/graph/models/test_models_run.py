@@ -72,7 +72,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> 
     monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", [], raising=False)
-    monkeypatch.setattr("tunesmith.graph.build.load_roles", roles)
+    monkeypatch.setattr("tunesmith.graph.arms.load_roles", roles)
     monkeypatch.setattr("tunesmith.graph.models.asker.FIRST_WAIT", 0.01)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

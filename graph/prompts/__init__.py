@@ -1,0 +1,79 @@
+"""Prompts: text made from templates (*.j2) and data. The same data gives the same text, so that a run can be replayed.
+
+Owns how foreign text is embedded. Sources, compilers' logs and measurements are data: each stands in a block whose
+fence is longer than any run of backticks inside, so that no text can close its own block, and paths and addresses of
+the machine are taken out of logs.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tunesmith.graph.models.calls import Message
+
+_PATH = re.compile(r"(?<![\w<.])/(?:[\w.+@~-]+/)+([\w.+@~-]+)")
+_TEMPORARY = re.compile(r"\b(?:tempfile|tmp)[_-][\w-]+(\.\w+)?")
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
+
+
+def render(name: str, **values: Any) -> str:
+    """The prompt `name` (a file of this folder, without its ending). Raises where a value is missing."""
+    return _tidied(_environment().get_template(f"{name}.j2").render(**values))
+
+
+def _tidied(text: str) -> str:
+    """One empty line at most between paragraphs; what is fenced stays as it is, as lines of sources have numbers."""
+    kept: list[str] = []
+    fence = ""
+    for line in text.strip().splitlines():
+        if fence:
+            fence = "" if line == fence else fence
+        elif (opened := re.match(r"`{4,}", line)) is not None:
+            fence = opened.group()
+        elif not line.strip():
+            if kept and kept[-1] == "":
+                continue
+            line = ""
+        kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def conversation(system: str, *turns: str) -> tuple[Message, ...]:
+    """Messages: the system's, then the user's and the assistant's in turn."""
+    roles = ("user", "assistant")
+    return (Message("system", system), *(Message(roles[i % 2], turn) for i, turn in enumerate(turns)))  # type: ignore[arg-type]
+
+
+def fenced(text: str, label: str = "") -> str:
+    """`text` as a block of data that it cannot end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(4, longest + 1)
+    return f"{fence}{label}\n{text.rstrip()}\n{fence}"
+
+
+def scrubbed(text: str) -> str:
+    """`text` without what belongs to this machine: folders, temporary names, addresses."""
+    text = _PATH.sub(r"\1", text)
+    text = _TEMPORARY.sub(r"temporary\1", text)
+    return _ADDRESS.sub("(address)", text)
+
+
+@lru_cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tunesmith.graph.prompts", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["fenced"] = fenced
+    environment.filters["scrubbed"] = scrubbed
+    environment.filters["us"] = lambda seconds: "not measured" if seconds is None else f"{seconds * 1e6:.2f}"
+    environment.filters["percent"] = lambda share: "unknown" if share is None else f"{share * 100:.0f} %"
+    return environment

@@ -1,0 +1,93 @@
+"""Runs with scripted models on a simulated device, for several test modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scripted_models import DATA, Script, Scripted
+from simulated_pool import SimulatedPool
+
+from tunesmith.actors.pool import Request
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.run import RunResult
+from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
+
+RAW = str(DATA / "raw_scale_add" / "task.toml")
+LIBRARY = str(DATA / "scale_add" / "task.toml")
+
+
+class ModelPool(SimulatedPool):
+    """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
+
+    def duel(self, baseline: Request, candidates: Any, workload: str, **options: Any) -> Any:
+        return super().duel(baseline, [likened(one) for one in candidates], workload, **options)
+
+    def _evaluate(self, request: Request) -> Evaluation:
+        failures = {
+            "DOES_NOT_COMPILE": CompileFailed(
+                "runs:3: error: undeclared identifier", "runs:3: error: undeclared\nmore"
+            ),
+            "WRONG": WrongResult("mismatch", "out", "out[5] is 1, expected 2 (9 or more elements differ)"),
+            "FAULTS": LaunchFailed("illegal address"),
+        }
+        for mark, failure in failures.items():
+            if mark in request.template.source:
+                self.measured.append({"template": request.template.id, **request.config})
+                return Evaluation(request.template.id, request.config, {request.workloads[0]: failure})
+        return replace(super()._evaluate(likened(request)), config=request.config)
+
+
+def likened(request: Request) -> Request:
+    """A kernel without parameters takes the time of the configuration its source names: LIKE GROUP ITEMS UNROLL."""
+    found = re.search(r"LIKE (\d+) (\d+) (\d+)", request.template.source)
+    if request.config or found is None:
+        return request
+    names = ("GROUP", "ITEMS", "UNROLL")
+    return replace(request, config={name: int(value) for name, value in zip(names, found.groups(), strict=True)})
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[dict[str, Any]]]:
+    """Every run is on a simulated device; gives the list of what was put on it."""
+
+    @contextmanager
+    def no_cluster() -> Iterator[Any]:
+        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
+
+    measured: list[dict[str, Any]] = []
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", ModelPool)
+    monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
+    for name in ("examined", "wrong"):
+        monkeypatch.setattr(SimulatedPool, name, [], raising=False)
+    yield measured
+
+
+def run(folder: Path, script: Script | None, task: str = RAW, **settings: Any) -> tuple[RunResult, Scripted | None]:
+    """One run; the ledger of the model stands beside its folder."""
+    models = None if script is None else Scripted(script, folder.parent / f"{folder.name}.ledger")
+    chosen: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, **settings}
+    return tune(task, run_dir=folder, models=models, **chosen), models
+
+
+def go_on(folder: Path, script: Script) -> tuple[RunResult, Scripted]:
+    """The run again, with the same ledger."""
+    models = Scripted(script, folder.parent / f"{folder.name}.ledger")
+    return resume(folder, models=models), models
+
+
+def entries(folder: Path, kind: str | None = None) -> list[Any]:
+    with Journal(folder, create=False) as journal:
+        return list(journal.events(kind))
+
+
+def keys(folder: Path) -> list[tuple[str, str]]:
+    return [(event.data["template"], event.data["key"]) for event in entries(folder, "evaluation")]

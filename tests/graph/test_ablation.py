@@ -1,0 +1,252 @@
+"""Ablations: what the arms do, that they have equal budgets, what is counted, and that nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_runs import LIBRARY, RAW, entries, simulation
+from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, template
+from typer.testing import CliRunner
+
+from tunesmith.cli.ablate_command import print_ablation
+from tunesmith.cli.main import app
+from tunesmith.graph.ablate import Repeat, ablate, compare
+from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.settings import SettingsError
+from tunesmith.hw.errors import TunesmithError
+
+__all__ = ["simulation"]
+CALLS = 6
+
+
+class Capped(Scripted):
+    """No more than CALLS paid answers, as a cap on calls does it."""
+
+    def ask_all(self, calls: Any) -> Any:
+        script = self.script
+
+        def bounded(call: Call) -> Any:
+            return script(call) if len(self.paid) < CALLS else ModelFailed("capped", "the cap on calls is reached")
+
+        self.script = bounded
+        try:
+            return super().ask_all(calls)
+        finally:
+            self.script = script
+
+
+def rewrite(source: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": "whole",
+        "description": "Sixteen elements a work-item.",
+        "source": source,
+        "grid": ["ceil_div(n, 16)"],
+        "block": ["16"],
+        "shared_bytes": "0",
+        "static_shared_bytes": "0",
+        **fields,
+    }
+
+
+KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
+
+
+def script(call: Call) -> Any:
+    """Kernels as a whole get a little better each time, one of them fails; templates are as good as their search."""
+    number = int(call.stage.split("-")[1])
+    if call.role == "rewrite":
+        marks = {1: "LIKE 64 1 0", 2: "WRONG", 3: "LIKE 16 1 0", 4: "LIKE 16 4 0"}
+        return rewrite(f"// {marks.get(number, f'LIKE 64 4 0 {number}')}\n{KERNEL}")
+    if call.role == "template":
+        return template(source=f"// {call.custom_id}\n{SOURCE}")
+    return {"plan": plan(branch(moves=[f"move {number}"])), "explain": explain()}[call.role]
+
+
+def run(folder: Path, asked: list[Call] | None = None, answers: Script = script, **options: Any) -> Any:
+    def noting(call: Call) -> Any:
+        if asked is not None:
+            asked.append(call)
+        return answers(call)
+
+    def models(name: str) -> Any:
+        return Capped(noting, folder.parent / f"{folder.name}-{name}.ledger")
+
+    settings = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "explain": False}
+    return ablate(RAW, folder=folder, repeats=2, calls=CALLS, models=models, **{**settings, **options})
+
+
+@pytest.mark.usefixtures("simulation")
+class TestArms:
+    def test_every_arm_has_its_own_way_and_the_same_caps(self, tmp_path: Path) -> None:
+        found = run(tmp_path / "a")
+        by_name = {arm.arm: arm for arm in found.arms}
+        assert list(by_name) == ["template+search", "template", "rewrite"]
+        for arm in found.arms:
+            assert arm.valid == 2 and all(repeat.evaluations <= 12 for repeat in arm.repeats)
+            for repeat in arm.repeats:
+                ledger = (tmp_path / f"a-{repeat.name}.ledger").read_text().splitlines()
+                assert len([line for line in ledger if "capped" not in line]) <= CALLS
+        # 20 us is the baseline; the best kernel as a whole takes 8.5 + len("16384") / 10 us.
+        assert by_name["rewrite"].mean == pytest.approx(20 / 8.5)
+        assert by_name["template"].mean == pytest.approx(20 / 10.5), "the default of the template"
+        assert by_name["template+search"].mean > by_name["rewrite"].mean
+        assert [repeat.evaluations for repeat in by_name["template+search"].repeats] == [12, 12]
+        assert [repeat.evaluations for repeat in by_name["rewrite"].repeats] == [6, 6]
+
+    def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
+        asked: list[Call] = []
+        run(tmp_path / "a", asked, arms=["rewrite"])
+        calls = [call for call in asked if call.role == "rewrite"][:CALLS]
+        assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
+        text = calls[3].messages[1].content
+        assert "round 1: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
+        assert "round 2: Sixteen elements a work-item.: Its result is wrong" in text
+        assert "The parent template: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
+        assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
+        assert "parameter" not in calls[0].messages[0].content.lower()
+
+    def test_without_a_search_only_defaults_are_measured(self, tmp_path: Path) -> None:
+        run(tmp_path / "a", arms=["template"])
+        folder = tmp_path / "a" / "template-1"
+        assert entries(folder, "asked") == []
+        evaluations = entries(folder, "evaluation")
+        assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
+        assert len({event.stage for event in entries(folder, "duel")}) == 1, "tested once, at the end"
+
+    def test_a_planner_of_that_arm_is_told_that_nothing_is_searched(self, tmp_path: Path) -> None:
+        asked: list[Call] = []
+        run(tmp_path / "a", asked, arms=["template", "template+search"])
+        told = {
+            call.stage + str("nothing is searched" in call.messages[0].content) for call in asked if call.role == "plan"
+        }
+        assert {"round-1True", "round-1False"} <= told
+
+    def test_an_interrupted_ablation_goes_on_and_a_finished_one_is_only_read(self, tmp_path: Path) -> None:
+        class Killed(BaseException):
+            pass
+
+        asked: list[Call] = []
+
+        def dying(call: Call) -> Any:
+            if len(asked) == 9:
+                raise Killed
+            return script(call)
+
+        with pytest.raises(Killed):
+            run(tmp_path / "a", asked, answers=dying)
+        first = run(tmp_path / "a", asked)
+        count = len(asked)
+        second = run(tmp_path / "a", asked)
+        assert len(asked) == count and [arm.mean for arm in first.arms] == [arm.mean for arm in second.arms]
+        whole = run(tmp_path / "b")
+        assert [arm.mean for arm in first.arms] == [arm.mean for arm in whole.arms]
+
+    def test_runs_that_wait_do_not_keep_the_others_from_asking(self, tmp_path: Path) -> None:
+        names: list[str] = []
+
+        class Waits:
+            def __init__(self, name: str) -> None:
+                names.append(name)
+
+            def ask_all(self, calls: Any) -> Any:
+                raise Waiting("answers are awaited.")
+
+        with pytest.raises(Waiting, match="6 run\\(s\\) wait"):
+            ablate(RAW, folder=tmp_path / "a", repeats=2, models=Waits, backend="opencl", evaluations=5)
+        assert len(names) == 6
+
+    def test_where_nothing_valid_comes_out_the_baseline_counts(self, tmp_path: Path) -> None:
+        def wrong(call: Call) -> Any:
+            return rewrite(f"// WRONG {call.stage}\n{KERNEL}") if call.role == "rewrite" else script(call)
+
+        found = run(tmp_path / "a", answers=wrong, arms=["rewrite"])
+        (arm,) = found.arms
+        assert arm.valid == 0 and arm.mean == 1.0 and arm.repeats[0].ended_by in ("rounds", "no model")
+
+    def test_the_model_fails_at_once(self, tmp_path: Path) -> None:
+        found = run(tmp_path / "a", answers=lambda call: ModelFailed("unauthorised", "no"))
+        assert [arm.valid for arm in found.arms] == [0, 0, 0]
+
+    def test_another_question_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
+        run(tmp_path / "a", arms=["template"])
+        with pytest.raises(TunesmithError, match="holds an ablation with another settings"):
+            run(tmp_path / "a", arms=["template"], evaluations=13)
+        assert len(run(tmp_path / "a", arms=["template", "rewrite"]).arms) == 2, "arms may be added"
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"arms": ["guess"]}, "there is no arm 'guess'; they are template.search, template, rewrite"),
+            ({"arms": []}, "name each arm once"),
+            ({"arms": ["template", "template"]}, "name each arm once"),
+        ],
+    )
+    def test_mistakes(self, tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(SettingsError, match=sentence):
+            run(tmp_path / "a", **options)
+
+
+def repeats(*values: float) -> list[Repeat]:
+    return [Repeat(f"r-{i}", value, True, 10, 5, 1.0, "rounds") for i, value in enumerate(values)]
+
+
+class TestArithmetic:
+    def test_means_are_geometric_and_intervals_are_student_s(self) -> None:
+        (arm,), differences = compare({"a": repeats(1.0, 2.0, 4.0)})
+        assert arm.mean == pytest.approx(2.0) and arm.spread == pytest.approx(2.0) and differences == ()
+        # t of 0.975 with 2 degrees of freedom is 4.302653 (any table).
+        half = 4.302653 * math.log(2) / math.sqrt(3)
+        assert arm.low == pytest.approx(2 * math.exp(-half)) and arm.high == pytest.approx(2 * math.exp(half))
+
+    def test_differences_are_welch_s(self) -> None:
+        a, b = repeats(math.e**3, math.e**5), repeats(math.e**0, math.e**2)
+        _, (one,) = compare({"a": b, "b": a})
+        assert (one.better, one.than) == ("b", "a") and one.ratio == pytest.approx(math.e**3)
+        # Equal variances of 2, two each: 2 degrees of freedom, standard error sqrt(2/2 + 2/2).
+        assert one.low == pytest.approx(math.exp(3 - 4.302653 * math.sqrt(2)), rel=1e-5)
+
+    def test_one_repeat_has_no_interval(self) -> None:
+        (arm, _), (one,) = compare({"a": repeats(2.0), "b": repeats(3.0)})
+        assert arm.low is None and arm.spread is None and one.low is None and one.ratio == pytest.approx(1.5)
+
+    def test_equal_repeats_have_one_of_no_width(self) -> None:
+        (arm, _), (one,) = compare({"a": repeats(2.0, 2.0), "b": repeats(1.0, 1.0)})
+        assert arm.low == arm.high == pytest.approx(2.0) and one.low == one.high == pytest.approx(2.0)
+
+
+@pytest.mark.usefixtures("simulation")
+def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
+    found = run(tmp_path / "a", arms=["rewrite", "template+search"])
+    print_ablation(found, tmp_path / "a")
+    out = capsys.readouterr().out
+    assert "95 % t interval" in out and "rewrite" in out and "2 of 2" in out
+    assert "template+search is" in out and "x as fast as rewrite, 95 %" in out
+    assert json.loads(json.dumps(found.to_json(), default=str))["interval"].startswith("Student's t")
+
+
+def test_an_ablation_needs_a_model() -> None:
+    done = CliRunner().invoke(app, ["ablate", LIBRARY, "--repeats", "1"])
+    assert isinstance(done.exception, SettingsError) and "--model: an ablation compares what a model does" in str(
+        done.exception
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster", "device")
+@pytest.mark.timeout(400)
+def test_an_ablation_on_a_device(tmp_path: Path) -> None:
+    def real(call: Call) -> Any:
+        number = call.stage.split("-")[1]
+        if call.role == "rewrite":
+            items = {"1": 4, "2": 16}.get(number, 64)
+            source = SOURCE.replace("GROUP", "16").replace("ITEMS", str(items)).replace("UNROLL", "0")
+            return rewrite(source, grid=[f"ceil_div(n, {16 * items})"])
+        return script(call)
+
+    found = run(tmp_path / "a", answers=real, evaluations=5, rounds=1)
+    assert all(arm.valid == 2 and arm.mean > 0 and arm.low is not None for arm in found.arms)
+    assert len(found.differences) == 3

@@ -1,0 +1,202 @@
+"""Plans that wait for a person: as a file and on a terminal, edited, refused, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from model_runs import LIBRARY, entries, go_on, keys, run, simulation
+from scripted_models import branch, explain, plan, template
+
+from tunesmith.cli.ask import ask_on, describe
+from tunesmith.graph import resume, tune
+from tunesmith.graph.approval import PlanError
+from tunesmith.graph.context import silent
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.models.calls import Call, Waiting
+from tunesmith.graph.state import Plan
+
+__all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
+
+
+def script(call: Call) -> Any:
+    if call.role == "template":
+        return template(name=call.name, source=f"// {call.messages[1].content.count('greedy')}\n{template()['source']}")
+    return {"plan": plan(branch(moves=["modest"])), "explain": explain()}[call.role]
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting, match=r"waits for approval in .*plan-1.json: edit it or leave it as it is"):
+        run(folder, script, rounds=2, approve="plans")
+    assert entries(folder, "asked") == [] and json.loads((folder / "plan-1.json").read_text())["round"] == 1
+    with pytest.raises(Waiting, match=r"plan-2\.json"):
+        go_on(folder, script)
+    assert len(entries(folder, "searched")) == 1
+    result, models = go_on(folder, script)
+    assert result.valid and result.summary["evaluations"] == 12 and len(models.paid) == len(set(models.paid)) == 6
+    assert len(entries(folder, "approved")) == 2
+
+
+def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting):
+        run(folder, script, rounds=1, approve="plans")
+    file = folder / "plan-1.json"
+    edit(file, evaluations=4, branches=[{"parent": "baseline", "moves": ["greedy"], "seeds": []}])
+    result, _ = go_on(folder, script)
+    assert result.valid and result.summary["evaluations"] == 4
+    assert result.summary["templates"][0]["moves"] == ["greedy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"workloads": ["nowhere"]}, "workloads: there is no nowhere; tuned are 16384"),
+        ({"workloads": []}, "workloads: name at least one of 16384"),
+        ({"evaluations": 9999}, "evaluations: give 1 to 12, what is left of the budget"),
+        ({"round": 7}, "round is 7, but the run is in round 1"),
+        ({"branches": [{"parent": "ghost", "moves": ["x"], "seeds": []}]}, "There is no template 'ghost'"),
+        ({"branches": [], "template": "ghost"}, "template: there is no 'ghost'; the task brings none"),
+        ({"bottleneck": "gremlins"}, "key bottleneck: Input should be 'memory'"),
+        ({"surprise": 1}, "key surprise: Extra inputs are not permitted"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting):
+        run(folder, script, rounds=1, approve="plans")
+    file = folder / "plan-1.json"
+    kept = file.read_text()
+    edit(file, **changes)
+    with pytest.raises(PlanError) as refused:
+        go_on(folder, script)
+    assert sentence in str(refused.value) and str(file) in str(refused.value) and "\n" not in str(refused.value)
+    file.write_text("{")
+    with pytest.raises(PlanError, match="is no JSON"):
+        go_on(folder, script)
+    file.unlink()
+    with pytest.raises(PlanError, match="cannot be read"):
+        go_on(folder, script)
+    file.write_text(kept)
+    assert go_on(folder, script)[0].valid
+
+
+def test_moves_need_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting):
+        run(folder, None, task=LIBRARY, rounds=1, approve="plans")
+    edit(folder / "plan-1.json", branches=[{"parent": "baseline", "moves": ["x"], "seeds": []}])
+    with pytest.raises(PlanError, match="moves need a model"):
+        resume(folder)
+    edit(folder / "plan-1.json", branches=[], evaluations=3)
+    assert resume(folder).summary["evaluations"] == 3
+
+
+@pytest.mark.parametrize("kind", ["plan", "awaiting", "approved"])
+def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    class Killed(BaseException):
+        pass
+
+    append = Journal.append
+
+    def dying(self: Journal, what: str, *arguments: Any) -> int:
+        sequence = append(self, what, *arguments)
+        if what == kind:
+            raise Killed
+        return sequence
+
+    folder, sessions = tmp_path / "run", 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", dying)
+        with pytest.raises(Killed if kind != "approved" else Waiting):
+            run(folder, script, rounds=1, approve="plans")
+        if kind == "approved":
+            with pytest.raises(Killed):
+                go_on(folder, script)
+    while sessions < 3:
+        sessions += 1
+        try:
+            result, models = go_on(folder, script)
+            break
+        except Waiting:
+            assert entries(folder, "asked") == []
+    # Killed before anybody could know of the file, the run stops once more; afterwards it does not.
+    assert sessions == (2 if kind == "plan" else 1)
+    assert result.valid and len(models.paid) == len(set(models.paid)) == 3
+    assert len(entries(folder, "approved")) == 1 and len(keys(folder)) == len(set(keys(folder))) == 12
+
+
+class Terminal:
+    """Answers on the terminal, in order; "edit" may change the file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: str, change: Any = None) -> None:
+        self.answers, self.shown = list(answers), list[str]()
+        monkeypatch.setattr(click, "prompt", lambda *_, **__: self.answers.pop(0))
+        monkeypatch.setattr(click, "echo", lambda text, **_: self.shown.append(text))
+        monkeypatch.setattr(click, "edit", lambda filename: change(Path(filename)))
+
+
+def begin(folder: Path, **settings: Any) -> Any:
+    chosen: dict[str, Any] = {"backend": "opencl", "evaluations": 6, "rounds": 1, "approve": "plans", **settings}
+    return tune(LIBRARY, run_dir=folder, ask=ask_on(silent), **chosen)
+
+
+def test_a_terminal_shows_the_plan_and_takes_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(monkeypatch, "what?", "y")
+    result = begin(tmp_path / "run")
+    assert result.summary["evaluations"] == 6 and terminal.answers == []
+    assert terminal.shown[0].startswith("Round 1: bound by") and "template runs" in terminal.shown[0]
+
+
+def test_a_terminal_takes_edits_until_they_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [{"evaluations": 0}, {"evaluations": 2}]
+    terminal = Terminal(monkeypatch, "e", "e", "y", change=lambda file: edit(file, **values.pop(0)))
+    result = begin(tmp_path / "run")
+    assert result.summary["evaluations"] == 2
+    assert "evaluations: give 1 to 6" in terminal.shown[1] and "2 evaluations" in terminal.shown[2]
+
+
+def test_a_terminal_may_quit_and_go_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Terminal(monkeypatch, "q", "y")
+    with pytest.raises(Waiting, match="Stopped before round 1; go on with `tunesmith resume"):
+        begin(tmp_path / "run")
+    assert resume(tmp_path / "run", ask=ask_on(silent)).summary["evaluations"] == 6
+
+
+def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
+    branches = ({"parent": "x-1", "moves": ("wider",)}, {"parent": "y-2"})
+    told = describe(
+        Plan(
+            round=3,
+            bottleneck="memory",
+            scope="general",
+            template="",
+            workloads=("a", "b"),
+            evaluations=9,
+            branches=branches,
+            expected="More.",
+        )
+    )
+    assert told.splitlines() == ["Round 3: bound by memory; 9 evaluations on a, b.", "  from x-1: wider",
+                                 "  from y-2: search it further", "More."]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_line_exits_with_four_and_goes_on(tmp_path: Path, command: Any) -> None:
+    folder = tmp_path / "run"
+    done = command("tune", LIBRARY, "--evaluations", 3, "--rounds", 1, "--approve", "plans", "--run-dir", folder)
+    assert done.returncode == 4 and "waits for approval" in done.stderr.splitlines()[-1]
+    edit(folder / "plan-1.json", evaluations=2)
+    done = command("resume", folder, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["evaluations"] == 2

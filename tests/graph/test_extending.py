@@ -1,0 +1,272 @@
+"""A role of another package: the one of docs/extending.md, its placement, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_runs import LIBRARY, RAW, entries, run, simulation
+from scripted_models import SOURCE, branch, explain, plan, template
+
+from tunesmith.graph.build import build_graph, draw, place
+from tunesmith.graph.models.calls import Call
+from tunesmith.graph.roles import BUILT_IN, RoleError, load_roles, register
+from tunesmith.graph.settings import Placement
+
+__all__ = ["simulation"]
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def block(language: str, containing: str) -> str:
+    """A block of code of the page."""
+    found = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if containing in text]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's package as an installer leaves it (PyPA, "Recording installed projects"): not every environment here
+    has an installer."""
+    target = tmp_path_factory.mktemp("installed")
+    (target / "tunesmith_reviewer.py").write_text(block("python", "class Reviewer"))
+    project = tomllib.loads(block("toml", "entry-points"))["project"]
+    info = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return target
+
+
+@pytest.fixture
+def installed(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(package))
+    importlib.invalidate_caches()
+    return package
+
+
+def names(chain: dict[str, str]) -> list[str]:
+    roles: dict[str, Any] = {name: object() for name in (*BUILT_IN, *chain)}
+    return place(roles, {name: Placement(after=after) for name, after in chain.items()})
+
+
+class TestPlacing:
+    def test_behind_any_role_and_behind_each_other(self) -> None:
+        assert names({}) == ["plan", "approve", "template", "tune", "test", "explain"]
+        assert names({"a": "test"}) == ["plan", "approve", "template", "tune", "test", "a", "explain"]
+        assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
+        assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
+
+    @pytest.mark.parametrize(
+        ("chain", "sentence"),
+        [
+            ({"a": "nowhere"}, 'after = "nowhere" names no role; it may be one of'),
+            ({"a": "b", "b": "a"}, "stand in a circle"),
+            ({"a": "a"}, "stand in a circle"),
+            ({"plan": "test"}, "has its place already"),
+        ],
+    )
+    def test_what_makes_no_sense_has_a_sentence(self, chain: dict[str, str], sentence: str) -> None:
+        with pytest.raises(RoleError, match=sentence):
+            names(chain)
+
+    def test_a_role_nobody_registered(self, command: Any, tmp_path: Path) -> None:
+        settings = tmp_path / "run.toml"
+        settings.write_text('[roles.ghost]\nafter = "test"\n')
+        done = command("tune", LIBRARY, "--settings", settings, "--run-dir", tmp_path / "run")
+        assert done.returncode == 2 and "no role of this name is registered" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
+
+    def test_a_package_that_is_broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        info = tmp_path / "broken-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[tunesmith.roles]\nbroken = no_such_module:Role\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(RoleError, match="The role broken of broken cannot be loaded from no_such_module:Role"):
+            load_roles()
+
+
+def test_the_page_keeps_its_promise_of_forty_lines() -> None:
+    code = block("python", "class Reviewer")
+    assert len([line for line in code.splitlines() if line.strip()]) < 40
+
+
+def test_an_installed_role_is_found_and_drawn(installed: Path) -> None:
+    assert load_roles()["reviewer"].name == "reviewer"
+    drawing = draw({"reviewer": Placement(after="template")})
+    assert "template -.-> reviewer" in drawing
+    assert all(f"reviewer -.-> {name}" in drawing for name in ("tune", "template", "plan"))
+
+
+@pytest.mark.usefixtures("simulation")
+class TestReviewer:
+    roles = {"reviewer": {"after": "template"}}  # noqa: RUF012
+
+    def test_a_struck_template_is_not_tuned_and_the_next_plan_knows(self, installed: Path, tmp_path: Path) -> None:
+        asked: list[Call] = []
+
+        def script(call: Call) -> Any:
+            asked.append(call)
+            if call.role == "plan":
+                return plan(branch(moves=["one"]), branch(moves=["two"]))
+            if call.role == "template":
+                risky = "// asm\n" if call.name == "template-1" else ""
+                return template(name=call.name, source=f"{risky}// {call.stage}\n{SOURCE}")
+            return explain()
+
+        result, _ = run(tmp_path / "run", script, rounds=2, evaluations=20, roles=self.roles)
+        struck = [made for made in result.summary["templates"] if made["struck"]]
+        assert len(struck) == 2 and all(made["evaluations"] == 1 for made in struck), "only its trial was measured"
+        assert struck[0]["struck"] == "inline assembly is not portable"
+        second = next(call for call in asked if call.role == "plan" and call.stage == "round-2").messages[1].content
+        assert "struck: inline assembly is not portable" in second
+        assert result.valid and result.summary["general"]["template"].startswith("template-2")
+
+    def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
+        self, installed: Path, tmp_path: Path
+    ) -> None:
+        asked: list[Call] = []
+
+        def script(call: Call) -> Any:
+            asked.append(call)
+            if call.role == "template":
+                return template(source=f"// asm in {call.name}\n{SOURCE}")
+            return {"plan": plan(), "explain": explain()}[call.role]
+
+        result, _ = run(tmp_path / "run", script, rounds=1, repairs=2, roles=self.roles)
+        again = [call for call in asked if call.role == "template"]
+        assert [call.name for call in again] == ["template-1", "template-1-again-1", "template-1-again-2"]
+        assert "An earlier template was refused" in again[1].messages[1].content
+        assert "inline assembly is not portable" in again[1].messages[1].content
+        assert not result.valid and result.summary["ended_by"] == "rounds"
+        assert len([made for made in result.summary["templates"] if made["struck"]]) == 3
+
+    def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
+        def script(call: Call) -> Any:
+            if call.role == "template":
+                return template(source=("" if "again" in call.name else "// asm\n") + SOURCE)
+            return {"plan": plan(), "explain": explain()}[call.role]
+
+        result, _ = run(tmp_path / "run", script, rounds=1, roles=self.roles)
+        assert result.valid and result.summary["evaluations"] == 12
+        assert [event.data["to"] for event in entries(tmp_path / "run", "sent_back")] == ["template"]
+
+    def test_a_role_registered_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+        seen = []
+
+        @register
+        class Witness:
+            name = "witness"
+
+            def __call__(self, state: Any, context: Any) -> Any:
+                seen.append((state["round"], context.journal.last("verdict") is not None))
+                return {}
+
+        result, _ = run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"witness": {"after": "test"}})
+        assert seen == [(1, True), (2, True)] and result.valid
+
+    def test_a_role_without_a_name_is_refused(self) -> None:
+        with pytest.raises(RoleError, match="has no `name`"):
+            register(type("Nameless", (), {}))
+
+    def test_a_role_that_sends_the_state_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+
+        @register
+        class Lost:
+            name = "lost"
+
+            def __call__(self, state: Any, context: Any) -> Any:
+                return {"goto": "nowhere"}
+
+        with pytest.raises(RoleError, match="sends the state to 'nowhere'; it may be sent back to plan or template"):
+            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"lost": {"after": "test"}})
+
+    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+
+        @register
+        class Never:
+            name = "never"
+
+            def __call__(self, state: Any, context: Any) -> Any:
+                return {"goto": "plan", "objections": ["not this one"]}
+
+        asked: list[Call] = []
+
+        def script(call: Call) -> Any:
+            asked.append(call)
+            return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
+
+        result, _ = run(tmp_path / "run", script, task=RAW, rounds=3, roles={"never": {"after": "approve"}})
+        assert not result.valid and result.summary["ended_by"] == "rounds"
+        assert [call.role for call in asked] == ["plan", "plan", "plan"]
+        assert "not this one" in asked[1].messages[1].content
+
+
+@pytest.mark.slow
+def test_the_page_from_start_to_end_on_a_device(
+    installed: Path, tmp_path: Path, device: Any, environment: dict[str, str]
+) -> None:
+    """The second package, the page's settings, the command line, a real device: the risky template is struck."""
+    task = tmp_path / "task"
+    task.mkdir()
+    data = Path(LIBRARY).parent
+    for file in data.iterdir():
+        if file.is_file():
+            text = file.read_text()
+            (task / file.name).write_text(text.replace('["template.toml"]', '["risky.toml", "template.toml"]'))
+    risky = (data / "template.toml").read_text().replace('"runs"', '"risky"').replace("template.cl", "risky.cl")
+    (task / "risky.toml").write_text(risky)
+    (task / "risky.cl").write_text("// not asm, only its name\n" + (data / "template.cl").read_text())
+    (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tunesmith.cli.main", "tune", str(task / "task.toml"), "--settings",
+         str(tmp_path / "run.toml"), "--rounds", "1", "--run-dir", str(tmp_path / "run"), "--json"],
+        capture_output=True, text=True, timeout=110,
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(installed), str(REPOSITORY)])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["settings"]["evaluations"] == 12 and summary["settings"]["rounds"] == 1
+    assert {made["id"].split("-")[0]: made["struck"] for made in summary["templates"]} == {
+        "risky": "inline assembly is not portable", "runs": "",
+    }  # fmt: skip
+    assert summary["general"]["template"].startswith("runs-") and summary["evaluations"] == 12
+
+
+def test_langgraph_json_names_a_graph_that_compiles() -> None:
+    named = json.loads((REPOSITORY / "langgraph.json").read_text())
+    path, _, function = named["graphs"]["tunesmith"].partition(":")
+    assert (REPOSITORY / path).is_file() and named["dependencies"] == ["."]
+    specification = importlib.util.spec_from_file_location("studio_graph", REPOSITORY / path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    graph = getattr(module, function)()
+    assert set(BUILT_IN) <= set(graph.get_graph().nodes) and graph.checkpointer is None
+    assert graph.get_input_jsonschema()["properties"].keys() >= {"round", "plan", "templates"}
+    assert graph.get_output_jsonschema() and graph.get_context_jsonschema() is None
+    with pytest.raises(RoleError, match="opened without a task and a device"):
+        graph.invoke({"round": 0})
+
+
+def test_the_graph_is_wired_as_its_file_says() -> None:
+    edges = {(edge.source, edge.target) for edge in build_graph().compile().get_graph().edges}
+    assert {("plan", "approve"), ("approve", "template"), ("template", "tune"), ("tune", "test"), ("test", "explain"),
+            ("explain", "plan"), ("explain", "__end__")} <= edges  # fmt: skip

@@ -1,0 +1,331 @@
+"""Planner, templater, explainer with a scripted model, on a simulated device: what they take, repair and give up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_runs import LIBRARY, RAW, entries, keys, run, simulation
+from scripted_models import SOURCE, branch, explain, plan, template
+
+from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.roles.plan import NoTemplate
+from tunesmith.kernels.template import Template
+
+__all__ = ["simulation"]
+pytestmark = pytest.mark.usefixtures("simulation")
+
+
+def good(call: Call) -> dict[str, Any]:
+    return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
+
+
+def after(*templates: dict[str, Any], **other: Any) -> Any:
+    """A script whose templates come in this order; the last one for ever."""
+    left = list(templates)
+
+    def script(call: Call) -> Any:
+        if call.role == "template":
+            return left.pop(0) if len(left) > 1 else left[0]
+        return other.get(call.role) or good(call)
+
+    return script
+
+
+def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulation: list[Any]) -> None:
+    result, models = run(tmp_path / "run", good, rounds=1)
+    assert models is not None and models.paid == [
+        "round-1.plan.plan", "round-1.template.template-1", "round-1.explain.explain",
+    ]  # fmt: skip
+    assert result.valid and result.summary["ended_by"] == "rounds"
+    assert result.summary["evaluations"] == len(simulation) == len(set(keys(tmp_path / "run"))) == 12
+    (made,) = result.summary["templates"]
+    assert made["parent"] == "baseline" and made["moves"] == ["several elements a work-item"]
+    assert made["id"] == result.summary["general"]["template"] and made["evaluations"] == 12
+    assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
+
+
+def test_without_a_model_a_raw_kernel_has_nothing_to_tune(tmp_path: Path) -> None:
+    with pytest.raises(NoTemplate, match="has no opencl template: add one to `templates`"):
+        run(tmp_path / "run", None)
+
+
+def test_a_template_of_the_model_passes_the_schema_of_files(tmp_path: Path) -> None:
+    run(tmp_path / "run", good, rounds=1)
+    (event,) = entries(tmp_path / "run", "template")
+    made = Template.model_validate(event.data["template"])
+    assert made.entry == "scale_add" and made.device_globals == () and made.id == event.data["id"]
+    assert event.data["answers"] == 1
+
+
+def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(tmp_path: Path) -> None:
+    broken = template(source="// DOES_NOT_COMPILE\n" + SOURCE)
+    wrong = template(source="// WRONG\n" + SOURCE)
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        return answers(call)
+
+    answers = after(broken, wrong, template())
+    result, models = run(tmp_path / "run", script, rounds=1)
+    assert result.valid and models is not None
+    names = [call.name for call in asked if call.role == "template"]
+    assert names == ["template-1", "template-1-repair-1", "template-1-repair-2"]
+    repairs = [call.messages for call in asked if "repair" in call.name]
+    assert "undeclared identifier" not in repairs[0][-1].content and "error: undeclared\nmore" in repairs[0][-1].content
+    assert "out[5] is 1, expected 2" in repairs[1][-1].content
+    # Only the last answer is shown again, with what is wrong with it.
+    assert [len(messages) for messages in repairs] == [4, 4]
+    assert "WRONG" in repairs[1][-2].content and "DOES_NOT_COMPILE" not in repairs[1][-2].content
+    trials = [event.data for event in entries(tmp_path / "run", "evaluation") if event.stage == "round-1-trial"]
+    kinds = [trial["outcomes"]["16384"]["kind"] for trial in trials]
+    assert kinds == ["compile_failed", "wrong_result", "measured"] and "5001" in trials[2]["outcomes"]
+    assert result.summary["evaluations"] == 12
+    (event,) = entries(tmp_path / "run", "template")
+    assert event.data["answers"] == 3
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "an include of a file": (template(source='#include "/etc/passwd"\n' + SOURCE), "#include of passwd"),
+    "an expression that is none": (template(grid=["import os"]), "expression"),
+    "a name that does not exist": (template(grid=["ceil_div(n, WIDTH)"]), "WIDTH"),
+    "no parameters": (template(parameters=[], constraints=[], grid=["n"], block=["1"]), "nothing to search"),
+    "a parameter that nothing uses": (
+        template(parameters=[*template()["parameters"], {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}]),
+        "IDLE",
+    ),
+    "no feasible point": (template(constraints=[{"expression": "GROUP > 64", "because": ""}]), "no feasible"),
+    "an infeasible default": (template(constraints=[{"expression": "ITEMS > 1", "because": ""}]), "ITEMS > 1"),
+    "a default that is no value": (
+        template(parameters=[{"name": "GROUP", "values": [1, 4], "default": 3, "doc": ""}]),
+        "default",
+    ),
+    "a division by zero": (template(grid=["n // (GROUP - GROUP)"]), "zero"),
+    "a geometry that is no number": (template(grid=["n / 7.5"]), "whole number"),
+    "a source that says nothing": (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BAD))
+def test_a_template_that_cannot_be_used_never_reaches_the_device(
+    tmp_path: Path, simulation: list[Any], what: str
+) -> None:
+    answer, reason = BAD[what]
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        return answer if call.role == "template" else good(call)
+
+    result, _ = run(tmp_path / "run", script, rounds=1, repairs=1)
+    assert simulation == [] and not result.valid
+    assert [call.name for call in asked if call.role == "template"] == ["template-1", "template-1-repair-1"]
+    assert reason in asked[2].messages[-1].content
+    assert result.summary["sentence"] == "no valid configuration was found."
+    assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
+
+
+def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        if call.role == "template" and call.stage == "round-1":
+            return template(source="// WRONG\n" + SOURCE)
+        return good(call)
+
+    result, _ = run(tmp_path / "run", script, rounds=2, repairs=2)
+    assert [call.name for call in asked if call.role == "template" and call.stage == "round-1"] == [
+        "template-1", "template-1-repair-1", "template-1-repair-2",
+    ]  # fmt: skip
+    second = next(call for call in asked if call.role == "plan" and call.stage == "round-2")
+    assert "Templates that never worked" in second.messages[1].content
+    assert "out[5] is 1, expected 2" in second.messages[1].content
+    assert result.valid, "the second round makes up for the first"
+    assert result.summary["evaluations"] <= 12
+
+
+def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        if call.role == "plan":
+            return plan(branch(moves=["one"]), branch(moves=["two"]))
+        if call.role == "template":
+            mark = "" if "repair" in call.name else "// WRONG\n"
+            return template(name=call.name.split("-")[1], source=mark + f"// {call.name[:10]}\n" + SOURCE)
+        return good(call)
+
+    result, models = run(tmp_path / "run", script, rounds=1, evaluations=24)
+    assert models is not None
+    assert [[call.name for call in turn] for turn in models.turns] == [
+        ["plan"],
+        ["template-1", "template-2"],
+        ["template-1-repair-1", "template-2-repair-1"],
+        ["explain"],
+    ]
+    assert len(result.summary["templates"]) == 2 and result.summary["evaluations"] == 24
+    searched = entries(tmp_path / "run", "searched")[0].data
+    assert [one["asked"] for one in searched["templates"]] and len(searched["templates"]) == 2
+    assert min(one["asked"] for one in searched["templates"]) >= 5, "each has its share"
+    assert len(set(keys(tmp_path / "run"))) == len(keys(tmp_path / "run")) == 24
+
+
+def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        number = int(call.stage.split("-")[1])
+        if call.role == "plan" and number == 3:
+            first = entries(tmp_path / "run", "template")[0].data["id"]
+            return plan(branch(parent=first, moves=["back to the first"]))
+        if call.role == "template":
+            return template(name=f"made{number}", source=f"// round {number}\n" + SOURCE)
+        return good(call)
+
+    result, _ = run(tmp_path / "run", script, rounds=3, evaluations=18)
+    lineage = {made["id"].split("-")[0]: made["parent"].split("-")[0] for made in result.summary["templates"]}
+    assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
+    prompt = next(call for call in asked if call.role == "template" and call.stage == "round-3").messages[1].content
+    assert "The parent template: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
+    finalists = {entry["template"].split("-")[0] for event in entries(tmp_path / "run", "duel")[-1:]
+                 for entry in event.data["entries"]}  # fmt: skip
+    assert len(finalists) > 1, "finalists come from all templates"
+
+
+def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: Path) -> None:
+    wanted = [{"name": "GROUP", "value": 64}, {"name": "ITEMS", "value": 4}, {"name": "UNROLL", "value": 1}]
+    infeasible = [{"name": "GROUP", "value": 3}, {"name": "ITEMS", "value": 4}, {"name": "UNROLL", "value": 1}]
+
+    def script(call: Call) -> Any:
+        if call.role == "plan" and call.stage == "round-2":
+            first = entries(tmp_path / "run", "template")[0].data["id"]
+            return plan(branch(parent=first, moves=[], seeds=[infeasible, wanted]))
+        if call.role == "template":
+            return template(seeds=[[{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64},
+                                    {"name": "UNROLL", "value": 0}]])  # fmt: skip
+        return good(call)
+
+    result, models = run(tmp_path / "run", script, rounds=2, evaluations=10)
+    assert models is not None and "round-2.template.template-1" not in models.paid
+    asked = {stage: [event.data["config"] for event in entries(tmp_path / "run", "asked") if event.stage == stage]
+             for stage in ("round-1", "round-2")}  # fmt: skip
+    assert asked["round-1"][0] == {"GROUP": 4, "ITEMS": 64, "UNROLL": 0}
+    assert asked["round-2"][0] == {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
+    (refused,) = entries(tmp_path / "run", "refused_seeds")
+    assert refused.data["refused"][0]["config"]["GROUP"] == 3 and "not among its" in refused.data["refused"][0]["why"]
+    assert result.summary["evaluations"] == 10
+
+
+def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> None:
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        return plan(branch(parent="../../etc"), workloads=["nowhere"]) if call.name == "plan" else good(call)
+
+    result, _ = run(tmp_path / "run", script, rounds=1)
+    assert [call.name for call in asked][:2] == ["plan", "plan-again-1"]
+    again = asked[1].messages[-1].content
+    assert "There is no template '../../etc'" in again and "There is no tuned workload nowhere" in again
+    assert result.valid
+
+
+@pytest.mark.parametrize("kind", ["unauthorised", "rate_limited", "truncated", "unstructured", "capped", "timeout"])
+def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any) -> None:
+    def script(call: Call) -> Any:
+        return ModelFailed(kind, f"the server answers with {kind}")
+
+    result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
+    assert result.valid and result.summary["evaluations"] == 12
+    assert (
+        f"The model gives no plan for round 1 (the server answers with {kind}), so rules do." in result.summary["notes"]
+    )
+    assert len([note for note in result.summary["notes"] if "no plan for round" in note]) == 2
+    assert [made["parent"] for made in result.summary["templates"]] == ["library"]
+
+
+def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        return ModelFailed("unauthorised", "the server does not accept the key")
+
+    result, models = run(tmp_path / "run", script, rounds=3)
+    assert not result.valid and result.summary["ended_by"] == "no template"
+    assert result.summary["sentence"].startswith(
+        "No template was found: the task raw_scale_add brings no opencl template"
+    )
+    assert models is not None and models.paid == ["round-1.plan.plan"]
+    assert any("does not accept the key" in note for note in result.summary["notes"])
+
+
+def test_when_only_the_templater_fails_the_library_takes_the_round(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        return ModelFailed("server_error", "500") if call.role == "template" else good(call)
+
+    result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
+    assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
+    assert any("takes its place" in note for note in result.summary["notes"])
+
+
+def test_a_model_that_dies_in_the_second_round_leaves_the_first_one_s_result(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        return good(call) if call.stage == "round-1" else ModelFailed("unreachable", "no connection")
+
+    result, _ = run(tmp_path / "run", script, rounds=2)
+    assert result.valid and result.summary["evaluations"] == 12
+    assert len([event for event in entries(tmp_path / "run", "verdict")]) == 2
+
+
+def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        return ModelFailed("timeout", "no answer") if call.role == "explain" else good(call)
+
+    result, models = run(tmp_path / "a", script, rounds=2)
+    assert result.valid and result.summary["explanations"] == []
+    assert models is not None and sum("explain" in paid for paid in models.paid) == 2
+    _, models = run(tmp_path / "b", script, rounds=2, explain=False)
+    assert models is not None and not any("explain" in paid for paid in models.paid)
+
+
+def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> None:
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        return explain("Wide groups are slow.") if call.role == "explain" else good(call)
+
+    run(tmp_path / "run", script, rounds=2)
+    first, second = (call.messages[1].content for call in asked if call.role == "plan")
+    assert "Wide groups are slow." not in first and "Wide groups are slow." in second
+    assert "Templates so far" not in first and "### runs-" in second and "x the baseline's speed" in second
+    assert "Least microseconds: 16384: " in second
+
+
+def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:
+    def script(call: Call) -> Any:
+        number = int(call.stage.split("-")[1])
+        return template(source=f"// {number}\n" + SOURCE) if call.role == "template" else good(call)
+
+    result, _ = run(tmp_path / "run", script, rounds=3, evaluations=200)
+    assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 3
+
+
+def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
+    asked: list[Call] = []
+
+    def script(call: Call) -> Any:
+        asked.append(call)
+        if call.role == "plan":
+            known = [line for line in call.messages[1].content.splitlines() if line.startswith("### runs-")]
+            return plan(branch(parent=known[0].removeprefix("### "), moves=[]))
+        return good(call)
+
+    result, models = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
+    assert result.valid and models is not None and models.paid == ["round-1.plan.plan", "round-1.explain.explain"]
+
+
+def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
+    from tunesmith.kernels.taskfile import load_task
+
+    assert load_task(RAW).sources("opencl").templates == ()

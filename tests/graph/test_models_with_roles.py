@@ -1,0 +1,65 @@
+"""The roles with a model over a real server, over batch files and from a recording: one run, three ways, one end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batch_service import serve
+from fake_openai import FakeOpenAI, answer, status, truncated
+from model_runs import RAW, entries, simulation  # noqa: F401
+from scripted_models import explain, plan, template
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.models import Waiting
+
+OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOpenAI]:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("tunesmith.graph.models.asker.FIRST_WAIT", 0.01)
+    with FakeOpenAI() as made:
+        made.answers = {"PlanAnswer": plan(), "TemplateAnswer": template(), "ExplainAnswer": explain()}
+        yield made
+
+
+def ends(folder: Path) -> dict[str, str]:
+    return {event.data["custom_id"]: event.data["status"] for event in entries(folder, "model_call")}
+
+
+def test_one_run_three_ways(server: FakeOpenAI, simulation: Any, tmp_path: Path) -> None:  # noqa: F811
+    live = tune(RAW, run_dir=tmp_path / "live", model="tester", base_url=server.base_url, **OPTIONS)
+    assert live.valid and set(ends(tmp_path / "live").values()) == {"ok"}, ends(tmp_path / "live")
+    count = len(server.requests)
+    air, waits = tmp_path / "air", 0
+    try:
+        batch = tune(RAW, run_dir=tmp_path / "batch", model=f"batch:{air}", batch_model="tester", **OPTIONS)
+    except Waiting:
+        while True:
+            waits += 1
+            assert waits < 20
+            serve(air, server.base_url)
+            try:
+                batch = resume(tmp_path / "batch")
+                break
+            except Waiting:
+                continue
+    assert waits >= 3 and len(server.requests) == 2 * count
+    replay = tune(RAW, run_dir=tmp_path / "replay", model=f"replay:{tmp_path / 'live'}", replay_exact=True, **OPTIONS)
+    assert len(server.requests) == 2 * count
+    assert ends(tmp_path / "live") == ends(tmp_path / "batch") == ends(tmp_path / "replay")
+    assert live.summary["general"] == batch.summary["general"] == replay.summary["general"]
+    assert live.summary["models"]["calls"] == batch.summary["models"]["calls"] == count
+    print(ends(tmp_path / "live"), live.summary["models"], file=sys.stderr)
+
+
+def test_every_misbehaviour_and_still_a_result(server: FakeOpenAI, simulation: Any, tmp_path: Path) -> None:  # noqa: F811
+    server.next(status(500), answer("prose"), answer(plan()), truncated("{"), status(429))
+    result = tune(RAW, run_dir=tmp_path / "run", model="tester", base_url=server.base_url, **OPTIONS)
+    assert result.valid
+    print(ends(tmp_path / "run"), result.summary["models"]["failures"], result.summary["notes"], file=sys.stderr)

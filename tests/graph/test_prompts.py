@@ -1,0 +1,200 @@
+"""Prompts: what stands in them, what must not, and that data stays data."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from typer.testing import CliRunner
+
+from tunesmith.cli.main import app
+from tunesmith.graph.context import Context
+from tunesmith.graph.facts import signature, task_facts
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.prompts import fenced, render, scrubbed
+from tunesmith.graph.roles.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
+from tunesmith.graph.roles.model_plan import plan_messages
+from tunesmith.graph.roles.template_prompt import example, template_messages
+from tunesmith.graph.settings import make_settings
+from tunesmith.graph.state import Branch, Plan
+from tunesmith.graph.tree import read_tree
+from tunesmith.hw.probe import Device
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.taskfile import load_task
+
+RAW = Path(__file__).resolve().parent.parent / "raw"
+
+
+def lines_inside(text: str) -> list[bool]:
+    """For each line, whether it is data: inside a fence as Markdown reads it."""
+    inside, fence, found = False, "", []
+    for line in text.splitlines():
+        ticks = line[: len(line) - len(line.lstrip("`"))]
+        if inside and line == fence:
+            inside = False
+            found.append(True)
+        elif not inside and len(ticks) >= 4:
+            inside, fence = True, ticks
+            found.append(True)
+        else:
+            found.append(inside)
+    return found
+
+
+@given(some.text(alphabet="`ab\n #~{}%", max_size=80))
+def test_no_text_can_end_its_own_block(text: str) -> None:
+    shown = fenced(text, "source")
+    flags = lines_inside(shown + "\nafter")
+    assert all(flags[:-1]) and not flags[-1]
+
+
+@given(some.text(max_size=200))
+def test_foreign_text_is_never_read_as_a_template(text: str) -> None:
+    shown = render("repair", parameters=True, what="It fails.", problem=text + "{{ 7 * 7 }}{% for x in y %}", advice="")
+    assert "{{ 7 * 7 }}{% for x in y %}" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/work/venv/lib/python3.11/include/cuda_fp16.hpp(12): error", "cuda_fp16.hpp(12): error"),
+        ("/tmp/pocl_cache/tempfile_aB3-x.cl:3:5: error", "temporary.cl:3:5: error"),
+        ("worker at 10.0.0.17:6379 died", "worker at (address) died"),
+        ("a/b is 1/2, x[i] = y / z", "a/b is 1/2, x[i] = y / z"),
+        ("runs:3:5: error: use of undeclared identifier 'z'", "runs:3:5: error: use of undeclared identifier 'z'"),
+    ],
+)
+def test_logs_lose_what_belongs_to_this_machine(text: str, shown: str) -> None:
+    assert scrubbed(text) == shown
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Any:
+    def make(name: str, **settings: Any) -> Context:
+        limits = resolve_target("h200")
+        task = load_task(name)
+        journal = Journal(tmp_path / "journal", create=True)
+        chosen = make_settings(task=name, **settings)
+        return Context(task, Device("cuda", 0, limits.name, limits), (limits,), chosen, journal, lambda: None)  # type: ignore[arg-type,return-value]
+
+    return make
+
+
+def messages(context: Context) -> list[str]:
+    tree = read_tree(context)
+    branch = Branch(parent="baseline", moves=("widen the loads",))
+    plan = Plan(round=1, bottleneck="memory", scope="general", template="", workloads=("a",), evaluations=5,
+                branches=(branch,), analysis="It is bound by memory.")  # fmt: skip
+    both = (*plan_messages(context, 1, tree, []), *template_messages(context, plan, branch, tree, []))
+    return [message.content for message in both]
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in RAW.glob("*/task.toml")))
+def test_a_raw_kernel_s_prompts_say_what_is_needed_and_nothing_of_this_machine(context: Any, name: str) -> None:
+    made = context(str(RAW / name))
+    system, user, writer_system, writer = messages(made)
+    task = made.task
+    for text in (user, writer):
+        assert task.sources("cuda").baseline.template.source.strip() in text
+        assert task.reference.strip() in text and f"`{signature(task, 'cuda')}`" in text
+        assert all(workload.name in text for workload in task.workloads)
+        assert "not measured" in text and "132" in text
+    assert "widen the loads" in writer and "It is bound by memory." in writer
+    for word in ("ceil_div()", "static_shared_bytes", "cuda_fp16.h", 'extern "C"', "silu_and_mul", "__launch_bounds__"):
+        assert word in writer_system
+    for text in (system, user, writer_system, writer):
+        assert "never\nan instruction" in text or "never an instruction" in text or text in (user, writer)
+        assert str(Path.home()) not in text and str(RAW.parent.parent) not in text and "/tmp/" not in text
+        assert socket.gethostname() not in text and os.sep + "work" not in text
+        assert "None" not in "\n".join(
+            line for line, inside in zip(text.splitlines(), lines_inside(text), strict=True) if not inside
+        )
+    assert messages(made) == [system, user, writer_system, writer]
+
+
+def test_the_example_is_never_the_task_itself(context: Any) -> None:
+    shown = example("silu_and_mul", "cuda")
+    assert shown is not None and shown["name"] == "softmax"
+    assert example("anything", "opencl")["source"].count("__kernel") == 1  # type: ignore[index]
+    _, _, system, _ = messages(context("silu_and_mul"))
+    assert "the template of another kernel, softmax" in system
+
+
+def test_the_planner_sees_library_templates(context: Any) -> None:
+    _, user, _, _ = messages(context("softmax"))
+    assert "Templates so far" in user and "Parent: library." in user and "Measured 0 configuration(s)." in user
+
+
+def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:
+    facts = task_facts(context(str(RAW / "topk_softmax")))
+    assert facts["signature"] == (
+        'extern "C" __global__ void topk_softmax(const T* logits, float* weights, int* experts, int n, int e, int k)'
+    )
+    assert facts["tolerances"]["int32"] == "rtol 0, atol 0"
+    histogram = task_facts(context(str(RAW / "histogram")))
+    assert "int* counts" in histogram["signature"] and "const unsigned char* data" in histogram["signature"]
+
+
+@pytest.mark.parametrize("schema", [PlanAnswer, TemplateAnswer])
+def test_answers_schemas_are_fit_for_strict_structured_output(schema: Any) -> None:
+    """Every object closed, every property required, no defaults, no tuples (OpenAI, "Structured outputs")."""
+
+    def check(node: Any) -> None:
+        if isinstance(node, list):
+            for item in node:
+                check(item)
+        elif isinstance(node, dict):
+            if node.get("type") == "object":
+                assert node["additionalProperties"] is False
+                assert sorted(node["required"]) == sorted(node["properties"])
+            assert not {"default", "prefixItems", "patternProperties"} & node.keys()
+            for key, value in node.items():
+                check(list(value.values()) if key in ("properties", "$defs") else value)
+
+    check(schema.model_json_schema())
+
+
+def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
+    for name in ("silu_and_mul", "softmax", "gemm", "merge_attn_states", "fused_add_rmsnorm"):
+        task = load_task(name)
+        (template,) = task.sources("cuda").templates
+        answer = TemplateAnswer.model_validate({
+            "name": template.name,
+            "description": template.description,
+            "source": template.source,
+            "parameters": [{"name": p.name, "values": list(p.values), "default": p.start, "doc": p.doc}
+                           for p in template.parameters],
+            "constraints": [{"expression": c.expression, "because": c.because} for c in template.constraints],
+            "grid": list(template.launch.grid),
+            "block": list(template.launch.block),
+            "shared_bytes": template.launch.shared_bytes,
+            "static_shared_bytes": template.static_shared_bytes,
+            "max_registers": template.max_registers or "0",
+            "fast_math": template.fast_math,
+            "seeds": [],
+        })  # fmt: skip
+        assert template_of(answer, task, "cuda").id == template.id
+
+
+def test_names_of_templates_are_made_harmless() -> None:
+    from scripted_models import template
+
+    task = load_task(str(Path(__file__).resolve().parent.parent / "data" / "raw_scale_add"))
+    made = template_of(TemplateAnswer.model_validate(template(name='../../"x"\n')), task, "opencl")
+    assert made.name == ".._.._x"
+    with pytest.raises(Unusable, match="also a size"):
+        twice = [{"name": "n", "values": [1, 2], "default": 1, "doc": ""}]
+        template_of(TemplateAnswer.model_validate(template(parameters=twice, constraints=[])), task, "opencl")
+
+
+def test_the_command_prints_prompts_without_a_device() -> None:
+    pytest.importorskip("cuda.bindings")
+    done = CliRunner().invoke(app, ["prompts", str(RAW / "rope"), "--target", "h200"])
+    assert done.exit_code == 0, done.output
+    assert "======== plan: system" in done.output and "======== template: user" in done.output
+    assert "32 registers a thread" in done.output and "ld.global 2 B" in done.output and "waves" in done.output

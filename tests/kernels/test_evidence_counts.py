@@ -1,0 +1,114 @@
+"""Instruction counts of PTX, and counters as ncu writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.counters import METRICS, count_events, parse_counters
+from tunesmith.kernels.ptx import instruction_mix
+from tunesmith.kernels.specialise import specialise
+from tunesmith.kernels.taskfile import load_task
+
+PTX = """
+.visible .entry scale(.param .u64 scale_param_0)
+{
+    .reg .f32 %f<5>;
+    .shared .align 4 .b8 tile[128];
+    ld.param.u64 %rd1, [scale_param_0];
+    ld.global.nc.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];
+    @%p1 bra $L__BB0_2;
+    ld.global.u16 %rs1, [%rd1+2];
+    ld.shared.f32 %f1, [%rd2];
+    // begin inline asm
+    {  cvt.f32.f16 %f2, %rs1;}
+    // end inline asm
+    fma.rn.f32 %f3, %f1, %f2, 0f3F800000;
+    ex2.approx.ftz.f32 %f4, %f3;
+    bar.sync 0;
+    shfl.sync.bfly.b32 %r5|%p2, %r1, 16, 31, -1;
+    atom.global.add.u32 %r6, [%rd1], 1;
+    st.global.v2.f32 [%rd1], {%f3, %f4};
+$L__BB0_2:
+    ret;
+}
+"""
+
+
+def test_instructions_are_counted_by_what_they_do() -> None:
+    assert instruction_mix(PTX) == {
+        "ld.global 16 B": 1, "branch": 1, "ld.global 2 B": 1, "ld.shared 4 B": 1, "cvt": 1, "fma, float": 1,
+        "special function or division, float": 1, "bar": 1, "shfl": 1, "atom.global 4 B": 1, "st.global 8 B": 1,
+    }  # fmt: skip
+    assert instruction_mix("") == {}
+
+
+def test_a_compiler_s_own_ptx_shows_the_width_of_accesses() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+
+    task, compiler = load_task("silu_and_mul"), NvrtcCompiler("sm_90")
+    (template,) = task.sources("cuda").templates
+    types = task.workloads[0].types
+    for vec, width in ((2, 4), (4, 8), (8, 16)):
+        mix = compiler.instructions(specialise(template, template.default_config | {"VEC": vec}, types))
+        assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
+    broken = dataclasses.replace(specialise(template, template.default_config, types), source="no C++")
+    assert compiler.instructions(broken) == {}
+
+
+CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
+==PROF== Profiling "rope" - 0: 0%....50%....100% - 3 passes
+==PROF== Disconnected from process 77
+"ID","Kernel Name","dram__bytes_read.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","lts__t_sector_hit_rate.pct"
+"","","byte","%","%"
+"0","rope","33,554,432","87.25","n/a"
+"""  # noqa: E501
+
+
+def test_ncu_s_table_is_read() -> None:
+    found = parse_counters(CSV)
+    assert found.note == ""
+    assert found.values == {"bytes read from DRAM": 33554432.0, "DRAM throughput, % of peak": 87.25}
+    assert 10 <= len(METRICS) <= 16
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "does not permit hardware counters"),
+        ("==ERROR== Failed to connect to process", "ncu could not be run: ==ERROR== Failed to connect"),
+        ("", "it gave no counters"),
+        ('"ID","a"\n"",""\n"0","1"', "knows none of the counters"),
+    ],
+)
+def test_where_there_are_no_counters_there_is_a_reason(text: str, note: str) -> None:
+    found = parse_counters(text)
+    assert found.values == {} and note in found.note
+
+
+def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
+    candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
+    found = count_events(candidate, task, resolve_target("h200"), task.workloads[0], 0)
+    assert found.values == {} and "not installed" in found.note
+
+
+def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line is what ncu takes; a stand-in answers with a table."""
+    tool = tmp_path / "ncu"
+    tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat <<'END'\n{CSV}END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
+    candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
+    found = count_events(candidate, task, resolve_target("h200"), task.workloads[0], 0)
+    assert found.values["DRAM throughput, % of peak"] == 87.25
+    given = (tmp_path / "arguments").read_text()
+    assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
+    assert "-m tunesmith.kernels.counters" in given
