@@ -14,12 +14,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
 from tunesmith.actors.job import ATTEMPTS, Compilation, Job, Request, sources_of
+from tunesmith.actors.metrics import Metrics
 from tunesmith.actors.pace import Pace
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, node_died, result_of
 from tunesmith.actors.roster import MAX_IDLE_DEATHS, PoolError, Roster
@@ -44,12 +45,23 @@ from tunesmith.kernels.outcome import (
 from tunesmith.kernels.task import Task
 from tunesmith.kernels.timing import Precision
 
-__all__ = ["Deadlines", "Pool", "PoolError", "Request"]
+__all__ = ["Deadlines", "LaneStatus", "Pool", "PoolError", "Request"]
 
 GIVE_UP = 1.25
 """How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
 QUEUED = 2
 """Calls a worker may have: the one at hand and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """state: starting, idle, busy, waiting (for others that use the device) or lent (to other tunings); served: visits
+    so far; busy_seconds: time at work so far."""
+
+    name: str
+    state: str
+    served: int
+    busy_seconds: float
 
 
 class Pool:
@@ -99,6 +111,7 @@ class Pool:
         self.roofline = Roofline()
         """The device's measured roofs, once they are known: what is timed below them is refused."""
         self._fastest: dict[str, float] = {}
+        self._metrics = Metrics(task.name) if shared else None
         self._quarantine: dict[tuple[str, str], Failure] = {}
         """Configurations that ended a lane: they are answered from here and never run again."""
 
@@ -121,9 +134,9 @@ class Pool:
         return self._pace.most
 
     @property
-    def to_compile(self) -> int:
-        """Compilations that wait for a worker."""
-        return len(self._to_compile)
+    def lanes(self) -> tuple[LaneStatus, ...]:
+        """What each lane does."""
+        return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.roster.lanes)
 
     def submit(self, request: Request) -> None:
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
@@ -151,6 +164,8 @@ class Pool:
             self.roster.require_device()
             if time.monotonic() >= waited_until and not self._done:
                 break
+        if self._metrics is not None:
+            self._metrics.tell(self.roster.lanes, self.roster.compilers, len(self._to_compile), self.in_flight)
         results = list(self._done)
         self._done.clear()
         return results
@@ -369,7 +384,10 @@ class Pool:
         for name, outcome in outcomes.items():
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
-        self._done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+        evaluation = job.evaluation(outcomes, lane_seconds)
+        if self._metrics is not None:
+            self._metrics.ended(evaluation.failure.kind if evaluation.failure else None)
+        self._done.append((job.request, evaluation))
 
 
 def _has_room(worker: WorkerProcess, depth: int, alone: bool) -> bool:

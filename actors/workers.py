@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tunesmith.hw.exclusive import DeviceLock
-from tunesmith.hw.health import memory_trouble
+from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact, open_compiler
@@ -45,12 +45,13 @@ class CompilerReady:
 @dataclass(frozen=True, slots=True)
 class LaneReady:
     """What a lane says when it is ready: the device's UUID and name, the machine, and what is wrong with the device, as
-    a clause (empty for nothing)."""
+    a clause (empty for nothing), or worth a note."""
 
     uuid: str
     name: str
     machine: str
     trouble: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,13 @@ class Lane:
     def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady:
         """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`."""
         device = self._bench.device
-        wrong = memory_trouble(device.uuid) if self._pinned else ""
+        driver = ask_driver(device.uuid) if self._pinned else DriverOpinion()
+        wrong = driver.trouble
         if not wrong and health is not None:
             wrong = trouble(device, health)
         if not wrong:
             self.prepare(workloads)
-        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong)
+        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note)
 
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)

@@ -7,6 +7,8 @@ measured now, and nothing is measured twice.
 
 from __future__ import annotations
 
+import time
+
 from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
 from tunesmith.graph.measurements import baseline_seconds, failures_by_kind, observation, racing
@@ -18,6 +20,9 @@ from tunesmith.kernels.parameter import config_key
 from tunesmith.kernels.search import Strategy, make_strategy
 from tunesmith.kernels.space import build_space
 from tunesmith.kernels.template import Template
+
+SHOW_SECONDS = 0.1
+"""Between two showings of progress."""
 
 
 class Tuner:
@@ -52,6 +57,7 @@ class _Search:
         self.told: dict[int, Evaluation] = {}
         self.best: float | None = None
         self.floor = self._floor()
+        self._shown = 0.0
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
@@ -109,6 +115,7 @@ class _Search:
                 break
             for request, evaluation in pool.collect():
                 self._record(request.number, evaluation)
+        self._show("")
         context.journal.append("searched", self._account(), self.stage)
 
     def _replay(self) -> None:
@@ -128,7 +135,9 @@ class _Search:
         data = {"number": number, "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
         self.context.journal.append("evaluation", data, self.stage)
         self._learn(number, evaluation)
-        self._show("")
+        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        if time.monotonic() - self._shown > SHOW_SECONDS:
+            self._show("")
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.told[number] = evaluation
@@ -138,6 +147,7 @@ class _Search:
             self.best = seen.value
 
     def _show(self, message: str) -> None:
+        self._shown = time.monotonic()
         done = self.context.journal.count("evaluation")
         self.context.listener(
             Progress(
@@ -148,6 +158,7 @@ class _Search:
                 best=self.best,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=failures_by_kind(self.told.values()),
+                lanes=self.context.pool.lanes,
             )
         )
 
