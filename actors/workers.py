@@ -6,6 +6,7 @@ that ever runs kernels on it. Both answer with values; an exception means a user
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ from tunesmith.kernels.timing import Precision
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
+NICENESS = 10
+"""Of compilers beside a GPU, in the operating system's terms: 0 is usual, 19 the last to get a core."""
 COMPILER_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 """Those whose exact version decides what NVRTC makes of a source: the compiler and the headers."""
 
@@ -73,6 +76,10 @@ class CompileWorker:
 
     def __init__(self, limits: DeviceLimits, index: int) -> None:
         self._limits = limits
+        if limits.kind == "gpu":
+            # There are as many compilers as cores. The one process that drives a GPU must not wait for a core while
+            # they all work: it would start kernels late, which looks as if those were slow.
+            os.nice(NICENESS)
         self._compiler = open_compiler(limits, index)
         limit_memory(MEMORY_BYTES)
 
