@@ -18,6 +18,7 @@ import ray
 
 from tunesmith.actors.job import ATTEMPTS, Compilation, Job, Request, sources_of
 from tunesmith.actors.pace import Pace
+from tunesmith.actors.packed import pack, unpack
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, node_died, result_of
 from tunesmith.actors.roster import Roster
 from tunesmith.actors.workers import Busy
@@ -69,10 +70,19 @@ class Conveyor:
         self._to_visit: deque[Job] = deque()
         self.done: deque[tuple[Request, Evaluation]] = deque()
         self.in_flight = 0
-        self.roofline = Roofline()
+        self._roofline = Roofline()
+        self._floors: dict[str, float] = {}
         self._fastest: dict[str, float] = {}
         self._quarantine: dict[tuple[str, str], Failure] = {}
         """Configurations that ended a lane: they are answered from here and never run again."""
+
+    @property
+    def roofline(self) -> Roofline:
+        return self._roofline
+
+    @roofline.setter
+    def roofline(self, roofline: Roofline) -> None:
+        self._roofline, self._floors = roofline, {}
 
     @property
     def queue(self) -> int:
@@ -152,7 +162,7 @@ class Conveyor:
                 self._compiled(compilation, found)
                 continue
             job.cached = False
-            reference = worker.actor.compile.remote(compilation.source)
+            reference = worker.actor.compile_packed.remote(pack(compilation.source))
             worker.begin(Call(reference, self.deadlines.compile, compilation))
             return
 
@@ -169,7 +179,8 @@ class Conveyor:
         job = self._to_visit.popleft()
         names = job.request.workloads
         gate = lane.actor.acquire.remote() if job.gated else None
-        reference = lane.actor.visit.remote(job.candidate, names, {name: self._precision_of(name) for name in names})
+        packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
+        reference = lane.actor.visit_packed.remote(packed)
         lane.begin(Call(reference, self.deadlines.visit * len(names), job, gate))
 
     def _precision_of(self, workload: str) -> Precision:
@@ -180,8 +191,11 @@ class Conveyor:
 
     def floor(self, workload: str) -> float:
         """The least seconds that the roofs allow on a workload; 0 while they are not known."""
-        task, one = self.task, self.task.workload(workload)
-        return self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic) or 0.0
+        if workload not in self._floors:
+            task, one = self.task, self.task.workload(workload)
+            least = self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic)
+            self._floors[workload] = least or 0.0
+        return self._floors[workload]
 
     def _finish(self, worker: WorkerProcess) -> None:
         call, seconds = worker.end_call()
@@ -194,6 +208,7 @@ class Conveyor:
         if call.job is None:
             self.roster.welcome(worker, result)
             return
+        (result,) = unpack(result)
         worker.deaths, worker.served = 0, worker.served + 1
         if isinstance(call.job, Job):
             self._visited(worker, call.job, result, seconds)

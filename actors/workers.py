@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from tunesmith.actors.packed import PackedCompile, PackedVisit
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
@@ -71,7 +72,7 @@ def limit_memory(more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
-class CompileWorker:
+class CompileWorker(PackedCompile):
     """Compiles for one kind of device. `index` only matters to OpenCL, whose drivers compile for their own devices."""
 
     def __init__(self, limits: DeviceLimits, index: int) -> None:
@@ -100,7 +101,7 @@ class CompileWorker:
         return CompilerReady(version, compile_health(self._compiler, backend))
 
 
-class Lane:
+class Lane(PackedVisit):
     """One device and the bench on it. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.actors.cluster import cluster
+from tunesmith.actors.packed import PackedCompile, PackedVisit
 from tunesmith.actors.pool import Deadlines, Pool, Request
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.graph.context import evaluation_to_json
@@ -50,7 +51,7 @@ KILL_EVERY = 400
 """Evaluations between two killings from outside."""
 
 
-class PretendedCompiler:
+class PretendedCompiler(PackedCompile):
     def __init__(self, limits: Any, index: int) -> None:
         self._arch, self._code = limits.arch, os.urandom(10_000)
 
@@ -67,7 +68,7 @@ class PretendedCompiler:
         return Artifact("cuda", self._arch, source.entry, self._code, source.digest, Resources(20, 0, 0, 0))
 
 
-class PretendedLane:
+class PretendedLane(PackedVisit):
     def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
         self._name = limits.name
 
