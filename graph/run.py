@@ -96,7 +96,7 @@ def _clear(folder: Path) -> None:
     with Journal(folder, create=False) as journal, alone(folder):
         baseline = journal.last("baseline")
         failed = baseline is None or evaluation_from_json(baseline.data).failure is not None
-        if not failed or journal.count("evaluation"):
+        if journal.last("run") is None or not failed or journal.count("evaluation"):
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
             )
