@@ -94,9 +94,10 @@ def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        baseline = journal.last("baseline")
-        failed = baseline is None or evaluation_from_json(baseline.data).failure is not None
-        if journal.last("run") is None or not failed or journal.count("evaluation"):
+        events = list(journal.events())
+        begun = bool(events) and {event.kind for event in events} <= {"run", "baseline", "roofline"}
+        baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
+        if not begun or any(baseline.failure is None for baseline in baselines):
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
             )
