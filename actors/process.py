@@ -83,6 +83,23 @@ class WorkerProcess:
         """What to wait for next: the gate or the result of the first call."""
         return self.calls[0].gate or self.calls[0].reference
 
+    @property
+    def busy_until_now(self) -> float:
+        """`busy_seconds` with the call under way."""
+        under_way = bool(self.calls) and self.ready and self.calls[0].gate is None
+        return self.busy_seconds + (time.monotonic() - self.started if under_way else 0.0)
+
+    @property
+    def state(self) -> str:
+        """What it does, in a word."""
+        if self.resting:
+            return "lent"
+        if not self.ready:
+            return "starting"
+        if not self.calls:
+            return "idle"
+        return "waiting" if self.calls[0].gate is not None else "busy"
+
     def pass_gate(self) -> None:
         """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
         self.calls[0].gate = None

@@ -92,6 +92,7 @@ class Roster:
         self.health: Artifact | None = None
         self._known_health = False
         self._troubles: dict[str, int] = {}
+        self._noted: set[str] = set()
         self._without_device: float | None = None
         self._next_look = 0.0
 
@@ -166,6 +167,9 @@ class Roster:
             else:
                 self.renew(worker)
             return
+        if answer.note and worker.name not in self._noted:
+            self._noted.add(worker.name)
+            self.say(f"{worker.name} is used, but {answer.note}.")
         self._troubles.pop(worker.name, None)
         worker.ready = True
 

@@ -7,6 +7,7 @@ that ever runs kernels on it. Both answer with values; an exception means a user
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import socket
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunesmith.actors.packed import PackedCompile, PackedVisit
 from tunesmith.hw.exclusive import DeviceLock
-from tunesmith.hw.health import memory_trouble
+from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact, open_compiler
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
+NICENESS = 10
+"""Of compilers beside a GPU, in the operating system's terms: 0 is usual, 19 the last to get a core."""
 COMPILER_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 """Those whose exact version decides what NVRTC makes of a source: the compiler and the headers."""
 
@@ -51,12 +55,13 @@ class CompilerReady:
 @dataclass(frozen=True, slots=True)
 class LaneReady:
     """What a lane says when it is ready: the device's UUID and name, the machine, and what is wrong with the device, as
-    a clause (empty for nothing)."""
+    a clause (empty for nothing), or worth a note."""
 
     uuid: str
     name: str
     machine: str
     trouble: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,15 @@ def limit_memory(more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
-class CompileWorker:
+class CompileWorker(PackedCompile):
     """Compiles for one kind of device. `index` only matters to OpenCL, whose drivers compile for their own devices."""
 
     def __init__(self, limits: DeviceLimits, index: int) -> None:
         self._limits = limits
+        if limits.kind == "gpu":
+            # There are as many compilers as cores. The one process that drives a GPU must not wait for a core while
+            # they all work: it would start kernels late, which looks as if those were slow.
+            os.nice(NICENESS)
         self._compiler = open_compiler(limits, index)
         limit_memory(MEMORY_BYTES)
 
@@ -104,7 +113,7 @@ class CompileWorker:
         return CompilerReady(version, compile_health(self._compiler, backend))
 
 
-class Lane:
+class Lane(PackedVisit):
     """One device and the bench on it. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
@@ -116,7 +125,8 @@ class Lane:
     def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady:
         """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`."""
         device = self._bench.device
-        wrong = memory_trouble(device.uuid) if self._pinned else ""
+        driver = ask_driver(device.uuid) if self._pinned else DriverOpinion()
+        wrong = driver.trouble
         if not wrong and health is not None:
             wrong = trouble(device, health)
         if not wrong:
@@ -124,7 +134,7 @@ class Lane:
         # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
         gc.collect()
         gc.freeze()
-        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong)
+        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note)
 
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tunesmith.actors.pool import Pool
+from tunesmith.actors.pool import LaneStatus, Pool
 from tunesmith.graph.journal import Store
 from tunesmith.graph.models.calls import Models
 from tunesmith.graph.settings import Settings
@@ -22,7 +22,7 @@ from tunesmith.kernels.template import Template
 @dataclass(frozen=True, slots=True)
 class Progress:
     """One thing that happened, for showing. phase: the role at work; best: objective of the best so far (time over
-    baseline), None before the first; failures: count by kind."""
+    baseline), None before the first; failures: count by kind; lanes: what each does, as far as that is known."""
 
     phase: str
     message: str = ""
@@ -31,6 +31,7 @@ class Progress:
     best: float | None = None
     share_of_floor: float | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
+    lanes: tuple[LaneStatus, ...] = ()
 
 
 class Listener(Protocol):

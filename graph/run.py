@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.context import Context, Listener, Progress, silent
+from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
@@ -84,9 +84,7 @@ def tune(
     device = choose_device(loaded, chosen.backend, inventory_for(chosen.backend), chosen.target_device)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
-        raise SettingsError(
-            f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
-        )
+        _clear(folder)
     with Journal(folder, create=True) as journal, alone(folder):
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
@@ -111,6 +109,22 @@ def resume(
             raise JournalError(f"{folder} was measured on {old['name']}, but this machine has "
                                f"{device.name}: resume it where it began.")  # fmt: skip
         return _carry_on(folder, journal, task, device, settings, listener, models, ask)
+
+
+def _clear(folder: Path) -> None:
+    """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
+    the task. Raises `SettingsError` when there are measurements."""
+    with Journal(folder, create=False) as journal, alone(folder):
+        events = list(journal.events())
+        begun = bool(events) and {event.kind for event in events} <= {"run", "baseline", "roofline"}
+        baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
+        if not begun or any(baseline.failure is None for baseline in baselines):
+            raise SettingsError(
+                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
+            )
+        for name in ("journal.sqlite", "checkpoints.sqlite"):
+            for suffix in ("", "-wal", "-shm"):
+                (folder / (name + suffix)).unlink(missing_ok=True)
 
 
 def inventory_for(backend: str) -> Inventory:

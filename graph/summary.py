@@ -49,6 +49,7 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "ended_by": done,
         "seconds": round(journal.seconds_spent(), 3),
         "evaluations": len(found),
+        "from_cache": sum(evaluation.cached for evaluation in found),
         "failures": failures_by_kind(found),
         "searches": searches,
         "plans": [event.data for event in journal.events("plan")],

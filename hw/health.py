@@ -6,31 +6,42 @@ failures of calls. NVML's functions: "ECC" and "Row remapper" in the NVML API re
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.hw import nvml as nvml_access
 from tunesmith.hw.nvml import NvmlUnavailable
 
 
-def memory_trouble(uuid: str, *, nvml_module: Any = None) -> str:
-    """What NVML holds against the memory of the GPU `uuid`, as a clause; empty when that is nothing, or unknown."""
+@dataclass(frozen=True, slots=True)
+class DriverOpinion:
+    """Clauses about a GPU, empty where there is nothing to say. trouble: it should not be used; note: it may be."""
+
+    trouble: str = ""
+    note: str = ""
+
+
+def ask_driver(uuid: str, *, nvml_module: Any = None) -> DriverOpinion:
+    """What NVML holds against the GPU `uuid`; nothing where NVML is missing or does not know it (a MIG slice)."""
     nvml = nvml_access.load() if nvml_module is None else nvml_module
     if isinstance(nvml, NvmlUnavailable) or nvml_access.start(nvml) is not None:
-        return ""
+        return DriverOpinion()
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
         uncorrected = _known(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, *kinds)
         rows = _known(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
     except nvml.NVMLError as error:
-        return f"NVML cannot read it ({error})"
+        lost = getattr(error, "value", None) == nvml.NVML_ERROR_GPU_IS_LOST
+        return DriverOpinion(trouble=f"NVML no longer reaches it ({error})" if lost else "")
     finally:
         nvml.nvmlShutdown()
-    if uncorrected:
-        return f"it has {uncorrected} uncorrected memory errors since the driver was loaded"
+    # Corrected row by row, uncorrected row by row, whether a remapping waits for a reset, whether one failed.
     if rows and rows[3]:
-        return "it has memory rows that could not be remapped"
-    return ""
+        return DriverOpinion(trouble="it has memory rows that could not be remapped")
+    if uncorrected:
+        return DriverOpinion(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
+    return DriverOpinion()
 
 
 def _known(nvml: Any, query: Any, *arguments: Any) -> Any:

@@ -37,7 +37,19 @@ def _account(progress: Progress) -> str:
         parts.append(f"best {1 / progress.best:.2f}x baseline{share}")
     if progress.failures:
         parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(progress.failures.items())))
+    if lanes := _lanes(progress):
+        parts.append(lanes)
     return "; ".join(parts)
+
+
+def _lanes(progress: Progress) -> str:
+    """What the lanes do: one by its state, several by a letter each (B busy, i idle, w waiting, s starting, l lent)."""
+    lanes = progress.lanes
+    if len(lanes) <= 1:
+        return "".join(f"device {lane.state}" for lane in lanes if lane.state != "busy")
+    letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)
+    served = [lane.served for lane in lanes]
+    return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"
 
 
 class _Plain:

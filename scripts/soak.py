@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.actors.cluster import cluster
+from tunesmith.actors.packed import PackedCompile, PackedVisit
 from tunesmith.actors.pool import Deadlines, Pool, Request
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.graph.context import evaluation_to_json
@@ -50,7 +51,7 @@ KILL_EVERY = 400
 """Evaluations between two killings from outside."""
 
 
-class PretendedCompiler:
+class PretendedCompiler(PackedCompile):
     def __init__(self, limits: Any, index: int) -> None:
         self._arch, self._code = limits.arch, os.urandom(10_000)
 
@@ -67,7 +68,7 @@ class PretendedCompiler:
         return Artifact("cuda", self._arch, source.entry, self._code, source.digest, Resources(20, 0, 0, 0))
 
 
-class PretendedLane:
+class PretendedLane(PackedVisit):
     def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
         self._name = limits.name
 
@@ -136,7 +137,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
     chance, kills = random.Random(seed), 0
     samples: list[tuple[int, int, int, int]] = []
     ended, wrong, twice = Counter[str](), list[dict[str, Any]](), 0
-    seen = set[int]()
+    seen, done = bytearray(evaluations), 0
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal, cluster(gpus=2):
         before = {pid for pid, title in family(os.getpid()).items() if title.startswith("ray::Pretended")}
         pool = Pool(
@@ -146,23 +147,24 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         started, waiting = time.monotonic(), iter(range(evaluations))
         with pool:
-            while len(seen) < evaluations:
+            while done < evaluations:
                 while pool.in_flight < pool.ahead and (number := next(waiting, None)) is not None:
                     config: Config = {"ROW": number // COLUMNS, "COLUMN": number % COLUMNS}
                     pool.submit(Request(number, template, config, (WORKLOAD,)))
                 for request, evaluation in pool.collect():
                     journal.append("evaluation", {"number": request.number, **evaluation_to_json(evaluation)})
-                    twice += request.number in seen
-                    seen.add(request.number)
+                    twice += seen[request.number]
+                    seen[request.number] = 1
+                    done += 1
                     kind = evaluation.outcomes[WORKLOAD].kind
                     ended[kind] += 1
                     if kind != FAULTS.get(request.number % EVERY, "measured"):
                         wrong.append({"number": request.number, "outcome": str(evaluation.outcomes[WORKLOAD])[:200]})
-                    if len(seen) % (evaluations // 40 or 1) == 0:
+                    if done % (evaluations // 40 or 1) == 0:
                         sizes = [memory_of(pid) for pid in workers()]
                         descriptors = len(list(Path("/proc/self/fd").iterdir()))
-                        samples.append((len(seen), memory_of(os.getpid()), max(sizes, default=0), descriptors))
-                    if len(seen) % KILL_EVERY == 0 and (alive := workers()):
+                        samples.append((done, memory_of(os.getpid()), max(sizes, default=0), descriptors))
+                    if done % KILL_EVERY == 0 and (alive := workers()):
                         os.kill(chance.choice(alive), signal.SIGKILL)
                         kills += 1
         seconds = time.monotonic() - started
@@ -180,7 +182,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
         "outcomes": dict(ended),
         "killed_from_outside": kills,
         "not_as_planted": wrong[:50],
-        "lost": evaluations - len(seen),
+        "lost": evaluations - sum(seen),
         "twice": twice,
         "in_journal": kept,
         "in_flight_at_end": pool.in_flight,

@@ -7,6 +7,7 @@ measured now, and nothing is measured twice. How several templates share the rou
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from tunesmith.actors.pool import Request
@@ -19,6 +20,9 @@ from tunesmith.graph.template_search import TemplateSearch
 from tunesmith.kernels.bench import weighted_geomean
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.parameter import Config, config_key
+
+SHOW_SECONDS = 0.1
+"""Between two showings of progress."""
 
 
 class Tuner:
@@ -51,6 +55,7 @@ class _Round:
         self.told: dict[int, Evaluation] = {}
         self.best: float | None = None
         self.floor = self._floor()
+        self._shown = 0.0
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
@@ -79,6 +84,7 @@ class _Round:
                 break
             for request, evaluation in pool.collect():
                 self._record(request.number, evaluation)
+        self._show("")
         context.journal.append("searched", self._account(), self.stage)
 
     def _ask(self) -> bool:
@@ -115,7 +121,9 @@ class _Round:
         data = {"number": number, "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
         self.context.journal.append("evaluation", data, self.stage)
         self._learn(number, evaluation)
-        self._show("")
+        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        if time.monotonic() - self._shown > SHOW_SECONDS:
+            self._show("")
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.told[number] = evaluation
@@ -124,6 +132,7 @@ class _Round:
             self.best = value
 
     def _show(self, message: str) -> None:
+        self._shown = time.monotonic()
         done = self.context.journal.count("evaluation")
         self.context.listener(
             Progress(
@@ -134,6 +143,7 @@ class _Round:
                 best=self.best,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=failures_by_kind(self.told.values()),
+                lanes=self.context.pool.lanes,
             )
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tunesmith.actors.packed import PackedCompile, PackedVisit
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact
@@ -45,7 +46,7 @@ def pretending(
     hang_at: the visit, counted by a lane's process, that takes a minute; slow: the GPU (its number) that is slower by a
     tenth; names: what GPUs call themselves, by number."""
 
-    class Compiler:
+    class Compiler(PackedCompile):
         def __init__(self, limits: Any, index: int) -> None:
             self.limits, self.code = limits, os.urandom(8000)
 
@@ -63,7 +64,7 @@ def pretending(
         def probes(self) -> dict[str, Artifact]:
             return {}
 
-    class Lane:
+    class Lane(PackedVisit):
         def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
             self.number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
             self.name = names[int(self.number)] if names else limits.name

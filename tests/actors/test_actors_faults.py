@@ -172,3 +172,43 @@ def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(found[0].outcomes[workload], Measured)
     assert len(said) == 1 and "cannot be written" in said[0]
+
+
+@pytest.mark.slow
+def test_a_run_on_a_full_disk_goes_on_when_there_is_room(
+    tmp_path: Path, device: Any, environment: dict[str, str]
+) -> None:
+    """A disk of half a MiB: a sentence and exit code 2, then room, then the run's end."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o"]
+    if subprocess.run([*mount, "size=320k", "tmpfs", str(place)], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
+    command = [sys.executable, "-m", "tunesmith.cli.main"]
+    try:
+        done = subprocess.run(
+            [*command, "tune", task, "--evaluations", "28", "--rounds", "1", "--run-dir", str(place / "run")],
+            capture_output=True, text=True, timeout=100, check=False, env=environment,
+        )  # fmt: skip
+        said = done.stderr.strip().splitlines()[-1]
+        assert done.returncode == 2, done.stderr
+        assert said.startswith("tunesmith: ") and "cannot be written" in said and "tunesmith resume" in said
+        before = measured(place / "run")
+        subprocess.run([*mount, "remount,size=16m", "tmpfs", str(place)], check=True)
+        done = subprocess.run(
+            [*command, "resume", str(place / "run")],
+            capture_output=True, text=True, timeout=100, check=False, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        after = measured(place / "run")
+        assert after[: len(before)] == before and len(after) == len(set(after)) == 28
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def measured(folder: Path) -> list[str]:
+    from tunesmith.graph.journal import Journal
+
+    with Journal(folder, create=False) as journal:
+        return [event.data["key"] for event in journal.events("evaluation")]

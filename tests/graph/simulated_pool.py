@@ -20,6 +20,7 @@ class SimulatedPool:
     """Takes its arguments as `Pool` does. `measured` lists every configuration put on the device, by all pools."""
 
     ahead = 1
+    lanes = ()
     measured: list[dict[str, Any]]
     examined: ClassVar[list[str]] = []
     wrong: ClassVar[list[dict[str, Any]]] = []

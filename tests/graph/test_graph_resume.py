@@ -19,10 +19,13 @@ from simulated_pool import SimulatedPool
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Progress
 from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.measurements import BaselineError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
+from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.parameter import config_key
 from tunesmith.kernels.search import STRATEGIES
+from tunesmith.kernels.task import TaskError
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -262,3 +265,23 @@ def test_an_interruption_by_the_keyboard_is_passed_on(tmp_path: Path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run")
     assert resume(tmp_path / "run").valid
+
+
+def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a mistake in the task: the mended task is tuned in the same folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedPool, "_evaluate", lambda self, one: (_ for _ in ()).throw(TaskError("A mistake.")))
+        with pytest.raises(TaskError):
+            run(tmp_path / "run", seed=1)
+    assert run(tmp_path / "run", seed=2).valid
+    begun = entries(tmp_path / "run", "run")
+    assert [event.data["settings"]["seed"] for event in begun] == [2]
+
+
+def test_a_run_whose_baseline_failed_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        failed = {"16384": WrongResult("mismatch", "out", "it is wrong")}
+        patch.setattr(SimulatedPool, "_evaluate", lambda self, one: Evaluation(one.template.id, one.config, failed))
+        with pytest.raises(BaselineError):
+            run(tmp_path / "run")
+    assert run(tmp_path / "run").valid

@@ -1,0 +1,217 @@
+"""`ray job submit` against a cluster that the test starts, with token authentication on: from a working directory, and
+from a wheel; and the cluster file of the documentation."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+RAY = str(Path(sys.executable).with_name("ray"))
+OPTIONS = ["--backend", "opencl", "--evaluations", "2", "--rounds", "1", "--json"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A cluster of one node. environment: with its token."""
+
+    dashboard: str
+    metrics_port: int
+    environment: dict[str, str]
+
+    def submit(self, options: list[str], command: list[str], folder: Path, seconds: float = 110) -> Any:
+        """Submits until the cluster's job agent is up, which it is some 15 s after the start."""
+        run = [RAY, "job", "submit", "--address", self.dashboard, *options, "--", *command]
+        deadline = time.monotonic() + 90
+        while True:
+            done = subprocess.run(
+                run, capture_output=True, text=True, timeout=seconds, cwd=folder, env=self.environment, check=False
+            )
+            text = done.stdout + done.stderr
+            not_up = "No available agent" in text or "Failed to connect" in text or "Connection refused" in text
+            if not not_up or time.monotonic() > deadline:
+                return done
+            time.sleep(2)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def below(pid: int) -> list[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found, fresh = set[int](), {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return sorted(found)
+
+
+def session_of(folder: Path) -> list[int]:
+    """Processes that work in the temporary folder of a cluster, whoever is their parent by now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+@pytest.fixture(scope="module")
+def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    # Sockets live there, whose paths must be short.
+    folder = Path("/tmp") / f"tunesmith-jobs-{os.getpid()}"
+    gcs, dashboard, client, agent, metrics, grpc = free_ports(6)
+    own = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0",
+            "TUNESMITH_CACHE": str(tmp_path_factory.mktemp("cache"))}  # fmt: skip
+    ports = {"--port": gcs, "--dashboard-port": dashboard, "--ray-client-server-port": client,
+             "--dashboard-agent-listen-port": agent, "--metrics-export-port": metrics,
+             "--dashboard-agent-grpc-port": grpc}  # fmt: skip
+    process = subprocess.Popen(
+        [RAY, "start", "--head", "--block", "--num-cpus", "3", "--temp-dir", str(folder), "--node-ip-address",
+         "127.0.0.1", *(f"{option}={port}" for option, port in ports.items())],
+        env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        address = f"http://127.0.0.1:{dashboard}"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with closing(socket.create_connection(("127.0.0.1", dashboard), timeout=1)):
+                    break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, "the head does not come up"
+                time.sleep(0.3)
+        yield Head(address, metrics, own)
+    finally:
+        family = {*below(process.pid), process.pid}
+        for pid in family:
+            _kill(pid)
+        process.wait(10)
+        for pid in session_of(folder):
+            _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def summary_of(done: Any) -> dict[str, Any]:
+    """The JSON that the job printed, among what Ray printed."""
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    text = done.stdout
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(text[text.index('{\n  "task"') :])[0]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_from_a_working_directory(head: Head, device: Any) -> None:
+    task = "tests/data/scale_add/task.toml"
+    done = head.submit(
+        ["--working-dir", "."], [sys.executable, "scripts/tune.py", task, "--run-dir", "run", *OPTIONS], REPOSITORY
+    )
+    summary = summary_of(done)
+    assert summary["evaluations"] == 2 and summary["general"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_job_from_a_wheel(head: Head, device: Any, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    # Building writes beside the sources.
+    source = tmp_path / "source"
+    kept = shutil.ignore_patterns(".git", ".venv", ".*cache", ".hypothesis", "build", "dist", "runs", "*.egg-info")
+    shutil.copytree(REPOSITORY, source, symlinks=True, ignore=kept)
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(source)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("tunesmith-*.whl")
+    place = tmp_path / "installed"
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(place), str(wheel)], check=True, capture_output=True)
+    script = place / "tunesmith" / "cli" / "tune.py"
+    environment = json.dumps({"env_vars": {"PYTHONPATH": str(place)}})
+    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
+    done = head.submit(
+        ["--runtime-env-json", environment],
+        [sys.executable, str(script), task, "--run-dir", str(tmp_path / "run"), *OPTIONS],
+        tmp_path,
+    )
+    assert summary_of(done)["evaluations"] == 2
+    assert (tmp_path / "run" / "best").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_without_the_token_nothing_runs(head: Head, tmp_path: Path) -> None:
+    wrong = head.environment | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    stranger = Head(head.dashboard, head.metrics_port, wrong)
+    done = stranger.submit([], [sys.executable, "-c", f"open({str(tmp_path / 'written')!r}, 'w')"], tmp_path)
+    assert done.returncode != 0
+    assert "token" in (done.stdout + done.stderr).lower()
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_tuning_tells_the_clusters_metrics(head: Head, device: Any, tmp_path: Path) -> None:
+    task = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
+    options = ["--evaluations", "28", "--rounds", "1", "--json", "--run-dir", str(tmp_path / "run")]
+    environment = json.dumps({"env_vars": {"PYTHONPATH": str(REPOSITORY)}})
+    command = [sys.executable, "-m", "tunesmith.cli.main", "tune", task, "--backend", "opencl", *options]
+    done = head.submit(["--runtime-env-json", environment], command, tmp_path)
+    assert summary_of(done)["evaluations"] == 28
+    deadline, text = time.monotonic() + 30, ""
+    while "tunesmith_evaluations" not in text and time.monotonic() < deadline:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{head.metrics_port}/metrics",
+            headers={"Authorization": f"Bearer {head.environment['RAY_AUTH_TOKEN']}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            text = answer.read().decode()
+        time.sleep(1)
+    for name in ("evaluations", "lane_busy", "compile_queue", "in_flight"):
+        assert f"ray_tunesmith_{name}" in text
+
+
+def test_the_cluster_file_of_the_documentation_is_valid() -> None:
+    """By the schema that `ray up` and `ray submit` hold it against."""
+    import yaml
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    text = (REPOSITORY / "docs" / "cluster.yaml").read_text(encoding="utf-8")
+    prepared = prepare_config(yaml.safe_load(text) | {"cluster_synced_files": []})
+    validate_config(prepared)
+    assert any("RAY_AUTH_MODE=token" in command for command in prepared["head_start_ray_commands"])
