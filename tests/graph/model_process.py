@@ -1,5 +1,8 @@
-"""A run with a scripted model in a process of its own, to be killed: FOLDER LEDGER SLOW. In the question that SLOW names
-(such as "round-1.plan.plan") it writes a file FOLDER.asking and then takes its time, before anything is paid."""
+"""A run with a scripted model in a process of its own, to be killed: FOLDER LEDGER SLOW.
+
+In the question that SLOW names (such as "round-1.plan.plan") it writes a file FOLDER.asking and then takes its time,
+before anything is paid.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from scripted_models import DATA, SOURCE, Scripted, branch, explain, plan, template  # noqa: E402
+from scripted_models import DATA, SOURCE, Scripted, branch, explain, plan, template
 
 
 def main(folder: Path, ledger: Path, slow: str) -> None:
