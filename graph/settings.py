@@ -54,7 +54,7 @@ class Settings(BaseModel):
     repairs: Annotated[int, Field(ge=0, le=20)] = 3
     explain: bool = True
     approve: Literal["none", "plans"] = "none"
-    roles: dict[str, Placement] = {}
+    roles: dict[str, Placement] = Field(default={})
     arm: Arm = "template+search"
 
 
