@@ -54,7 +54,7 @@ class Settings(BaseModel):
     repairs: Annotated[int, Field(ge=0, le=20)] = 3
     explain: bool = True
     approve: Literal["none", "plans"] = "none"
-    roles: dict[str, Placement] = Field(default={})
+    roles: dict[str, Placement] = Field(default_factory=dict)
     arm: Arm = "template+search"
 
 

@@ -6,6 +6,8 @@ Owns compiling and reading what ptxas reports. Loading and launching are `tunesm
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,32 @@ class NvrtcCompiler:
 
         if (refused := refuse(source)) is not None:
             return refused
+        with self._compiled(source) as (program, failure, text):
+            if failure:
+                return CompileFailed(first_error(text or failure), text[:MAX_LOG])
+            code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+            _checked(nvrtc.nvrtcGetCUBIN(program, code))
+            if variables := global_variables(code):
+                variables = used_variables(variables, _assembly(program))
+        resources = parse_resources(text, source.entry)
+        if resources.registers is None:
+            missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
+            return CompileFailed(missing, text[:MAX_LOG])
+        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
+
+    def instructions(self, source: Specialised) -> dict[str, int]:
+        """How many instructions of each sort the PTX of `source` has (`tunesmith.kernels.ptx`); empty where it does not
+        compile."""
+        if refuse(source) is not None:
+            return {}
+        with self._compiled(source) as (program, failure, _):
+            return {} if failure else instruction_mix(_assembly(program))
+
+    @contextmanager
+    def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
+        """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
+        from cuda.bindings import nvrtc
+
         options = list(self._options)
         if source.max_registers:
             options.append(f"--maxrregcount={source.max_registers}")
@@ -98,40 +126,9 @@ class NvrtcCompiler:
             _checked(nvrtc.nvrtcGetProgramLog(program, log))
             # ptxas puts a NUL in front of some of its errors.
             text = log.replace(b"\0", b"").strip().decode(errors="replace")
-            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                return CompileFailed(first_error(text or status.name), text[:MAX_LOG])
-            code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-            _checked(nvrtc.nvrtcGetCUBIN(program, code))
-            if variables := global_variables(code):
-                assembly = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
-                _checked(nvrtc.nvrtcGetPTX(program, assembly))
-                variables = used_variables(variables, assembly.decode(errors="replace"))
+            yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        resources = parse_resources(text, source.entry)
-        if resources.registers is None:
-            missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
-            return CompileFailed(missing, text[:MAX_LOG])
-        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
-
-    def instructions(self, source: Specialised) -> dict[str, int]:
-        """How many instructions of each sort the PTX of `source` has (`tunesmith.kernels.ptx`); empty where it does not
-        compile."""
-        from cuda.bindings import nvrtc
-
-        if refuse(source) is not None:
-            return {}
-        options = [*self._options, *(["--use_fast_math"] if source.fast_math else [])]
-        program = _checked(nvrtc.nvrtcCreateProgram(source.source.encode(), f"{source.entry}.cu".encode(), 0, [], []))
-        try:
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                return {}
-            assembly: bytes = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
-            _checked(nvrtc.nvrtcGetPTX(program, assembly))
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
-        return instruction_mix(assembly.decode(errors="replace"))
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
@@ -140,6 +137,15 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC answers with {answer[0].name} outside of compilation")
     return answer[1] if len(answer) > 1 else None
+
+
+def _assembly(program: Any) -> str:
+    """The PTX of a program that was compiled."""
+    from cuda.bindings import nvrtc
+
+    assembly: bytes = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
+    _checked(nvrtc.nvrtcGetPTX(program, assembly))
+    return assembly.replace(b"\0", b"").decode(errors="replace")
 
 
 def first_error(log: str) -> str:

@@ -1,8 +1,5 @@
-"""A run with a scripted model in a process of its own, to be killed: FOLDER LEDGER SLOW.
-
-In the question that SLOW names (such as "round-1.plan.plan") it writes a file FOLDER.asking and then takes its time,
-before anything is paid.
-"""
+"""A run with a scripted model in a process of its own, to be killed: FOLDER LEDGER SLOW. In the question that SLOW
+names (such as "round-1.plan.plan") it writes a file FOLDER.asking and then takes its time, before anything is paid."""
 
 from __future__ import annotations
 
