@@ -15,7 +15,7 @@ from __future__ import annotations
 from tunesmith.graph.context import Context, Progress
 from tunesmith.graph.measurements import baseline_seconds
 from tunesmith.graph.models.calls import Call, ModelFailed
-from tunesmith.graph.roles import Role
+from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.roles.model_plan import share
 from tunesmith.graph.roles.template_prompt import rewrite_messages
@@ -26,19 +26,16 @@ from tunesmith.graph.state import BASELINE, Branch, Plan, State
 from tunesmith.graph.tree import read_tree
 
 
-def replaced_by(arm: Arm) -> dict[str, Role]:
-    """The roles of an arm that stand in for those of their names."""
+def roles_of(arm: Arm) -> dict[str, Role]:
+    """The roles of an arm by name."""
+    roles = load_roles()
+    replaced: dict[str, Role] = {}
     if arm == "template":
-        return {"tune": NoSearch(), "test": LastTest()}
-    if arm == "rewrite":
-        return {
-            "plan": NextRewrite(),
-            "template": Rewriter(),
-            "tune": NoSearch(),
-            "test": LastTest(),
-            "explain": NoExplanation(),
-        }
-    return {}
+        replaced = {"tune": NoSearch(), "test": LastTest()}
+    elif arm == "rewrite":
+        replaced = {"plan": NextRewrite(), "template": Rewriter(), "tune": NoSearch(), "test": LastTest(),
+                    "explain": NoExplanation()}  # fmt: skip
+    return roles | replaced
 
 
 class NoSearch:

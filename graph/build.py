@@ -33,12 +33,11 @@ BACK = ("plan", "template")
 def build_graph(
     roles: Mapping[str, Role] | None = None,
     placements: Mapping[str, Placement] | None = None,
-    replaced: Mapping[str, Role] | None = None,
     context_schema: type[Context] | None = Context,
 ) -> StateGraph[State, Context]:
     """The graph, not yet compiled. `roles`: by name; left out, those that are registered. `placements`: where further
-    roles stand. `replaced`: roles that stand in for those of their names. Raises `RoleError`."""
-    roles = {**(load_roles() if roles is None else roles), **(replaced or {})}
+    roles stand. Raises `RoleError`."""
+    roles = load_roles() if roles is None else roles
     chain = place(roles, placements or {})
     graph: StateGraph[State, Context] = StateGraph(State, context_schema=context_schema)
     for name in chain:

@@ -139,7 +139,7 @@ def _carry_on(
     from langgraph.types import Command
 
     from tunesmith.graph.approval import decide
-    from tunesmith.graph.arms import replaced_by
+    from tunesmith.graph.arms import roles_of
     from tunesmith.graph.build import build_graph
 
     limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
@@ -155,8 +155,8 @@ def _carry_on(
         context = Context(task, device, tuple(limits), settings, journal, make_pool, listener, models)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
-            wired = build_graph(placements=settings.roles, replaced=replaced_by(settings.arm))
-            graph = wired.compile(checkpointer=SqliteSaver(connection))
+            roles = roles_of(settings.arm)
+            graph = build_graph(roles, settings.roles).compile(checkpointer=SqliteSaver(connection))
             turns = (6 + len(settings.roles)) * (settings.repairs + 2) * settings.rounds
             config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": turns + 50}
             snapshot = graph.get_state(config)
