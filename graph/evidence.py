@@ -13,6 +13,7 @@ from typing import Any
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.backends import Artifact
@@ -39,10 +40,16 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if limits.backend != "cuda":
         return
     source = specialise(template, config, workload.types)
-    with Isolated("compile", CompileWorker, limits, index) as compiler:
-        mix = compiler.call("instructions", SECONDS, source)
-        artifact = compiler.call("compile", SECONDS, source)
-    counters = Counters(note="it does not compile")
+    mix: Any = {}
+    artifact: Any = None
+    counters = Counters(note="its machine code could not be looked at here")
+    try:
+        with Isolated("compile", CompileWorker, limits, index) as compiler:
+            mix = compiler.call("instructions", SECONDS, source)
+            artifact = compiler.call("compile", SECONDS, source)
+    except TunesmithError as error:
+        # The compiler may be on other nodes of a cluster only. Evidence is good to have, and no reason to end a run.
+        counters = Counters(note=str(error).rstrip("."))
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
         with _alone(context):

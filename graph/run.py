@@ -214,8 +214,9 @@ def _carry_on(
             config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": turns + 50}
             snapshot = graph.get_state(config)
             begun = snapshot.values
-            # What is done may still have to be explained.
-            if begun.get("done") and not snapshot.next:
+            # What is done may still have to be explained. `next` would not tell: it leaves out a role whose results
+            # are written but not yet part of a checkpoint.
+            if begun.get("done") and not snapshot.tasks:
                 listener(Progress("done", f"the run had ended: {begun['done']}"))
             else:
                 if context.models is None:

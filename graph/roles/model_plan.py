@@ -67,7 +67,7 @@ class ModelPlanner:
     ) -> Plan | ModelFailed:
         messages = plan_messages(context, number, tree, objections)
         for attempt in range(RETRIES + 1):
-            name = "plan" if attempt == 0 else f"plan-again-{attempt}"
+            name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
             (reply,) = models.ask_all([Call("plan", f"round-{number}", name, messages, PlanAnswer)])
             if isinstance(reply, ModelFailed):
                 return reply

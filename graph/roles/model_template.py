@@ -94,7 +94,7 @@ class ModelTemplater:
             work.messages = template_messages(context, plan, work.branch, tree, objections)
         while asking := [work for work in works if work.open]:
             context.listener(Progress("template", f"asking the model for {len(asking)} template(s)"))
-            again = f"-again-{turn}" if turn else ""
+            again = f"-turn-{turn + 1}" if turn else ""
             calls = [
                 Call(self.name, stage, f"template-{work.number}{again}{_repair(work)}", _turns(work), TemplateAnswer)
                 for work in asking

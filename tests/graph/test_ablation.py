@@ -125,6 +125,7 @@ class TestArms:
         }
         assert {"round-1True", "round-1False"} <= told
 
+    @pytest.mark.slow
     def test_an_interrupted_ablation_goes_on_and_a_finished_one_is_only_read(self, tmp_path: Path) -> None:
         class Killed(BaseException):
             pass

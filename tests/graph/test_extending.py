@@ -147,7 +147,7 @@ class TestReviewer:
 
         result, _ = run(tmp_path / "run", script, rounds=1, repairs=2, roles=self.roles)
         again = [call for call in asked if call.role == "template"]
-        assert [call.name for call in again] == ["template-1", "template-1-again-1", "template-1-again-2"]
+        assert [call.name for call in again] == ["template-1", "template-1-turn-2", "template-1-turn-3"]
         assert "An earlier template was refused" in again[1].messages[1].content
         assert "inline assembly is not portable" in again[1].messages[1].content
         assert not result.valid and result.summary["ended_by"] == "rounds"
@@ -156,7 +156,7 @@ class TestReviewer:
     def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
         def script(call: Call) -> Any:
             if call.role == "template":
-                return template(source=("" if "again" in call.name else "// asm\n") + SOURCE)
+                return template(source=("" if "turn" in call.name else "// asm\n") + SOURCE)
             return {"plan": plan(), "explain": explain()}[call.role]
 
         result, _ = run(tmp_path / "run", script, rounds=1, roles=self.roles)

@@ -77,7 +77,7 @@ def test_orders_in_a_source_change_nothing(tmp_path: Path) -> None:
     result = tune(
         folder / "task.toml", run_dir=tmp_path / "run", models=models, backend="opencl", evaluations=4, rounds=1
     )
-    assert [call.name for call in asked] == ["plan", "plan-again-1", "template-1", "template-1-repair-1", "explain"]
+    assert [call.name for call in asked] == ["plan", "plan-repair-1", "template-1", "template-1-repair-1", "explain"]
     assert result.valid and result.summary["templates"][0]["parent"] == "baseline"
     # The orders stand inside a fence, as data.
     for call in asked[:3]:

@@ -226,7 +226,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
         return plan(branch(parent="../../etc"), workloads=["nowhere"]) if call.name == "plan" else good(call)
 
     result, _ = run(tmp_path / "run", script, rounds=1)
-    assert [call.name for call in asked][:2] == ["plan", "plan-again-1"]
+    assert [call.name for call in asked][:2] == ["plan", "plan-repair-1"]
     again = asked[1].messages[-1].content
     assert "There is no template '../../etc'" in again and "There is no tuned workload nowhere" in again
     assert result.valid

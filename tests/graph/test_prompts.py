@@ -198,3 +198,27 @@ def test_the_command_prints_prompts_without_a_device() -> None:
     assert done.exit_code == 0, done.output
     assert "======== plan: system" in done.output and "======== template: user" in done.output
     assert "32 registers a thread" in done.output and "ld.global 2 B" in done.output and "waves" in done.output
+
+
+def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings")
+    from tunesmith.graph.evidence import examine, examined
+    from tunesmith.hw.errors import TunesmithError
+
+    made = context(str(RAW / "rope"))
+    baseline, workload = made.sources.baseline.template, made.tuned[0]
+    examine(made, "baseline", baseline, {}, workload, "round-1")
+    found = examined(made, "baseline", {})
+    assert found is not None and found["instructions"]["ld.global 2 B"] == 2 and found["resources"]["registers"] > 0
+    assert "32 registers a thread" in messages(made)[1] and "ld.global 2 B: 2" in messages(made)[1]
+
+    class Missing:
+        def __init__(self, *_: Any) -> None:
+            raise TunesmithError("NVRTC is missing here.")
+
+    monkeypatch.setattr("tunesmith.graph.evidence.Isolated", Missing)
+    examine(made, "baseline", baseline, {}, workload, "round-2")
+    assert made.journal.count("evidence") == 1
+    examine(made, "other", baseline, {}, workload, "round-2")
+    other = examined(made, "other", {})
+    assert other is not None and other["note"] == "NVRTC is missing here" and other["instructions"] == {}
