@@ -85,8 +85,8 @@ class Belief:
             # The best ones, and the others evenly through the ranks: where it is fast matters most.
             best = self._best[: _LEARNED // 4]
             rest = self._best[len(best) :]
-            places = np.unique(np.linspace(0, len(rest) - 1, _LEARNED - len(best)).astype(int)) if rest else []
-            keys = best + [rest[place] for place in places]
+            evenly = np.linspace(0, len(rest) - 1, min(len(rest), _LEARNED - len(best))).astype(int).tolist()
+            keys = best + [rest[place] for place in evenly]
             known = np.array([np.frombuffer(key, dtype=np.uint16) for key in keys], dtype=np.uint16)
             values = (np.array([self._levels[key] for key in keys]) - self._centre) / self._unit
             kernel = Kernel(Domain([self._space.domain.parameters[column] for column in self._kept]))

@@ -55,7 +55,7 @@ class FailureModel:
         mean, deviation = self._posterior.expect(self._posterior.weights(self._standardised(labels)), others)
         latent = self._rate + self._unit * mean
         chance = ndtr((0.5 - latent) / np.hypot(self._unit * deviation, _SHARP))
-        return np.clip(np.asarray(chance), LEAST, 1.0)
+        return np.asarray(np.clip(chance, LEAST, 1.0))
 
     def _standardised(self, labels: Floats) -> Floats:
         return (labels - self._rate) / self._unit
