@@ -39,7 +39,8 @@ class Observation:
 
     value: the objective, to be minimised, positive and finite; None when the point failed. interval: its confidence
     interval in the same unit. failure: the kind of failure ("compile_failed", ...), None when measured. dropped: the
-    measurement was ended early as a clear loser, so that `value` is a lower bound only.
+    measurement was ended early as a clear loser, so that `value` is a lower bound only (the upper end of an interval
+    still holds).
     """
 
     value: float | None

@@ -50,6 +50,8 @@ class SurrogateSearch(Strategy):
     FITTED: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
     ITERATIONS: ClassVar[int] = 20
+    LIMIT: ClassVar[float] = 0.5
+    """Largest limit on the chance of success: a point likelier to work than to fail is never held back."""
     BELIEVED: ClassVar[int] = 200
     """Best points of a prior that are always candidates."""
 
@@ -116,7 +118,7 @@ class SurrogateSearch(Strategy):
 
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
-        limit = float(rng.random())
+        limit = self.LIMIT * float(rng.random())
         scores = self._scores(model, weights, best, limit, None)
         scores[self._gone] = -np.inf
         top = int(np.argmax(scores)) if len(scores) else -1
