@@ -62,16 +62,16 @@ class Belief:
                 found.append(point)
         return found
 
-    def expect(self, codes: Codes) -> Floats:
-        """The logarithm of the value of each of `codes`, shape (points, parameters): as measured in the source, else
-        as predicted from its other points (the mean of the source where those are far)."""
-        keys = self._keys(codes)
-        levels = np.array([self._levels.get(key, math.nan) for key in keys])
+    def expect(self, codes: Codes) -> tuple[Floats, Floats]:
+        """The logarithm of the value of each of `codes`, shape (points, parameters), and its standard deviation: as
+        measured in the source, else as predicted from its other points (the mean of the source where those are far)."""
+        levels = np.array([self._levels.get(key, math.nan) for key in self._keys(codes)])
+        deviations = np.zeros(len(levels))
         missing = np.flatnonzero(np.isnan(levels))
         if len(missing):
             with one_thread():
-                levels[missing] = self._predicted(codes[missing])
-        return levels
+                levels[missing], deviations[missing] = self._predicted(codes[missing])
+        return levels, deviations
 
     def failed(self, codes: Codes) -> NDArray[np.bool_]:
         """Whether each of `codes` failed in the source."""
@@ -80,7 +80,7 @@ class Belief:
     def _keys(self, codes: Codes) -> list[bytes]:
         return [row.tobytes() for row in np.ascontiguousarray(codes[:, self._kept], dtype=np.uint16)]
 
-    def _predicted(self, codes: Codes) -> Floats:
+    def _predicted(self, codes: Codes) -> tuple[Floats, Floats]:
         if self._model is None:
             # The best ones, and the others evenly through the ranks: where it is fast matters most.
             best = self._best[: _LEARNED // 4]
@@ -94,8 +94,8 @@ class Belief:
             chosen = kernel.fit(known[few], values[few], np.zeros(len(few)), kernel.prior(), _ITERATIONS)
             self._model = Posterior(kernel, chosen, known, np.zeros(len(known)), known[:0])
             self._weights = self._model.weights(values)
-        mean, _ = self._model.expect(self._weights, codes[:, self._kept])
-        return self._centre + self._unit * mean
+        mean, deviation = self._model.expect(self._weights, codes[:, self._kept])
+        return self._centre + self._unit * mean, self._unit * deviation
 
     @staticmethod
     def _columns(domain: Domain, prior: Prior) -> list[int]:

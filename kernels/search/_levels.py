@@ -74,12 +74,12 @@ class Levels:
             return
         values, noise = self.standardised(complete)
         if trend is not None:
-            values = values - trend.at(complete, self)
+            values, noise = trend.remove(values, noise, complete, self)
         codes = self._space.codes_of
         model = Posterior(kernel, chosen, codes(complete), noise, codes(wanted))
         mean, deviation = model.expect(model.weights(values))
         if trend is not None:
-            mean = mean + trend.at(wanted, self)
+            mean, deviation = trend.restore(mean, deviation, wanted, self)
         centre, unit, _ = self.moments()
         bounds = np.array([self._dropped[point] for point in wanted])
         level, variance = above(bounds[:, 0], centre + unit * mean, unit * deviation)
@@ -94,6 +94,10 @@ class Levels:
     def latest(self) -> list[int]:
         """The points, last told first."""
         return list(self._known)[::-1]
+
+    def least(self) -> float:
+        """The smallest logarithm."""
+        return min(level for level, _ in self._known.values())
 
     def moments(self) -> tuple[float, float, float]:
         """Mean and standard deviation of the logarithms, and their standardised median."""

@@ -50,8 +50,8 @@ class SurrogateSearch(Strategy):
     FITTED: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
     ITERATIONS: ClassVar[int] = 20
-    LIMIT: ClassVar[float] = 0.5
-    """Largest limit on the chance of success: a point likelier to work than to fail is never held back."""
+    LIMIT: ClassVar[float] = 0.25
+    """Largest limit on the chance of success: a point that has this chance is never held back."""
     BELIEVED: ClassVar[int] = 200
     """Best points of a prior that are always candidates."""
 
@@ -173,7 +173,7 @@ class SurrogateSearch(Strategy):
         values, noise = self._levels.standardised(chosen)
         if self._trend is not None:
             self._trend.fit(self._kernel, self._chosen, codes, values, noise, chosen, self._levels)
-            values = values - self._trend.at(chosen, self._levels)
+            values, noise = self._trend.remove(values, noise, chosen, self._levels)
         self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.ITERATIONS)
         failed = list(self._bad)[::-1]
         keep = ranked[: self.MOST // 2] + list(self.pending) + failed[: self.MOST // 5] + latest + failed
@@ -188,7 +188,7 @@ class SurrogateSearch(Strategy):
         self._candidates = [point for point in dict.fromkeys(pool) if not self.taken(point)]
         self._slot = {point: place for place, point in enumerate(self._candidates)}
         self._gone = []
-        _, noise = self._levels.standardised(self._points)
+        _, noise = self._standardised(self._points)
         self._model = Posterior(
             self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
@@ -240,18 +240,25 @@ class SurrogateSearch(Strategy):
     def _target(self, model: Posterior) -> tuple[Floats, float]:
         """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
         its way: what is asked next should improve on that."""
-        values, _ = self._levels.standardised(self._points)
-        best = float(np.nanmin(values)) if self.best is None else self._levels.standard(math.log(self.best[1]))
-        if self._trend is not None:
-            values = values - self._trend.at(self._points, self._levels)
-        weights = model.weights(values)
+        least = self._levels.least() if self.best is None else math.log(self.best[1])
+        best = self._levels.standard(least)
+        weights = model.weights(self._standardised(self._points)[0])
         if self.pending:
-            waiting = list(self.pending)
-            mean, _ = model.expect(weights, self.space.codes_of(waiting))
-            if self._trend is not None:
-                mean = mean + self._trend.at(waiting, self._levels)
+            mean, _ = self._expected(model, weights, list(self.pending))
             best = min(best, float(mean.min()))
         return weights, best
+
+    def _standardised(self, points: Sequence[int]) -> tuple[Floats, Floats]:
+        """What the model explains at `points`, NaN where nothing is known, and the variances of that."""
+        values, noise = self._levels.standardised(points)
+        return (values, noise) if self._trend is None else self._trend.remove(values, noise, points, self._levels)
+
+    def _expected(self, model: Posterior, weights: Floats, points: Sequence[int] | None) -> tuple[Floats, Floats]:
+        """Mean and deviation of the standardised logarithms at the candidates, or at `points`."""
+        mean, deviation = model.expect(weights, None if points is None else self.space.codes_of(points))
+        if self._trend is None:
+            return mean, deviation
+        return self._trend.restore(mean, deviation, self._candidates if points is None else points, self._levels)
 
     def _scores(
         self, model: Posterior, weights: Floats, best: float, limit: float, points: Sequence[int] | None
@@ -261,10 +268,7 @@ class SurrogateSearch(Strategy):
         A point whose chance is below `limit` comes after all others.
         """
         codes = None if points is None else self.space.codes_of(points)
-        mean, deviation = model.expect(weights, codes)
-        if self._trend is not None:
-            mean = mean + self._trend.at(self._candidates if points is None else points, self._levels)
-        score = log_expected_improvement(best, mean, deviation)
+        score = log_expected_improvement(best, *self._expected(model, weights, points))
         success = np.ones(len(score)) if self._risk is None else self._risk.success(self._labels(), codes)
         if self._trend is not None:
             success = success * self._trend.success(self._candidates if points is None else points)

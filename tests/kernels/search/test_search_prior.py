@@ -75,7 +75,9 @@ def test_a_partial_source_is_extended_to_points_it_does_not_hold() -> None:
     belief = partial.on(SPACE)
     others = np.setdiff1d(np.arange(len(SPACE)), points)
     truth = np.log([value(SPACE.config(int(point))) for point in others])
-    assert np.corrcoef(belief.expect(SPACE.codes_of(others)), truth)[0, 1] > 0.9
+    assert np.corrcoef(belief.expect(SPACE.codes_of(others))[0], truth)[0, 1] > 0.9
+    assert np.all(belief.expect(SPACE.codes_of(others))[1] > 0.0)
+    assert np.all(belief.expect(SPACE.codes_of(points))[1] == 0.0)
     best = belief.best(3)
     assert best[0] == min(points, key=lambda point: value(SPACE.config(int(point))))
 
@@ -90,7 +92,7 @@ def test_a_source_with_other_parameters_counts_as_far_as_it_goes() -> None:
     ]
     belief = Prior(results).on(SPACE)
     assert belief.shared == ("A", "B") and belief.best(4) == []
-    level = belief.expect(
+    level, _ = belief.expect(
         SPACE.codes_of([SPACE.index({"A": 8, "B": 3, "C": 0}), SPACE.index({"A": 8, "B": 3, "C": 7})])
     )
     assert np.allclose(level, 0.0)
