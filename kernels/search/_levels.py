@@ -73,6 +73,7 @@ class Levels:
         if not wanted or len(complete) < 3:
             return
         values, noise = self.standardised(complete)
+        trend = trend if trend is not None and trend.fitted else None
         if trend is not None:
             values, noise = trend.remove(values, noise, complete, self)
         codes = self._space.codes_of

@@ -28,8 +28,6 @@ SLOPE = (1.0, 0.5)
 """Mean and deviation of the slope before own results."""
 LEVEL = (0.0, 1.0)
 """The same of the intercept, in standard deviations of the own results."""
-LEFT = (0.1, 1.0)
-"""Bounds of the deviation of what the line leaves, in the same unit."""
 FAILED = (9.0, 1.0)
 """Pseudo-counts: of points that failed in the source, how many fail here, and how many do not."""
 
@@ -43,7 +41,9 @@ class Trend:
         self._fails: dict[int, bool] = {}
         self._outcomes: dict[int, bool] = {}
         """Of the points told that failed in the source: whether they failed here."""
-        self.slope, self._offset, self._left = 0.0, 0.0, 1.0
+        self.slope, self._offset = 0.0, 0.0
+        self.fitted = False
+        """Whether there is a line yet."""
 
     def note(self, point: int, seen: Observation) -> None:
         """Compares a result with the source's."""
@@ -72,8 +72,8 @@ class Trend:
         level, slope = np.linalg.solve(design.T @ solved + precision, solved.T @ values + precision @ start)
         # A source that is wrong in sign has nothing to say.
         self.slope = max(0.0, float(slope))
-        self._left = float(np.clip(np.std(values - design @ np.array([level, self.slope])), *LEFT))
         self._offset = mean + unit * float(level) - self.slope * centre
+        self.fitted = True
 
     def remove(self, values: Floats, variances: Floats, points: Sequence[int], levels: Levels) -> tuple[Floats, Floats]:
         """What the model is to explain of standardised `values`, and their variances."""
@@ -89,7 +89,7 @@ class Trend:
         """The line at `points`, and the deviation of what is left there, in standard deviations of the own results."""
         mean, unit, _ = levels.moments()
         expected, unsure = self._expect(points)
-        return (self._offset + self.slope * expected - mean) / unit, np.hypot(self._left, self.slope * unsure / unit)
+        return (self._offset + self.slope * expected - mean) / unit, np.hypot(1.0, self.slope * unsure / unit)
 
     def success(self, points: Sequence[int]) -> Floats:
         """The chance of success at `points` as far as the source's failures tell."""

@@ -80,7 +80,10 @@ class SurrogateSearch(Strategy):
         self._bad: dict[int, None] = {}
         self._risk: FailureModel | None = None
         self._risky: Hyperparameters | None = None
-        self._trend = None if self.belief is None else Trend(space, self.belief)
+        self._source = None if self.belief is None else Trend(space, self.belief)
+        # Every other model does without the source, so that one that misleads costs half the evaluations at most.
+        self._trend: Trend | None = None
+        self._other = self._chosen
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
@@ -94,8 +97,8 @@ class SurrogateSearch(Strategy):
             self._bad.pop(point, None)
         with one_thread():
             self._levels.note(point, observation)
-            if self._trend is not None:
-                self._trend.note(point, observation)
+            if self._source is not None:
+                self._source.note(point, observation)
             self._update(point)
             if self._bad and self._risk is None and self._model is not None:
                 self._risk = self._failure_model()
@@ -119,18 +122,23 @@ class SurrogateSearch(Strategy):
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
         limit = self.LIMIT * float(rng.random())
-        scores = self._scores(model, weights, best, limit, None)
+        scores, success = self._scores(model, weights, best, None)
         scores[self._gone] = -np.inf
-        top = int(np.argmax(scores)) if len(scores) else -1
-        if top < 0 or scores[top] == -np.inf:
+        # What is likely to fail comes after everything else, whatever is expected of it.
+        likely = np.where(success >= limit, scores, -np.inf)
+        if len(likely) and likely.max() > -np.inf:
+            scores = likely
+        if not len(scores) or scores.max() == -np.inf:
             found = self._fresh(rng)
             return found[0] if found else None
-        # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
+        top = int(np.argmax(scores))
         chosen, score = self._candidates[top], float(scores[top])
+        # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
         if not self._complete:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
-                beside = self._scores(model, weights, best, limit, others)
+                beside, success = self._scores(model, weights, best, others)
+                beside = np.where(success >= limit, beside, -np.inf)
                 if float(beside.max()) > score:
                     chosen = others[int(np.argmax(beside))]
         return chosen
@@ -166,6 +174,9 @@ class SurrogateSearch(Strategy):
     def _rebuild(self) -> None:
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
+        if self._source is not None:
+            self._trend = self._source if self._trend is None else None
+            self._chosen, self._other = self._other, self._chosen
         self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST)
         ranked, latest = self._levels.ranked(), self._levels.latest()
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
@@ -261,19 +272,13 @@ class SurrogateSearch(Strategy):
         return self._trend.restore(mean, deviation, self._candidates if points is None else points, self._levels)
 
     def _scores(
-        self, model: Posterior, weights: Floats, best: float, limit: float, points: Sequence[int] | None
-    ) -> Floats:
-        """Logarithms of the expected improvement times the chance of success, of the candidates or of `points`.
-
-        A point whose chance is below `limit` comes after all others.
-        """
+        self, model: Posterior, weights: Floats, best: float, points: Sequence[int] | None
+    ) -> tuple[Floats, Floats]:
+        """Logarithms of the expected improvement times the chance of success, and that chance, of the candidates or of
+        `points`."""
         codes = None if points is None else self.space.codes_of(points)
         score = log_expected_improvement(best, *self._expected(model, weights, points))
         success = np.ones(len(score)) if self._risk is None else self._risk.success(self._labels(), codes)
-        if self._trend is not None:
-            success = success * self._trend.success(self._candidates if points is None else points)
-        return np.where(success >= limit, score, score - _LAST) + np.log(success)
-
-
-_LAST = 1e6
-"""Taken off the scores of points that are likely to fail: more than any two scores differ by."""
+        if self._source is not None:
+            success = success * self._source.success(self._candidates if points is None else points)
+        return score + np.log(success), success
