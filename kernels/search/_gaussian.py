@@ -104,7 +104,7 @@ class Kernel:
         return Hyperparameters(lengths, np.full(len(self._widths), INTERACTION[0]), SCALE[0], NOISE[0])
 
     def failures(self) -> Hyperparameters:
-        """Fixed hyperparameters for modelling which points fail: smooth, and nearly free of noise."""
+        """Where the fit of which points fail begins: smooth, and nearly free of noise."""
         lengths = tuple(np.full(width, math.log(0.4)) for width in self._widths)
         return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
 

@@ -2,13 +2,11 @@
 
 Owns the classifier. It is a Gaussian process on labels, 1 where a point failed and 0 where it did not (least-squares
 classification, Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 6.5), with the
-hyperparameters fitted: which parameters decide, and how sharply. The base rate is the mean where nothing is known, and
-the chance is the probability that the latent label lies below one half.
+hyperparameters fitted: which parameters decide, and how sharply. What is known of no point is taken to work: on the
+tables this found as much as a mean at the base rate, with fewer failures where they have a pattern.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
@@ -18,8 +16,10 @@ from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, 
 
 LEAST = 1e-3
 """Chance of success that is always left to a point."""
-_SHARP = 0.1
-"""Deviation of the step between failing and not: a latent label of 0.3 is a success with 98 %."""
+_UNIT = 0.5
+"""Deviation of a label, before seeing data."""
+_SHARP = 0.15
+"""Deviation of the step from success to failure, which is at a label of one half: one of 0.2 is a success with 98 %."""
 _ITERATIONS = 20
 _FITTED = 160
 
@@ -32,14 +32,11 @@ class FailureModel:
     ) -> None:
         """codes: the points, shape (points, parameters), with their labels; start: hyperparameters to begin from."""
         known = np.flatnonzero(np.isfinite(labels))
-        rate = (float(labels[known].sum()) + 0.5) / (len(known) + 2.0)
-        self._rate, self._unit = rate, math.sqrt(max(rate * (1.0 - rate), 0.02))
         # As many of both kinds as there are, up to half each.
         failed, fine = known[labels[known] > 0.5], known[labels[known] <= 0.5]
         few = np.concatenate([failed[: max(_FITTED // 2, _FITTED - len(fine))], fine])[:_FITTED]
-        fitted = self._standardised(labels[few])
         start = start or kernel.failures()
-        self.chosen = kernel.fit(codes[few], fitted, np.zeros(len(few)), start, _ITERATIONS)
+        self.chosen = kernel.fit(codes[few], labels[few] / _UNIT, np.zeros(len(few)), start, _ITERATIONS)
         self._posterior = Posterior(kernel, self.chosen, codes, np.zeros(len(codes)), candidates)
 
     def add(self, code: Codes) -> None:
@@ -52,10 +49,5 @@ class FailureModel:
 
     def success(self, labels: Floats, others: Codes | None = None) -> Floats:
         """The chance of success at the candidates, or at `others`, given the points' labels in the order added."""
-        mean, deviation = self._posterior.expect(self._posterior.weights(self._standardised(labels)), others)
-        latent = self._rate + self._unit * mean
-        chance = ndtr((0.5 - latent) / np.hypot(self._unit * deviation, _SHARP))
-        return np.asarray(np.clip(chance, LEAST, 1.0))
-
-    def _standardised(self, labels: Floats) -> Floats:
-        return (labels - self._rate) / self._unit
+        mean, _ = self._posterior.expect(self._posterior.weights(labels / _UNIT), others)
+        return np.asarray(np.clip(ndtr((0.5 - _UNIT * mean) / _SHARP), LEAST, 1.0))
