@@ -20,8 +20,8 @@ _UNIT = 0.5
 """Deviation of a label, before seeing data."""
 _SHARP = 0.15
 """Deviation of the step from success to failure, which is at a label of one half: one of 0.2 is a success with 98 %."""
-_ITERATIONS = 20
-_FITTED = 160
+_ITERATIONS = 10
+_FITTED = 100
 
 
 class FailureModel:
