@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.cachefile import Table, read_cache
-from tunesmith.kernels.search import Observation, SearchError, make_strategy
+from tunesmith.kernels.search import Observation, Prior, SearchError, make_strategy
 from tunesmith.kernels.space import Space
 
 NEAR = 1.05
@@ -108,18 +108,21 @@ def simulate(
     budgets: Sequence[int] = (25, 50, 100, 200, 400),
     seeds: int = 25,
     workers: int = 1,
+    prior: Path | None = None,
 ) -> SimulationReport:
     """Runs `strategy` on each table with seeds 0 to `seeds` - 1 and `workers` points in flight.
 
-    Failed points count. Raises `SearchError` for a nonsensical request and `CacheFileError` for an unreadable table.
+    prior: a table, of another device say, whose results the search may use. Failed points count. Raises `SearchError`
+    for a nonsensical request and `CacheFileError` for an unreadable table.
     """
     if not tables or not budgets or min(budgets) < 1 or seeds < 1 or workers < 1:
         raise SearchError("A simulation needs at least one table, one seed and one worker, and budgets of at least 1.")
     results = []
+    source = None if prior is None else Prior.from_table(prior)
     for path in tables:
         table = read_cache(path)
         replayed = _Replayed(table)
-        runs = tuple(replayed.run(strategy, max(budgets), seed, workers) for seed in range(seeds))
+        runs = tuple(replayed.run(strategy, max(budgets), seed, workers, source) for seed in range(seeds))
         results.append(TableResult(table.name, table.optimum, runs))
     return SimulationReport(strategy, tuple(sorted(set(budgets))), workers, tuple(results))
 
@@ -136,10 +139,10 @@ class _Replayed:
         self.failures = [table.failures[position] for position in order]
         self.seconds = (table.compile_times + table.benchmark_times)[order] * 1e-3
 
-    def run(self, name: str, budget: int, seed: int, workers: int) -> Run:
+    def run(self, name: str, budget: int, seed: int, workers: int, prior: Prior | None = None) -> Run:
         own = 0.0
         started = time.perf_counter()
-        strategy = make_strategy(name, self.space, seed=seed, budget=budget, workers=workers)
+        strategy = make_strategy(name, self.space, seed=seed, budget=budget, workers=workers, prior=prior)
         own += time.perf_counter() - started
         flight: list[tuple[float, int, int]] = []
         now, asks, best = 0.0, 0, math.inf

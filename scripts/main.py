@@ -317,12 +317,13 @@ def simulate(
     budgets: Annotated[str, typer.Option(help="Numbers of evaluations to report at.")] = "25,50,100,200,400",
     seeds: Annotated[int, typer.Option(help="Runs of each table.")] = 25,
     workers: Annotated[int, typer.Option(help="Evaluations in flight.")] = 1,
+    prior: Annotated[Optional[Path], typer.Option(help="A table of another device or task to learn from.")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
     """Replay a search on recorded tables: how near the optimum it comes, how fast."""
     from tunesmith.cli.search_commands import run_simulate
 
-    run_simulate(tables, strategy, budgets, seeds, workers, as_json=json)
+    run_simulate(tables, strategy, budgets, seeds, workers, prior, as_json=json)
 
 
 @app.command()

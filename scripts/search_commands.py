@@ -19,14 +19,21 @@ from tunesmith.kernels.simulate import simulate
 
 
 def run_simulate(
-    tables: Sequence[Path], strategy: str, budgets: str, seeds: int, workers: int, *, as_json: bool
+    tables: Sequence[Path],
+    strategy: str,
+    budgets: str,
+    seeds: int,
+    workers: int,
+    prior: Path | None = None,
+    *,
+    as_json: bool,
 ) -> None:
     """Runs `tunesmith simulate`."""
     try:
         wanted = tuple(int(part) for part in budgets.split(","))
     except ValueError as error:
         raise SettingsError(f"--budgets: '{budgets}' is no list of whole numbers; write it as 25,50,100.") from error
-    report = simulate(tables, strategy, wanted, seeds, workers)
+    report = simulate(tables, strategy, wanted, seeds, workers, prior)
     if as_json:
         json.dump(report.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -42,12 +49,11 @@ def run_simulate(
     out = console()
     out.print(table)
     out.print(f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
-              f"{workers} in flight.", markup=False, soft_wrap=True)  # fmt: skip
+              f"{workers} in flight{'' if prior is None else f', led by {prior.name}'}.",
+              markup=False, soft_wrap=True)  # fmt: skip
 
 
-def run_exhaust(
-    task: str, out: Path, backend: str, workload: str | None, fix: Sequence[str], seed: int
-) -> int:
+def run_exhaust(task: str, out: Path, backend: str, workload: str | None, fix: Sequence[str], seed: int) -> int:
     """Runs `tunesmith exhaust`; returns the exit code."""
     from tunesmith.graph.exhaust import exhaust
 

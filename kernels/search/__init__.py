@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from tunesmith.kernels.search._base import Observation, SearchError, Strategy, replay
+from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space import SearchSpace
 
-__all__ = ["STRATEGIES", "Observation", "SearchError", "Strategy", "make_strategy", "replay"]
+__all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy", "replay"]
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {

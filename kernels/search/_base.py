@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.rule import Reason
 from tunesmith.kernels.space import SearchSpace
+
+if TYPE_CHECKING:
+    from tunesmith.kernels.search._belief import Belief
+    from tunesmith.kernels.search.prior import Prior
 
 
 class SearchError(TunesmithError):
@@ -35,7 +39,8 @@ class Observation:
 
     value: the objective, to be minimised, positive and finite; None when the point failed. interval: its confidence
     interval in the same unit. failure: the kind of failure ("compile_failed", ...), None when measured. dropped: the
-    measurement was ended early as a clear loser, so that `value` is a lower bound only.
+    measurement was ended early as a clear loser, so that `value` is a lower bound only (the upper end of an interval
+    still holds).
     """
 
     value: float | None
@@ -67,11 +72,15 @@ class Strategy(ABC):
 
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
     for planning and not enforced. seeds: configurations to ask first; those that are infeasible are not asked and
-    stand with their reasons in `refused_seeds`. A strategy never asks an infeasible point, nor one that was asked or
+    stand with their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that
+    learn begin with its best points, after the seeds, and the model-based one also expects what it says, as far as own
+    results bear it out. A strategy never asks an infeasible point, nor one that was asked or
     told before, and never waits for a particular result.
     """
 
     name: ClassVar[str]
+    LED: ClassVar[int] = 0
+    """Points of a prior, the best first, that are asked after the seeds."""
 
     def __init__(
         self,
@@ -81,6 +90,7 @@ class Strategy(ABC):
         budget: int | None = None,
         workers: int = 1,
         seeds: Sequence[Config] = (),
+        prior: Prior | None = None,
     ) -> None:
         if workers < 1 or (budget is not None and budget < 1):
             raise SearchError(f"A search needs at least 1 worker and a budget of at least 1, not {workers}, {budget}.")
@@ -105,6 +115,13 @@ class Strategy(ABC):
                 reason = space.reject(config)
                 assert reason is not None
                 self.refused_seeds.append((dict(config), reason))
+        self.prior = prior
+        self.belief: Belief | None = None
+        """What the prior says about this space; None where that is nothing, or nothing that the strategy uses."""
+        if prior is not None and self.LED:
+            belief = prior.on(space)
+            self.belief = belief if belief.useful else None
+            self._queue.extend(belief.best(self.LED))
 
     @abstractmethod
     def _propose(self, rng: np.random.Generator) -> int | None:

@@ -104,7 +104,7 @@ class Kernel:
         return Hyperparameters(lengths, np.full(len(self._widths), INTERACTION[0]), SCALE[0], NOISE[0])
 
     def failures(self) -> Hyperparameters:
-        """Fixed hyperparameters for modelling which points fail: smooth, and nearly free of noise."""
+        """Where the fit of which points fail begins: smooth, and nearly free of noise."""
         lengths = tuple(np.full(width, math.log(0.4)) for width in self._widths)
         return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
 
@@ -131,10 +131,12 @@ class Kernel:
         noise: variance known of each value, in units of `values`, added to the noise that is fitted.
         """
         count, groups = len(values), len(self._widths)
-        pairs = [
-            (codes[:, column].astype(np.int64)[:, None] * len(apart) + codes[:, column][None, :]).ravel()
-            for column, apart in zip(self.columns, self._apart, strict=True)
-        ]
+        pairs, apart = [], []
+        for column, table in zip(self.columns, self._apart, strict=True):
+            # Only the values that occur: a parameter may have thousands.
+            used, places = np.unique(codes[:, column], return_inverse=True)
+            apart.append(table[np.ix_(used, used)])
+            pairs.append((places[:, None] * len(used) + places[None, :]).ravel())
         edges = np.cumsum([0, *self._widths])
         total = int(edges[-1])
         centre = np.r_[np.full(total, LENGTH[0]), np.full(groups, INTERACTION[0]), SCALE[0], NOISE[0]]
@@ -148,7 +150,7 @@ class Kernel:
             for group in range(groups):
                 weight = math.exp(theta[total + group])
                 inverse = np.exp(-2.0 * theta[edges[group] : edges[group + 1]])
-                near = np.exp(-0.5 * (self._apart[group] @ inverse))
+                near = np.exp(-0.5 * (apart[group] @ inverse))
                 factor = (1.0 + weight * near) / (1.0 + weight)
                 covariance *= factor.ravel()[pairs[group]]
                 parts.append((weight, inverse, near))
@@ -170,7 +172,7 @@ class Kernel:
                 table = np.bincount(pairs[group], weights=pull, minlength=near.size).reshape(near.shape)
                 summed = np.asarray(table * (weight * near / (1.0 + weight * near)), dtype=np.float64)
                 lengths = slice(edges[group], edges[group + 1])
-                slope[lengths] -= 0.5 * np.einsum("ij,ijk->k", summed, self._apart[group]) * inverse
+                slope[lengths] -= 0.5 * np.einsum("ij,ijk->k", summed, apart[group]) * inverse
                 slope[total + group] -= 0.5 * (float(summed.sum()) - whole * weight / (1.0 + weight))
             slope[-2] -= 0.5 * whole
             slope[-1] -= 0.5 * float(np.trace(inner)) * fitted

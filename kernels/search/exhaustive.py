@@ -12,6 +12,7 @@ import numpy as np
 
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.search._base import SearchError, Strategy
+from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space import SearchSpace
 
 
@@ -28,13 +29,14 @@ class ExhaustiveSearch(Strategy):
         budget: int | None = None,
         workers: int = 1,
         seeds: Sequence[Config] = (),
+        prior: Prior | None = None,
     ) -> None:
         if not space.listed:
             raise SearchError(
                 f"The space of {space.cartesian} points is too large to list, so that it cannot be searched "
                 "exhaustively; restrict its parameters or choose another strategy."
             )
-        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds)
+        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds, prior=prior)
         self._cursor = 0
 
     def _propose(self, rng: np.random.Generator) -> int | None:

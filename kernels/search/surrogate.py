@@ -1,9 +1,11 @@
 """Model-based search: a Gaussian process over the feasible points says which one is most worth measuring.
 
-Owns the strategy: first points, when the model is fitted anew, candidates, acquisition. The model is in
-`tunesmith.kernels.search._gaussian`. The scheme is Bayesian optimisation on the logarithm of the objective with
-expected improvement (Jones et al., 1998), over listed feasible points instead of a box. Failures are information: a
-second process, fitted to what failed and what did not, gives the chance by which the expectation is multiplied.
+Owns the strategy: first points, when the model is fitted anew, candidates, what is asked. The scheme is Bayesian
+optimisation on the logarithm of the objective with expected improvement (Jones et al., 1998), over listed feasible
+points instead of a box. The model is in `_gaussian`, the acquisition in `_acquisition`. Failures are information: a
+second process (`_risk`) gives the chance of success, by which the expectation is multiplied, and of the candidates
+only those count whose chance is above a limit drawn anew for each ask (Hellsten et al., "BaCO: a fast and portable
+Bayesian compiler optimization framework", 2023), so that the search returns to where all fails as seldom as it should.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
 
 from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.search._acquisition import log_expected_improvement
 from tunesmith.kernels.search._base import Observation, Strategy
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
+from tunesmith.kernels.search._levels import Levels
+from tunesmith.kernels.search._risk import FailureModel
+from tunesmith.kernels.search._trend import Trend
+from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space import SearchSpace
-
-_INTERVAL = 2 * 1.96
-"""Width of a 95 % interval in standard deviations."""
 
 
 class SurrogateSearch(Strategy):
@@ -30,8 +32,9 @@ class SurrogateSearch(Strategy):
 
     name: ClassVar[str] = "surrogate"
 
+    LED: ClassVar[int] = 4
     FIRST: ClassVar[int] = 8
-    """Points before the model says anything, spread over the space."""
+    """Points before the model says anything, spread over the space (the best ones of a prior among them)."""
     SPREAD: ClassVar[int] = 64
     """Random points of which the one farthest from all asked is taken, for the first points."""
     CANDIDATES: ClassVar[int] = 4500
@@ -43,14 +46,14 @@ class SurrogateSearch(Strategy):
     REFIT: ClassVar[float] = 0.1
     """Growth of what is known after which the hyperparameters are fitted anew."""
     MOST: ClassVar[int] = 320
-    """Points that the model keeps: beyond, the best ones and the latest ones."""
+    """Points that the model keeps: beyond, the best ones, the latest ones and the latest failures."""
     FITTED: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
     ITERATIONS: ClassVar[int] = 20
-    LENIENCE: ClassVar[float] = 0.15
-    """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
-    CHANCE: ClassVar[float] = 0.01
-    """Chance of success that is always left to a point."""
+    LIMIT: ClassVar[float] = 0.25
+    """Largest limit on the chance of success: a point that has this chance is never held back."""
+    BELIEVED: ClassVar[int] = 200
+    """Best points of a prior that are always candidates."""
 
     def __init__(
         self,
@@ -60,8 +63,9 @@ class SurrogateSearch(Strategy):
         budget: int | None = None,
         workers: int = 1,
         seeds: Sequence[Config] = (),
+        prior: Prior | None = None,
     ) -> None:
-        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds)
+        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds, prior=prior)
         self._kernel = Kernel(space.domain)
         self._chosen: Hyperparameters = self._kernel.prior()
         self._model: Posterior | None = None
@@ -72,8 +76,14 @@ class SurrogateSearch(Strategy):
         self._gone: list[int] = []
         # With many in flight, more than FIRST points are asked before so many are told: begin with fewer results.
         self._next_fit = max(5, self.FIRST - (workers - 1) // 2)
+        self._levels = Levels(space)
         self._bad: dict[int, None] = {}
-        self._risk: Posterior | None = None
+        self._risk: FailureModel | None = None
+        self._risky: Hyperparameters | None = None
+        self._source = None if self.belief is None else Trend(space, self.belief)
+        # Every other model does without the source, so that one that misleads costs half the evaluations at most.
+        self._trend: Trend | None = None
+        self._other = self._chosen
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
@@ -86,16 +96,20 @@ class SurrogateSearch(Strategy):
         else:
             self._bad.pop(point, None)
         with one_thread():
+            self._levels.note(point, observation)
+            if self._source is not None:
+                self._source.note(point, observation)
             self._update(point)
             if self._bad and self._risk is None and self._model is not None:
                 self._risk = self._failure_model()
 
     def _update(self, point: int) -> None:
-        measured = sum(seen.value is not None for seen in self.known.values())
-        if len(self.known) >= self._next_fit and measured >= 4:
+        if len(self.known) >= self._next_fit and len(self._levels) >= 4:
             self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT))
             self._rebuild()
         elif self._model is not None:
+            if self.known[point].dropped:
+                self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST, [point])
             if point not in self._place:
                 self._add(point)
             if self.best is not None and self.best[0] == point:
@@ -106,27 +120,34 @@ class SurrogateSearch(Strategy):
             return self._spread(rng) if self._model is None else self._improve(self._model, rng)
 
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
-        weights, best = self._target()
-        scores = self._scores(model, weights, best, None)
-        scores[self._gone] = -1.0
-        top = int(np.argmax(scores)) if len(scores) else -1
-        if top < 0 or scores[top] < 0.0:
+        weights, best = self._target(model)
+        limit = self.LIMIT * float(rng.random())
+        scores, success = self._scores(model, weights, best, None)
+        scores[self._gone] = -np.inf
+        # What is likely to fail comes after everything else, whatever is expected of it.
+        likely = np.where(success >= limit, scores, -np.inf)
+        if len(likely) and likely.max() > -np.inf:
+            scores = likely
+        if not len(scores) or scores.max() == -np.inf:
             found = self._fresh(rng)
             return found[0] if found else None
-        # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
+        top = int(np.argmax(scores))
         chosen, score = self._candidates[top], float(scores[top])
+        # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
         if not self._complete:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
-                beside = self._scores(model, weights, best, others)
+                beside, success = self._scores(model, weights, best, others)
+                beside = np.where(success >= limit, beside, -np.inf)
                 if float(beside.max()) > score:
                     chosen = others[int(np.argmax(beside))]
         return chosen
 
     def _method(self) -> str:
+        source = f", led by {self.prior.name} as far as that proves right" if self.prior and self.belief else ""
         return (
             f"surrogate: a Gaussian process on the logarithm of the objective, fitted to what is known, picks the "
-            f"point with the largest expected improvement after {self.FIRST} points spread over the space"
+            f"point with the largest expected improvement after {self.FIRST} points spread over the space{source}"
         )
 
     @property
@@ -135,44 +156,65 @@ class SurrogateSearch(Strategy):
         return self.space.listed and size is not None and size <= self.CANDIDATES
 
     def _spread(self, rng: np.random.Generator) -> int | None:
+        """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
         fresh = self._fresh(rng, self.SPREAD)
         if not fresh or not self.asked:
             return fresh[0] if fresh else None
+        codes = self.space.codes_of(fresh)
+        if len(self.known) >= self.FIRST and self._bad and len(self._bad) < len(self.known):
+            known = list(self.known)
+            labels = np.array([float(point in self._bad) for point in known])
+            model = FailureModel(self._kernel, self.space.codes_of(known), labels, codes, self._risky)
+            likely = np.argsort(-model.success(labels), kind="stable")[: max(1, len(fresh) // 4)]
+            fresh, codes = [fresh[place] for place in likely], codes[likely]
         tables = self._kernel.tables(self._chosen)
-        near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), self.space.codes_of(fresh))
+        near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), codes)
         return fresh[int(np.argmin(near.max(axis=0)))]
 
     def _rebuild(self) -> None:
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
-        measured = [(seen.value, point) for point, seen in self.known.items() if seen.value is not None]
-        ranked = [point for _, point in sorted(measured)]
-        latest = [point for _, point in measured[::-1]]
+        if self._source is not None:
+            self._trend = self._source if self._trend is None else None
+            self._chosen, self._other = self._other, self._chosen
+        self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST)
+        ranked, latest = self._levels.ranked(), self._levels.latest()
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
-        values, noise = self._standardised(chosen)
-        self._chosen = self._kernel.fit(self.space.codes_of(chosen), values, noise, self._chosen, self.ITERATIONS)
-        keep = list(dict.fromkeys(ranked[: self.MOST // 2] + list(self.pending) + latest + list(self._bad)))
-        keep = keep[: self.MOST]
-        self._points = keep
-        self._place = {point: place for place, point in enumerate(keep)}
+        codes = self.space.codes_of(chosen)
+        values, noise = self._levels.standardised(chosen)
+        if self._trend is not None:
+            self._trend.fit(self._kernel, self._chosen, codes, values, noise, chosen, self._levels)
+            values, noise = self._trend.remove(values, noise, chosen, self._levels)
+        self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.ITERATIONS)
+        failed = list(self._bad)[::-1]
+        keep = ranked[: self.MOST // 2] + list(self.pending) + failed[: self.MOST // 5] + latest + failed
+        self._points = list(dict.fromkeys(keep))[: self.MOST]
+        self._place = {point: place for place, point in enumerate(self._points)}
         if self._complete:
             pool = list(range(self.space.size or 0))
         else:
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
+            if self.belief is not None:
+                pool += self.belief.best(self.BELIEVED)
         self._candidates = [point for point in dict.fromkeys(pool) if not self.taken(point)]
         self._slot = {point: place for place, point in enumerate(self._candidates)}
         self._gone = []
-        _, noise = self._standardised(keep)
+        _, noise = self._standardised(self._points)
         self._model = Posterior(
-            self._kernel, self._chosen, self.space.codes_of(keep), noise, self.space.codes_of(self._candidates)
+            self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
         self._risk = self._failure_model() if self._bad else None
 
-    def _failure_model(self) -> Posterior:
-        """The posterior of failing (1) or not (0) at the model's points; its kernel is fixed, failures being few."""
+    def _failure_model(self) -> FailureModel:
         assert self._model is not None
-        codes = self._model.codes
-        return Posterior(self._kernel, self._kernel.failures(), codes, np.zeros(len(codes)), self._model.candidates)
+        model = self._model
+        risk = FailureModel(self._kernel, model.codes, self._labels(), model.candidates, self._risky)
+        self._risky = risk.chosen
+        return risk
+
+    def _labels(self) -> Floats:
+        """1 for the model's points that failed, 0 for those that did not, NaN for those in flight."""
+        return np.array([float(point in self._bad) if point in self.known else np.nan for point in self._points])
 
     def _add(self, point: int) -> None:
         assert self._model is not None
@@ -206,44 +248,37 @@ class SurrogateSearch(Strategy):
             found.update(dict.fromkeys(near))
         return [point for point in found if not self.taken(point)]
 
-    def _moments(self) -> tuple[float, float, float]:
-        """Mean and standard deviation of the logarithms, and their standardised median."""
-        logs = [math.log(seen.value) for seen in self.known.values() if seen.value is not None]
-        mean, deviation = float(np.mean(logs)), float(np.std(logs)) + 1e-9
-        return mean, deviation, (float(np.median(logs)) - mean) / deviation
+    def _target(self, model: Posterior) -> tuple[Floats, float]:
+        """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
+        its way: what is asked next should improve on that."""
+        least = self._levels.least() if self.best is None else math.log(self.best[1])
+        best = self._levels.standard(least)
+        weights = model.weights(self._standardised(self._points)[0])
+        if self.pending:
+            mean, _ = self._expected(model, weights, list(self.pending))
+            best = min(best, float(mean.min()))
+        return weights, best
 
     def _standardised(self, points: Sequence[int]) -> tuple[Floats, Floats]:
-        """The logarithms of the values at `points`, NaN where there is none, and the variance their intervals give."""
-        mean, deviation, middle = self._moments()
-        values = np.full(len(points), np.nan)
-        noise = np.zeros(len(points))
-        for place, point in enumerate(points):
-            seen = self.known.get(point)
-            if seen is None or seen.value is None:
-                continue
-            values[place] = (math.log(seen.value) - mean) / deviation
-            noise[place] = (self.LENIENCE * max(0.0, values[place] - middle)) ** 2
-            if seen.interval is not None:
-                low, high = seen.interval
-                noise[place] += (abs(high - low) / (_INTERVAL * seen.value * deviation)) ** 2
-        return values, noise
+        """What the model explains at `points`, NaN where nothing is known, and the variances of that."""
+        values, noise = self._levels.standardised(points)
+        return (values, noise) if self._trend is None else self._trend.remove(values, noise, points, self._levels)
 
-    def _target(self) -> tuple[Floats, float]:
-        assert self._model is not None
-        values, _ = self._standardised(self._points)
-        mean, deviation, _ = self._moments()
-        best = (math.log(self.best[1]) - mean) / deviation if self.best is not None else float(np.nanmin(values))
-        return self._model.weights(values), best
+    def _expected(self, model: Posterior, weights: Floats, points: Sequence[int] | None) -> tuple[Floats, Floats]:
+        """Mean and deviation of the standardised logarithms at the candidates, or at `points`."""
+        mean, deviation = model.expect(weights, None if points is None else self.space.codes_of(points))
+        if self._trend is None:
+            return mean, deviation
+        return self._trend.restore(mean, deviation, self._candidates if points is None else points, self._levels)
 
     def _scores(
         self, model: Posterior, weights: Floats, best: float, points: Sequence[int] | None
-    ) -> NDArray[np.float64]:
+    ) -> tuple[Floats, Floats]:
+        """Logarithms of the expected improvement times the chance of success, and that chance, of the candidates or of
+        `points`."""
         codes = None if points is None else self.space.codes_of(points)
-        mean, deviation = model.expect(weights, codes)
-        gain = (best - mean) / deviation
-        score = deviation * (gain * ndtr(gain) + np.exp(-0.5 * gain * gain) / math.sqrt(2.0 * math.pi))
-        if self._risk is not None:
-            failed = [float(point in self._bad) if point in self.known else np.nan for point in self._points]
-            chance, _ = self._risk.expect(self._risk.weights(np.array(failed)), codes)
-            score = score * np.clip(1.0 - chance, self.CHANCE, 1.0) ** 2
-        return np.asarray(np.maximum(score, 0.0))
+        score = log_expected_improvement(best, *self._expected(model, weights, points))
+        success = np.ones(len(score)) if self._risk is None else self._risk.success(self._labels(), codes)
+        if self._source is not None:
+            success = success * self._source.success(self._candidates if points is None else points)
+        return score + np.log(success), success
