@@ -54,7 +54,7 @@ def read_task(path: Path) -> Task:
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
     if not isinstance(types := data.get("types", {}), dict):
-        raise TaskError(f"{path}, key types: give a table, such as T = [\"float16\", \"float32\"], not {types!r:.80}.")
+        raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
     if not isinstance(workloads := data.get("workloads", []), list):
         raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
     for name, sources in backends.items():
