@@ -255,8 +255,9 @@ class Expression:
             case ast.Name():
                 if node.id not in values:
                     known = ", ".join(sorted(values)) or "none"
-                    raise _located(self.text, _at(self.text, node),
-                                   f"the name '{node.id}' is not defined; known names are {known}")
+                    raise _located(
+                        self.text, _at(self.text, node), f"the name '{node.id}' is not defined; known names are {known}"
+                    )
                 return values[node.id]
             case ast.BinOp():
                 left, right = self._operand(node.left, values), self._operand(node.right, values)
@@ -322,8 +323,8 @@ class Expression:
         return result
 
 
-_HAS = (
-    "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and " + ", ".join(FUNCTIONS)
+_HAS = "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and " + ", ".join(
+    FUNCTIONS
 )
 
 

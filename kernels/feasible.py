@@ -115,9 +115,7 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
     return list(distinct.values())
 
 
-def _bounded(
-    kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]
-) -> list[Rule]:
+def _bounded(kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]) -> list[Rule]:
     """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None is no limit."""
     most = MAX_INTEGER if high is None else high
     value = parse(text)

@@ -141,8 +141,11 @@ def _vectorised(
         doubtful[:] = True
     for position in np.flatnonzero(doubtful):
         point = {
-            name: value[position].item() if isinstance(value, np.ndarray) and hasattr(value[position], "item")
-            else value[position] if isinstance(value, np.ndarray) else value
+            name: value[position].item()
+            if isinstance(value, np.ndarray) and hasattr(value[position], "item")
+            else value[position]
+            if isinstance(value, np.ndarray)
+            else value
             for name, value in values.items()
         }
         answer[position] = bool(expression.evaluate({**known, **point}))

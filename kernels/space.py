@@ -155,9 +155,7 @@ class Space(SearchSpace):
         self._keys = keys if self._sorted is None else keys[self._sorted]
 
     @classmethod
-    def build(
-        cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT
-    ) -> Space:
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT) -> Space:
         """Lists the feasible points of `parameters` under `rules`.
 
         Raises `SpaceTooLarge` beyond `limit` points (or partial points kept at once), `SpaceError` for a rule that
@@ -243,9 +241,7 @@ def by_label(plan: Plan, counts: Mapping[int, int]) -> dict[str, int]:
     return rejected
 
 
-def build_space(
-    parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT
-) -> SearchSpace:
+def build_space(parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT) -> SearchSpace:
     """The space, listed where it has at most `limit` points, else lazy."""
     try:
         return Space.build(parameters, rules, limit=limit)

@@ -62,7 +62,7 @@ class Template(BaseModel):
     name: Annotated[str, Field(pattern=TEMPLATE_NAME, description="short; no quotes and no slashes")]
     backend: BackendName
     source: Annotated[str, Field(min_length=1, description="the whole device source")]
-    entry: Annotated[str, Field(pattern=NAME_PATTERN, description="the kernel's name; in CUDA it is extern \"C\"")]
+    entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
     parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
     constraints: tuple[Constraint, ...] = ()
     launch: Launch

@@ -52,6 +52,10 @@ class SurrogateSearch(Strategy):
     ITERATIONS: ClassVar[int] = 20
     LIMIT: ClassVar[float] = 0.25
     """Largest limit on the chance of success: a point that has this chance is never held back."""
+    LEADS: ClassVar[int] = 24
+    """Results after which own evidence leads, and a prior is followed only now and then."""
+    AGAIN: ClassVar[int] = 4
+    """Models of which one follows a prior, after that."""
     BELIEVED: ClassVar[int] = 200
     """Best points of a prior that are always candidates."""
 
@@ -81,8 +85,8 @@ class SurrogateSearch(Strategy):
         self._risk: FailureModel | None = None
         self._risky: Hyperparameters | None = None
         self._source = None if self.belief is None else Trend(space, self.belief)
-        # Every other model does without the source, so that one that misleads costs half the evaluations at most.
         self._trend: Trend | None = None
+        self._models = 0
         self._other = self._chosen
 
     def _note_asked(self, point: int) -> None:
@@ -175,8 +179,7 @@ class SurrogateSearch(Strategy):
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
         if self._source is not None:
-            self._trend = self._source if self._trend is None else None
-            self._chosen, self._other = self._other, self._chosen
+            self._follow(self._source)
         self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST)
         ranked, latest = self._levels.ranked(), self._levels.latest()
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
@@ -204,6 +207,15 @@ class SurrogateSearch(Strategy):
             self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
         self._risk = self._failure_model() if self._bad else None
+
+    def _follow(self, source: Trend) -> None:
+        """Decides whether the next model follows the source: always at first, then now and then, so that one that
+        misleads costs little. Either kind of model has hyperparameters of its own."""
+        self._models += 1
+        follow = len(self.known) < self.LEADS or self._models % self.AGAIN == 0
+        if follow != (self._trend is not None):
+            self._chosen, self._other = self._other, self._chosen
+        self._trend = source if follow else None
 
     def _failure_model(self) -> FailureModel:
         assert self._model is not None
