@@ -40,7 +40,9 @@ class BatchTransport:
     def hold(self, pending: Sequence[Request]) -> Waiting:
         self._write(pending)
         count = len(pending)
-        others = f" (the {len(self._answers)} answers there now are to other prompts)" if self._answers else ""
+        known = {custom_id.partition("@")[0] for custom_id in self._answers}
+        stale = sum(request.custom_id.partition("@")[0] in known for request in pending)
+        others = f" ({stale} answer(s) there now are to another wording of the same question)" if stale else ""
         return Waiting(
             f"{count} request{'s wait for their answers' if count > 1 else ' waits for its answer'}. "
             f"Answer {self._requests} (OpenAI's batch API, `vllm run-batch`, or by hand), put the answers into "

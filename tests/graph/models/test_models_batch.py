@@ -113,8 +113,16 @@ def test_a_folder_of_batches_is_a_recording(batch: Any, air: Path, server: FakeO
 def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path) -> None:
     air.mkdir()
     write_answer(air, f"round-1.plan.moves@{call(text='old').digest}")
-    with pytest.raises(Waiting, match="other prompts"):
+    with pytest.raises(Waiting, match="another wording of the same question"):
         batch().ask(call(text="new"))
+
+
+def test_answers_to_other_questions_are_not_spoken_of(batch: Any, air: Path) -> None:
+    air.mkdir()
+    write_answer(air, f"round-0.plan.moves@{call().digest}")
+    with pytest.raises(Waiting) as waiting:
+        batch().ask(call())
+    assert "wording" not in str(waiting.value)
 
 
 def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
