@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
+from tunesmith.graph.prior import KIND, read_prior
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.state import Plan
 from tunesmith.graph.summary import summarise, write_results
@@ -85,7 +86,11 @@ def tune(
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
         _clear(folder)
+    prior = None if chosen.prior is None else read_prior(Path(chosen.prior))
     with Journal(folder, create=True) as journal, alone(folder):
+        if prior is not None:
+            # Before the run itself: a run that was begun has all that it needs.
+            journal.append(KIND, prior)
         journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
                                "device": device.to_json()})  # fmt: skip
         return _carry_on(folder, journal, loaded, device, chosen, listener, models, ask)
@@ -116,7 +121,7 @@ def _clear(folder: Path) -> None:
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         events = list(journal.events())
-        begun = bool(events) and {event.kind for event in events} <= {"run", "baseline", "roofline"}
+        begun = bool(events) and {event.kind for event in events} <= {"run", KIND, "baseline", "roofline"}
         baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
         if not begun or any(baseline.failure is None for baseline in baselines):
             raise SettingsError(

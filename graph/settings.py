@@ -32,7 +32,8 @@ class Settings(ModelSettings):
     """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
     turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
     tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
-    for as many as there are cores; finalists: how many configurations are re-measured against the baseline.
+    for as many as there are cores; prior: another run's folder or a recorded table, to lead the searches; finalists:
+    how many configurations are re-measured against the baseline.
 
     With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
     work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
@@ -47,6 +48,7 @@ class Settings(ModelSettings):
     time_limit: Annotated[float, Field(gt=0)] | None = None
     rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     strategy: str = "default"
+    prior: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
     target_device: str | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from tunesmith.graph.context import Context, evaluation_from_json
 from tunesmith.graph.measurements import failures_by_kind, observation, racing
+from tunesmith.graph.prior import prior_of
 from tunesmith.graph.state import Plan
 from tunesmith.kernels.feasible import feasible, require_points, rules
 from tunesmith.kernels.outcome import Evaluation
@@ -79,6 +80,7 @@ class TemplateSearch:
             budget=budget,
             workers=self.context.pool.most_ahead,
             seeds=self._seeds(),
+            prior=prior_of(self.context.journal),
         )
         # What earlier rounds, and the template's trial, measured on these workloads is known to this search, and not
         # measured again.

@@ -104,6 +104,10 @@ def tune(
     time_limit: Annotated[Optional[str], typer.Option(help="Such as 90s, 10m, 1h30m; no limit if left out.")] = None,  # noqa: UP045
     rounds: Annotated[int, typer.Option(help="Turns of plan, template, tune, test.")] = 2,
     strategy: Annotated[str, typer.Option(help="How to search; see docs/search.md.")] = "default",
+    prior: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="A run's folder or a table whose results lead the search."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides the search's choices and the contents of all buffers.")] = 0,
     run_dir: Annotated[Optional[Path], typer.Option(help="Where to keep the run; runs/TASK-NNN if left out.")] = None,  # noqa: UP045
     workers: Annotated[Optional[int], typer.Option(help="Compile processes; one a core if left out.")] = None,  # noqa: UP045
@@ -159,6 +163,7 @@ def tune(
         "evaluations": evaluations,
         "rounds": rounds,
         "strategy": strategy,
+        "prior": prior,
         "seed": seed,
         "workers": workers,
         "target_device": target_device,
