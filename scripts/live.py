@@ -43,10 +43,11 @@ def _account(progress: Progress) -> str:
 
 
 def _lanes(progress: Progress) -> str:
-    """What the lanes do: one by its state, several by a letter each (B busy, i idle, w waiting, s starting, l lent)."""
+    """What the lanes do: one where it waits for something, several by a letter each (B busy, i idle, w waiting, s
+    starting, l lent)."""
     lanes = progress.lanes
     if len(lanes) <= 1:
-        return "".join(f"device {lane.state}" for lane in lanes if lane.state != "busy")
+        return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
     letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)
     served = [lane.served for lane in lanes]
     return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, ClassVar
+
+import pytest
 
 from tunesmith.actors.judge import Verdict
 from tunesmith.actors.pool import Request
@@ -86,3 +90,16 @@ def seconds(config: dict[str, Any], workload: str) -> float:
         return 20e-6
     away = abs(math.log2(config["GROUP"] / 16)) + abs(math.log2(config["ITEMS"] / 16)) - config["UNROLL"] / 2
     return (6 + away + len(workload) / 10) * 1e-6
+
+
+def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run of a test is on a simulated device, without a cluster; the lists of what was put on it begin empty."""
+
+    @contextmanager
+    def no_cluster() -> Iterator[Any]:
+        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
+
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    for name in ("measured", "examined", "wrong"):
+        monkeypatch.setattr(SimulatedPool, name, [], raising=False)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_pool import SimulatedPool
+from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal import Journal, JournalError
@@ -23,16 +20,8 @@ TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task
 
 
 @pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
-    @contextmanager
-    def no_cluster() -> Iterator[Any]:
-        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
-
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
-    for name in ("measured", "examined", "wrong"):
-        monkeypatch.setattr(SimulatedPool, name, [], raising=False)
-    yield
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
