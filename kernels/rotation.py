@@ -86,9 +86,13 @@ class Rotation:
 
 
 def window_for(seconds: float, sets: int, sample_seconds: float, *, rounds: bool) -> int:
-    """Launches in a sample of a kernel that takes `seconds`; at most one for each set unless `rounds`."""
+    """Launches in a sample of a kernel that takes `seconds`; at most one for each set unless `rounds`.
+
+    With one or two sets, as where memory is short, going round would launch again and again on the same one: with warm
+    caches, and for an in-place kernel on its own results.
+    """
     wanted = max(1, math.ceil(sample_seconds / seconds)) if seconds > 0 else sets
-    return min(wanted, sets + MOST_LAUNCHES if rounds else sets)
+    return min(wanted, sets + MOST_LAUNCHES if rounds and sets > 2 else sets)
 
 
 __all__ = ["MOST_LAUNCHES", "Rotation", "orders", "window_for"]

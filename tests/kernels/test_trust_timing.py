@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
 from tunesmith.kernels.drift import DriftMonitor
-from tunesmith.kernels.rotation import orders
+from tunesmith.kernels.rotation import orders, window_for
 from tunesmith.kernels.timing import (
     BLOCK_ROUNDS,
     LEAST_BLOCKS,
@@ -111,13 +111,17 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
     assert len(turns) == 6
 
 
-@given(st.integers(1, 40), st.integers(1, 200), st.integers(0, 39))
-def test_a_sample_goes_round_the_sets_and_ends_on_one_it_met_once(sets: int, window: int, checked: int) -> None:
+@given(st.integers(1, 40), st.floats(1e-6, 1e-2), st.integers(0, 39), st.booleans())
+def test_a_sample_goes_round_the_sets_and_ends_on_one_it_met_once(
+    sets: int, seconds: float, checked: int, rounds: bool
+) -> None:
     checked %= sets
+    window = window_for(seconds, sets, 2e-4, rounds=rounds)
     found = orders(sets, window, checked)
     for order in found:
         assert len(order) == window
-        assert order.count(order[-1]) == 1 or sets == 1
+        assert order.count(order[-1]) == 1, "what is checked is the result of one launch"
+        assert all(a != b for a, b in itertools.pairwise(order)), "no launch finds its data in the cache"
     if window < sets:
         flat = [index for order in found for index in order]
         assert len(flat) == len(set(flat)) and sets - len(flat) < window
