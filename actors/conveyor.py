@@ -17,11 +17,11 @@ from typing import Any
 import ray
 
 from tunesmith.actors.job import ATTEMPTS, Compilation, Job, Request, sources_of
+from tunesmith.actors.lane_host import Busy, Lost
 from tunesmith.actors.pace import Pace
 from tunesmith.actors.packed import pack, unpack
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, node_died, result_of
 from tunesmith.actors.roster import Roster
-from tunesmith.actors.workers import Busy
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.artifact_cache import ArtifactCache, cache_key
@@ -180,8 +180,9 @@ class Conveyor:
         names = job.request.workloads
         gate = lane.actor.acquire.remote() if job.gated else None
         packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
-        reference = lane.actor.visit_packed.remote(packed)
-        lane.begin(Call(reference, self.deadlines.visit * len(names), job, gate))
+        seconds = self.deadlines.visit * len(names)
+        reference = lane.actor.visit_packed.remote(packed, seconds)
+        lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
         """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
@@ -203,6 +204,7 @@ class Conveyor:
             result = result_of(call.reference)
         except LOST as error:
             phase = "run" if worker in self.roster.lanes else "compile"
+            self._replace(worker)
             self._lost(worker, call, Crashed(phase, cause_of(error)), seconds, blameless=node_died(error))
             return
         if call.job is None:
@@ -211,7 +213,7 @@ class Conveyor:
         (result,) = unpack(result)
         worker.deaths, worker.served = 0, worker.served + 1
         if isinstance(call.job, Job):
-            self._visited(worker, call.job, result, seconds)
+            self._visited(worker, call, result, seconds)
         else:
             self._pace.compiled(seconds)
             call.job.job.compile_seconds += seconds
@@ -235,34 +237,44 @@ class Conveyor:
         if job.compiled and not job.failed:
             self._to_visit.append(job)
 
-    def _visited(self, lane: WorkerProcess, job: Job, result: dict[str, Outcome] | Busy, seconds: float) -> None:
+    def _visited(
+        self, lane: WorkerProcess, call: Call, result: dict[str, Outcome] | Busy | Lost, seconds: float
+    ) -> None:
+        job: Job = call.job
         if isinstance(result, Busy):
             # Others use the device: this visit waits for its turn, and its deadline with it.
             job.gated = True
             self._to_visit.appendleft(job)
             return
+        if isinstance(result, Lost):
+            self._requeue(lane.restart())
+            if result.outcome is None:
+                self._again(call)
+            else:
+                self._lost(lane, call, result.outcome, seconds, blameless=False)
+            return
         if any(isinstance(outcome, LaunchFailed) and outcome.sticky for outcome in result.values()):
-            self._replace(lane)
+            self._requeue(lane.restart())
             self._quarantine[job.request.key] = next(o for o in result.values() if isinstance(o, LaunchFailed))
         else:
             self._pace.visited(seconds)
         self._deliver(job, result, seconds)
 
     def _overdue(self, worker: WorkerProcess) -> None:
-        limit = round(worker.deadline - worker.started, 3)
         if not worker.ready and self.roster.others_ready(worker):
             # It waits for its place in the cluster, as others use that; those that have theirs do the work.
             worker.deadline += worker.patience
             return
+        patience = 0.0 if worker.ready else worker.patience
         call, seconds = worker.end_call()
         phase = "run" if worker in self.roster.lanes else "compile"
-        self._lost(worker, call, TimedOut(phase, limit), seconds, blameless=False)
+        self._replace(worker)
+        self._lost(worker, call, TimedOut(phase, call.seconds + patience), seconds, blameless=False)
 
     def _lost(
         self, worker: WorkerProcess, call: Call, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
     ) -> None:
-        """The process is gone. The calls behind the first did nothing wrong, and are made again."""
-        self._replace(worker)
+        """What becomes of a call whose process is gone."""
         if call.job is None:
             self.roster.died_idle(worker, outcome)
             return
@@ -276,7 +288,11 @@ class Conveyor:
         self._fail(job, outcome, seconds if worker in self.roster.lanes else 0.0)
 
     def _replace(self, worker: WorkerProcess) -> None:
-        for call in reversed(self.roster.renew(worker)):
+        self._requeue(self.roster.renew(worker))
+
+    def _requeue(self, calls: list[Call]) -> None:
+        """Calls behind one that was lost did nothing wrong, and are made again."""
+        for call in reversed(calls):
             if call.job is not None:
                 self._again(call)
 

@@ -29,7 +29,8 @@ class PackedCompile:
 
 
 class PackedVisit:
-    """For a lane: `visit` with its arguments and result packed."""
+    """For what stands in for a lane's host: `visit` with its arguments and result packed. It keeps no deadline of its
+    own."""
 
-    def visit_packed(self, data: bytes) -> bytes:
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
         return pack(self.visit(*unpack(data)))  # type: ignore[attr-defined]

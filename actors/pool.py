@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from tunesmith.actors.conveyor import Conveyor
 from tunesmith.actors.job import Request
 from tunesmith.actors.judge import Question, Verdict
+from tunesmith.actors.lane_host import LaneHost
 from tunesmith.actors.metrics import Metrics
 from tunesmith.actors.pace import Pace
 from tunesmith.actors.process import Deadlines
 from tunesmith.actors.roster import MAX_IDLE_DEATHS, PoolError, Roster
 from tunesmith.actors.solo import Solo
-from tunesmith.actors.workers import CompileWorker, Lane
+from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.artifact_cache import ArtifactCache
@@ -69,7 +70,7 @@ class Pool:
         cache: ArtifactCache | None = None,
         say: Callable[[str], None] = lambda _: None,
         shared: bool = False,
-        lane_class: type = Lane,
+        lane_class: type = LaneHost,
         compile_class: type = CompileWorker,
     ) -> None:
         self.task, self.limits, self.cache = task, limits, cache

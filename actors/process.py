@@ -24,17 +24,19 @@ LOST = (RayActorError, ObjectLostError)
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
-    reference results; to start a worker process or get hold of the device (others may be using both)."""
+    reference results; to start a worker process or get hold of the device (others may be using both). grace: what a
+    lane that keeps its own deadline may take beyond it, until it is itself taken to hang."""
 
     compile: float = 60.0
     visit: float = 20.0
     prepare: float = 600.0
     start: float = 3600.0
+    grace: float = 5.0
 
 
 @dataclass(slots=True)
 class Call:
-    """A call under way, behind `reference`; it may take `seconds` from when the calls before it have ended.
+    """A call under way, behind `reference`; it may take `seconds` and `grace` from when those before it have ended.
 
     job: whatever the pool wants to remember; None for calls that make a process ready. gate: a call that must return
     before this one begins; until then its seconds do not run.
@@ -44,6 +46,7 @@ class Call:
     seconds: float
     job: Any = None
     gate: Any = None
+    grace: float = 0.0
 
 
 @dataclass(slots=True)
@@ -124,6 +127,13 @@ class WorkerProcess:
         self.actor = self.make(self.seed)
         return lost
 
+    def restart(self) -> list[Call]:
+        """It is to make itself ready again, in the same process. Gives the calls it had."""
+        lost = list(self.calls)
+        self.calls.clear()
+        self.ready = False
+        return lost
+
     def end(self) -> None:
         """Ends the process, if any."""
         if self.actor is not None:
@@ -134,7 +144,7 @@ class WorkerProcess:
         head = self.calls[0]
         self.started = time.monotonic()
         patience = self.patience if head.gate is not None or not self.ready else 0.0
-        self.deadline = self.started + head.seconds + patience
+        self.deadline = self.started + head.seconds + head.grace + patience
 
 
 def result_of(reference: Any, timeout: float | None = None) -> Any:

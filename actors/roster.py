@@ -14,9 +14,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tunesmith.actors.lane_host import LaneHost
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, result_of
 from tunesmith.actors.shares import Share
-from tunesmith.actors.workers import CompilerReady, CompileWorker, Lane, LaneReady
+from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import Artifact
@@ -56,7 +57,7 @@ class Roster:
         deadlines: Deadlines,
         say: Callable[[str], None],
         shared: bool = False,
-        lane_class: type = Lane,
+        lane_class: type = LaneHost,
         compile_class: type = CompileWorker,
     ) -> None:
         self.limits, self.deadlines, self.say = limits, deadlines, say
@@ -154,6 +155,9 @@ class Roster:
         if isinstance(answer, CompilerReady):
             worker.version, worker.ready = answer.version, True
             self.health, self._known_health = answer.health, True
+            return
+        if isinstance(answer, Crashed | TimedOut):
+            self.died_idle(worker, answer)
             return
         assert isinstance(answer, LaneReady)
         worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"

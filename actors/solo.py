@@ -150,7 +150,7 @@ class Solo:
         except LOST as error:
             self._roster.renew(worker)
             return Crashed(phase, cause_of(error))
-        if isinstance(result, Duel) and _ended_process(result):
+        if isinstance(result, Crashed | TimedOut) or (isinstance(result, Duel) and _ended_process(result)):
             self._roster.renew(worker)
         return result
 

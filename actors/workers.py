@@ -1,7 +1,7 @@
-"""The two kinds of worker process, as plain classes; the pool wraps them for Ray.
+"""The two kinds of worker process, as plain classes.
 
-A `CompileWorker` turns source into machine code and needs no device. A `Lane` holds one device, and is the only thing
-that ever runs kernels on it. Both answer with values; an exception means a user's mistake or our own bug.
+A `CompileWorker` turns source into machine code and needs no device. A `Lane` runs kernels on one device. Both answer
+with values; an exception means a user's mistake or our own bug.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tunesmith.actors.packed import PackedCompile, PackedVisit
-from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.actors.packed import PackedCompile, pack, unpack
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -25,15 +23,10 @@ from tunesmith.kernels.backends import Artifact, open_compiler
 from tunesmith.kernels.bench import Bench, Candidate, Duel
 from tunesmith.kernels.calibrate import compile_probes
 from tunesmith.kernels.health import compile_health, trouble
-from tunesmith.kernels.outcome import CompileFailed, Outcome, Rejected
-from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
 from tunesmith.kernels.specialise import Specialised
 from tunesmith.kernels.task import Task
-from tunesmith.kernels.template import BackendName, Template
-from tunesmith.kernels.timing import Precision
-
-if TYPE_CHECKING:
-    from tunesmith.actors.judge import Verdict
+from tunesmith.kernels.template import BackendName
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
@@ -55,18 +48,14 @@ class CompilerReady:
 @dataclass(frozen=True, slots=True)
 class LaneReady:
     """What a lane says when it is ready: the device's UUID and name, the machine, and what is wrong with the device, as
-    a clause (empty for nothing), or worth a note."""
+    a clause (empty for nothing), or worth a note. held_bytes: device memory that its buffers take."""
 
     uuid: str
     name: str
     machine: str
     trouble: str = ""
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Another process uses the device: nothing was run."""
+    held_bytes: int = 0
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -113,49 +102,46 @@ class CompileWorker(PackedCompile):
         return CompilerReady(version, compile_health(self._compiler, backend))
 
 
-class Lane(PackedVisit):
-    """One device and the bench on it. A pinned process sees its GPU as device 0, whatever its number on the node."""
+class Lane:
+    """One device and the bench on it, in a process that may die of what it runs; `tunesmith.actors.lane_host` sees to
+    that. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         self._pinned = limits.backend == "cuda"
-        self._task, self._limits, self._index = task, limits, 0 if self._pinned else index
-        self._bench = Bench(task, limits, self._index, seed=seed)
-        self._lock = DeviceLock(self._bench.device.uuid)
+        self._bench = Bench(task, limits, 0 if self._pinned else index, seed=seed)
+
+    def uuid(self) -> str:
+        return self._bench.device.uuid
 
     def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady:
         """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`."""
+        if not self.look(health).trouble:
+            self.prepare(workloads)
+        # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
+        gc.collect()
+        gc.freeze()
+        return self.look(health)
+
+    def look(self, health: Artifact | None) -> LaneReady:
+        """What device this is, and whether it is well."""
         device = self._bench.device
         driver = ask_driver(device.uuid) if self._pinned else DriverOpinion()
         wrong = driver.trouble
         if not wrong and health is not None:
             wrong = trouble(device, health)
-        if not wrong:
-            self.prepare(workloads)
-        # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
-        gc.collect()
-        gc.freeze()
-        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note)
+        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note, self._bench.held_bytes)
 
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)
 
-    def acquire(self) -> None:
-        """Waits until no other process uses the device, and keeps it for the next call.
+    def release(self) -> None:
+        self._bench.release()
 
-        A call of its own, because waiting for others is not part of the next call's deadline.
-        """
-        self._lock.acquire()
-
-    def visit(
-        self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
-    ) -> dict[str, Outcome] | Busy:
-        """`Busy`, at once, when another process uses the device and `acquire` did not come before."""
-        if not self._lock.try_acquire():
-            return Busy()
-        try:
-            return self._bench.visit(candidate, workloads, precision)
-        finally:
-            self._lock.release()
+    def visit(self, data: bytes) -> tuple[bytes, bool]:
+        """The outcomes of a visit by workload, arguments and result packed, and whether one of them cost the device."""
+        candidate, workloads, precision = unpack(data)
+        outcomes = self._bench.visit(candidate, workloads, precision)
+        return pack(outcomes), any(isinstance(one, LaunchFailed) and one.sticky for one in outcomes.values())
 
     def duel(
         self,
@@ -167,28 +153,10 @@ class Lane(PackedVisit):
         floor: float = 0.0,
     ) -> Duel:
         bench = self._bench
-        try:
-            return bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
-        finally:
-            self._lock.release()
-
-    def examine(
-        self, jobs: Sequence[tuple[Template, Config, str | None]], seed: int, roofline: Roofline
-    ) -> list[Verdict]:
-        """The full verdict on each template at a configuration, for one workload or for all. Both compile and run in
-        processes of their own, so that this one outlives whatever they do."""
-        # Imported here: a judge starts a compile worker of its own.
-        from tunesmith.actors.judge import judge
-
-        # Their buffers need the room that this process's take.
-        self._bench.release()
-        return judge(self._task, self._limits, self._index, jobs, seed=seed, roofline=roofline)
+        return bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
-        try:
-            return self._bench.calibrate(probes)
-        finally:
-            self._lock.release()
+        return self._bench.calibrate(probes)
 
 
 def _versions(packages: Sequence[str]) -> list[str]:

@@ -69,6 +69,11 @@ class Bench:
         """Bytes of device memory that workloads may take together."""
         return self._room
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of device memory that the workloads' buffers take."""
+        return sum(data.nbytes for data in self._workloads.values())
+
     def visit(
         self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
     ) -> dict[str, Outcome]:
@@ -233,9 +238,10 @@ class Bench:
             self._workloads[workload.name] = self._workloads.pop(workload.name)
             return self._workloads[workload.name]
         while True:
-            taken = sum(data.nbytes for data in self._workloads.values())
             try:
-                data = WorkloadData(self.device, self.task, workload, seed=self.seed, max_bytes=self._room - taken)
+                data = WorkloadData(
+                    self.device, self.task, workload, seed=self.seed, max_bytes=self._room - self.held_bytes
+                )
             except OutOfDeviceMemory:
                 if not self._workloads:
                     raise

@@ -142,7 +142,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
         before = {pid for pid, title in family(os.getpid()).items() if title.startswith("ray::Pretended")}
         pool = Pool(
             task, limits, lanes=2, compilers=2, seed=seed, workloads=[WORKLOAD],
-            deadlines=Deadlines(compile=30.0, visit=VISIT_SECONDS, start=120.0),
+            deadlines=Deadlines(compile=30.0, visit=VISIT_SECONDS, start=120.0, grace=0.0),
             lane_class=PretendedLane, compile_class=PretendedCompiler,
         )  # fmt: skip
         started, waiting = time.monotonic(), iter(range(evaluations))

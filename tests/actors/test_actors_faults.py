@@ -105,12 +105,12 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(
 @pytest.mark.slow
 def test_a_hung_visit_costs_its_deadline_and_a_second(task: Any, two_nodes: Any) -> None:
     """One of a hundred hangs for a minute."""
-    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0), visit_seconds=0.002) as pool:
+    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0, grace=0.0), visit_seconds=0.002) as pool:
         run(pool, task, 50, {})
         started = time.monotonic()
         run(pool, task, 50, {})
         usual = time.monotonic() - started
-    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0), hang_at=70) as pool:
+    with make_pool(task, deadlines=Deadlines(visit=2.0, start=60.0, grace=0.0), hang_at=70) as pool:
         run(pool, task, 50, {})
         started = time.monotonic()
         found = run(pool, task, 50, {})

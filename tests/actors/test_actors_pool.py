@@ -214,17 +214,17 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
 
         pool.submit(request(task, ENDLESS))
         for _ in range(2):
-            kill_at_work(pool, "ray::Lane.visit")
+            kill_at_work(pool, "ray::LaneHost.visit")
         outcome = drain(pool)[ENDLESS].outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "run"
 
         pool.submit(request(task, 0))
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
         pool.submit(request(task, ENDLESS, group=64))
-        while not workers("ray::Lane.visit"):
+        while not workers("ray::LaneHost.visit"):
             pool.collect(0.1)
     # Even a kernel that never ends goes with the pool.
-    wait_for_workers("ray::Lane", 0)
+    wait_for_workers("ray::LaneHost", 0)
     wait_for_workers("ray::CompileWorker", 0)
 
 
@@ -242,7 +242,7 @@ def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: A
 
 def test_a_duel_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
-    with make_pool(task, device, deadlines=Deadlines(visit=0.5)) as pool:
+    with make_pool(task, device, deadlines=Deadlines(visit=2.0)) as pool:
         candidates = [request(task, ENDLESS), request(task, 0)]
         duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
     assert isinstance(duel.results[0], TimedOut) and isinstance(duel.results[1], Comparison)

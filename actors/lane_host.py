@@ -1,0 +1,247 @@
+"""A lane that survives what it runs: a Ray actor that holds the device's place, and a process that may die.
+
+The actor never touches the device. What runs kernels is a child of a fork server, which is killed at its deadline or
+when its context is lost, and replaced in a fraction of a second. Where memory allows, spare processes with all buffers
+ready stand by; they are only made while nothing is measured, for making a context disturbs what runs beside it (on an
+H200 one in five medians was more than 1 % off, and one in a hundred by 10 %), while one that stands by does not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tunesmith.actors.fork_server import ForkServer
+from tunesmith.actors.isolated import Isolated
+from tunesmith.actors.packed import pack
+from tunesmith.actors.workers import Lane, LaneReady
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.outcome import Crashed, TimedOut
+from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.task import Task
+from tunesmith.kernels.template import Template
+
+if TYPE_CHECKING:
+    from tunesmith.actors.judge import Verdict
+
+SPARES = 3
+"""Processes that stand by, once one was lost."""
+CONTEXT_BYTES = 600 << 20
+"""Device memory of a process besides its buffers, on an H200."""
+SPARE_MEMORY = 0.1
+"""Share of the device's memory that all spares may take."""
+LONG_VISIT = 10.0
+"""A visit that takes so many times the longest yet, and `LONG_SECONDS`, is taken to be a kernel that never ends."""
+LONG_SECONDS = 1.0
+LONG_SHARE = 0.25
+"""Of its deadline, which it must have taken as well."""
+IMPORTS = {
+    "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+    "opencl": ("tunesmith.actors.workers", "pyopencl"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another process uses the device: nothing was run, or what was run is to be run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The visit ended its process; why, or None where an earlier call did, and nothing was run."""
+
+    outcome: Crashed | TimedOut | None
+
+
+@dataclass(slots=True)
+class _Spare:
+    """A process that stands by. answer: what it said when it was ready, None while it was not asked."""
+
+    process: Isolated
+    answer: Any = None
+
+
+class LaneHost:
+    """A lane's place. Its arguments are those of `Lane`."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
+        self._task, self._limits, self._index, self._seed = task, limits, index, seed
+        self._server = ForkServer(IMPORTS[limits.backend])
+        self._lane: Isolated | None = None
+        self._spares: list[_Spare] = []
+        self._wanted = 0
+        self._lock: DeviceLock | None = None
+        self._health: Artifact | None = None
+        self._workloads: tuple[str, ...] = ()
+        self._longest = math.inf
+
+    def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady | Crashed | TimedOut:
+        """Has a process that is ready, with the buffers of `workloads`; a new one, or one that stood by."""
+        self._health, self._workloads = health, tuple(workloads)
+        if self._lane is not None:
+            self._lane.end()
+            self._lane = None
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            if not self._spares:
+                self._make(1 + self._wanted)
+            return self._promote()
+        finally:
+            self._unlock()
+
+    def prepare(self, workloads: Sequence[str]) -> Crashed | None:
+        failed: Crashed | None = self._here().call("prepare", None, workloads)
+        return failed
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it for the next call.
+
+        A call of its own, because waiting for others is not part of the next call's deadline.
+        """
+        if self._lock is not None:
+            self._lock.acquire()
+
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
+        """The outcomes by workload, or `Lost`, or `Busy`, at once, when another process uses the device and `acquire`
+        did not come before; arguments and result are packed. seconds: how long it may take."""
+        if self._lane is None or self._lock is None:
+            return pack(Lost(None))
+        if not self._lock.try_acquire():
+            return pack(Busy())
+        try:
+            return self._visit(self._lane, data, seconds)
+        finally:
+            self._unlock()
+
+    def duel(
+        self,
+        baseline: Candidate,
+        candidates: Sequence[Candidate],
+        workload: str,
+        rounds: int,
+        budget_seconds: float,
+        floor: float = 0.0,
+    ) -> Any:
+        try:
+            return self._here().call("duel", None, baseline, candidates, workload, rounds, budget_seconds, floor)
+        finally:
+            self._unlock()
+
+    def calibrate(self, probes: dict[str, Artifact]) -> Roofline | Crashed:
+        try:
+            roofs: Roofline | Crashed = self._here().call("calibrate", None, probes)
+            return roofs
+        finally:
+            self._unlock()
+
+    def examine(
+        self, jobs: Sequence[tuple[Template, Config, str | None]], seed: int, roofline: Roofline
+    ) -> list[Verdict] | Crashed:
+        """The full verdict on each template at a configuration, for one workload or for all. Both compile and run in
+        processes of their own."""
+        # Imported here: a judge starts a compile worker of its own.
+        from tunesmith.actors.judge import judge
+
+        # Their buffers need the room that those of this lane take.
+        self._end_spares()
+        released = self._here().call("release", None)
+        if isinstance(released, Crashed):
+            return released
+        index = 0 if self._limits.backend == "cuda" else self._index
+        return judge(self._task, self._limits, index, jobs, seed=seed, roofline=roofline)
+
+    def end(self) -> None:
+        """Ends all processes. They go with this one anyway, however it ends."""
+        self._end_spares()
+        if self._lane is not None:
+            self._lane.end()
+            self._lane = None
+        self._server.end()
+
+    def _here(self) -> Isolated:
+        assert self._lane is not None, "the pool makes a lane ready before it calls it"
+        return self._lane
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _visit(self, lane: Isolated, data: bytes, seconds: float) -> bytes:
+        started = time.monotonic()
+        lane.begin("visit", data)
+        suspicion = min(seconds, max(LONG_SECONDS, LONG_VISIT * self._longest, LONG_SHARE * seconds))
+        hangs = not lane.wait(suspicion)
+        if hangs and self._wanted:
+            # Nothing is measured while it does, so spares can be made.
+            self._make(self._wanted - len(self._spares))
+        answer = lane.answer(max(0.0, started + seconds - time.monotonic()))
+        if isinstance(answer, Crashed | TimedOut):
+            self._lane = None
+            return pack(Lost(TimedOut("run", seconds) if isinstance(answer, TimedOut) else answer))
+        outcomes, context_lost = answer
+        took = time.monotonic() - started
+        self._longest = took if math.isinf(self._longest) else max(took, self._longest)
+        if context_lost:
+            lane.end()
+            self._lane = None
+        elif hangs and self._wanted:
+            # It was merely slow, and spares were made beside it.
+            return pack(Busy())
+        packed: bytes = outcomes
+        return packed
+
+    def _make(self, count: int) -> None:
+        """Begins `count` spares, side by side."""
+        for _ in range(count):
+            process = Isolated("run", Lane, self._task, self._limits, self._index, self._seed, server=self._server)
+            if self._lock is None:
+                # The first waits for its turn before it makes buffers; which device it is, it has to say first.
+                uuid = process.call("uuid", None)
+                if isinstance(uuid, str):
+                    self._lock = DeviceLock(uuid)
+                    self._lock.acquire()
+            process.begin("start", self._health, self._workloads)
+            self._spares.append(_Spare(process))
+
+    def _promote(self) -> LaneReady | Crashed | TimedOut:
+        """Makes a spare that is well the lane, once all are ready; what it said, or what one that is not well said."""
+        try:
+            for spare in self._spares:
+                if spare.answer is None:
+                    spare.answer = spare.process.answer(None)
+                else:
+                    # That the device was well is said again: something has happened since.
+                    spare.answer = spare.process.call("look", None, self._health)
+        except Exception:
+            self._end_spares()
+            raise
+        well = [spare for spare in self._spares if isinstance(spare.answer, LaneReady) and not spare.answer.trouble]
+        chosen = well[0] if well else self._spares[0]
+        for spare in self._spares:
+            if spare not in well:
+                spare.process.end()
+        self._spares = well[1:]
+        answer: LaneReady | Crashed | TimedOut = chosen.answer
+        if well:
+            self._lane = chosen.process
+            self._lock = self._lock or DeviceLock(chosen.answer.uuid)
+            self._wanted = SPARES if self._spares_fit(chosen.answer) else 0
+        return answer
+
+    def _spares_fit(self, ready: LaneReady) -> bool:
+        """Whether spares leave the memory to what is measured. Beside a processor's own kernels nothing stands by."""
+        room = SPARE_MEMORY * (self._limits.memory_bytes or 0)
+        return self._limits.kind == "gpu" and SPARES * (CONTEXT_BYTES + ready.held_bytes) <= room
+
+    def _end_spares(self) -> None:
+        for spare in self._spares:
+            spare.process.end()
+        self._spares.clear()

@@ -1,0 +1,157 @@
+"""Objects in processes of their own, made by a new interpreter and by a fork server: the same contract."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tunesmith.actors.fork_server import ForkServer
+from tunesmith.actors.isolated import BrokenProcess, Isolated
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.outcome import Crashed, TimedOut
+
+sys_path_entry = str(Path(__file__).parent)
+
+
+class Subject:
+    """What runs over there."""
+
+    def __init__(self, start: int = 0) -> None:
+        if start < 0:
+            raise TunesmithError("It starts below zero: give another start.")
+        self.count = start
+
+    def add(self, more: int) -> tuple[int, int]:
+        self.count += more
+        return self.count, os.getpid()
+
+    def mistake(self) -> None:
+        raise TunesmithError("That is no number: give another.")
+
+    def bug(self) -> None:
+        raise ZeroDivisionError("ours")
+
+    def die(self, how: int) -> None:
+        os.kill(os.getpid(), how)
+
+    def wait(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    made = ForkServer(["numpy", "no_such_module_anywhere"])
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["interpreter", "server"])
+def maker(request: pytest.FixtureRequest, server: ForkServer) -> ForkServer | None:
+    return server if request.param == "server" else None
+
+
+def gone(pid: int, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_lives_between_calls_and_ends_with_its_context(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, 5, server=maker) as subject:
+        first, pid = subject.call("add", 20.0, 2)
+        assert (first, subject.call("add", 20.0, 3)) == (7, (10, pid))
+        assert pid != os.getpid()
+    assert gone(pid)
+
+
+def test_what_takes_too_long_is_ended_and_the_next_call_has_a_new_process(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, server=maker) as subject:
+        _, pid = subject.call("add", 20.0, 1)
+        assert subject.call("wait", 0.2, 60.0) == TimedOut("run", 0.2)
+        assert gone(pid)
+        count, again = subject.call("add", 20.0, 1)
+        assert count == 1 and again != pid
+
+
+def test_a_death_is_told_with_its_signal(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, server=maker) as subject:
+        found = subject.call("die", 20.0, signal.SIGSEGV)
+        assert found == Crashed("run", f"the process ended by signal {signal.SIGSEGV.value} (SIGSEGV)")
+        assert subject.call("add", 20.0, 1)[0] == 1
+
+
+def test_a_death_between_calls_is_told_by_the_next(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, server=maker) as subject:
+        _, pid = subject.call("add", 20.0, 1)
+        os.kill(pid, signal.SIGKILL)
+        found = subject.call("add", 20.0, 1)
+        assert isinstance(found, Crashed) and "SIGKILL" in found.detail
+
+
+def test_mistakes_are_raised_and_the_process_lives_on(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, server=maker) as subject:
+        _, pid = subject.call("add", 20.0, 1)
+        with pytest.raises(TunesmithError, match="no number"):
+            subject.call("mistake", 20.0)
+        with pytest.raises(BrokenProcess, match="ZeroDivisionError: ours"):
+            subject.call("bug", 20.0)
+        assert subject.call("add", 20.0, 1) == (2, pid)
+
+
+def test_an_object_that_cannot_be_made_says_why(maker: ForkServer | None) -> None:
+    with Isolated("run", Subject, -1, server=maker) as subject:
+        for _ in range(2):
+            with pytest.raises(TunesmithError, match="below zero"):
+                subject.call("add", 20.0, 1)
+
+
+def test_calls_can_be_begun_side_by_side(server: ForkServer) -> None:
+    several = [Isolated("run", Subject, server=server) for _ in range(4)]
+    try:
+        started = time.monotonic()
+        for one in several:
+            one.begin("wait", 0.5)
+        assert not several[0].wait(0.0)
+        assert [one.answer(20.0) for one in several] == [0.5] * 4
+        assert time.monotonic() - started < 4 * 0.5
+    finally:
+        for one in several:
+            one.end()
+
+
+HOST = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from test_actors_isolated import Subject
+from tunesmith.actors.fork_server import ForkServer
+from tunesmith.actors.isolated import Isolated
+subject = Isolated("run", Subject, server=ForkServer([]))
+print(subject.call("add", 60.0, 1)[1], flush=True)
+subject.begin("wait", 600.0)
+time.sleep(600)
+"""
+
+
+def test_children_go_with_a_host_that_is_killed() -> None:
+    """Also in the middle of a call that never ends."""
+    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        pid = int(host.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        host.kill()
+        host.wait()
+    assert gone(pid)

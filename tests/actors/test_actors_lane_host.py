@@ -1,0 +1,168 @@
+"""A lane's host on PoCL: what dies is replaced, and what stands by takes its place at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.actors import lane_host
+from tunesmith.actors.lane_host import Busy, LaneHost, Lost
+from tunesmith.actors.packed import pack, unpack
+from tunesmith.actors.workers import LaneReady
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.kernels.backends import Artifact, open_compiler
+from tunesmith.kernels.candidate import Candidate, types_key
+from tunesmith.kernels.outcome import Crashed, Measured, TimedOut
+from tunesmith.kernels.specialise import specialise
+from tunesmith.kernels.task import Task
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.timing import Precision
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+FINE, ENDLESS, CRASH = 0, 1, 2
+NAME = "16384"
+Visit = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(str(DATA / "troubled" / "task.toml"))
+
+
+@pytest.fixture
+def host(task: Task, device: Any) -> Iterator[LaneHost]:
+    made = LaneHost(task, device.limits, device.index, 0)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def packed(task: Task, device: Any) -> Callable[[int], bytes]:
+    template, types = task.sources("opencl").templates[0], task.workload(NAME).types
+    compiler, made = open_compiler(device.limits, device.index), dict[int, bytes]()
+
+    def give(trouble: int) -> bytes:
+        if trouble not in made:
+            config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
+            artifact = compiler.compile(specialise(template, config, types))
+            assert isinstance(artifact, Artifact)
+            candidate = Candidate(template, config, {types_key(task.workload(NAME)): artifact})
+            made[trouble] = pack(candidate, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
+        return made[trouble]
+
+    return give
+
+
+def visit(host: LaneHost, data: bytes, seconds: float = 30.0) -> Any:
+    (result,) = unpack(host.visit_packed(data, seconds))
+    return result
+
+
+def test_a_hung_visit_is_ended_at_its_deadline_and_the_lane_starts_again(host: LaneHost, packed: Any) -> None:
+    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    started = time.monotonic()
+    assert visit(host, packed(ENDLESS), 1.5) == Lost(TimedOut("run", 1.5))
+    assert 1.5 <= time.monotonic() - started < 1.5 + 1.0
+    assert visit(host, packed(FINE)) == Lost(None), "there is nothing to run it until the lane was started again"
+    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+
+
+def test_a_kernel_that_kills_its_process_is_a_crash(host: LaneHost, packed: Any) -> None:
+    host.start(None, [NAME])
+    found = visit(host, packed(CRASH))
+    assert isinstance(found, Lost) and isinstance(found.outcome, Crashed)
+
+
+def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, packed: Any) -> None:
+    ready = host.start(None, [NAME])
+    assert isinstance(ready, LaneReady)
+    with DeviceLock(ready.uuid):
+        assert visit(host, packed(FINE)) == Busy()
+    host.acquire()
+    assert not DeviceLock(ready.uuid).try_acquire()
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    with DeviceLock(ready.uuid):
+        pass
+
+
+def test_spares_take_over_at_once_and_are_made_only_when_none_is_left(
+    host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
+    made: list[int] = []
+    make = LaneHost._make
+    monkeypatch.setattr(LaneHost, "_make", lambda self, count: (made.append(count), make(self, count))[1])
+    host.start(None, [NAME])
+    assert made == [1], "a run in which nothing goes wrong makes no spares"
+    for _ in range(lane_host.SPARES + 2):
+        assert isinstance(visit(host, packed(CRASH)), Lost)
+        assert isinstance(host.start(None, [NAME]), LaneReady)
+        assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    assert made == [1, 1 + lane_host.SPARES, 1 + lane_host.SPARES]
+
+
+def test_spares_are_made_while_a_kernel_hangs(host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
+    monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.1)
+    host.start(None, [NAME])
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    monkeypatch.setattr(host, "_longest", 0.01)
+    assert visit(host, packed(ENDLESS), 2.0) == Lost(TimedOut("run", 2.0))
+    made: list[int] = []
+    monkeypatch.setattr(LaneHost, "_make", lambda self, count: made.append(count))
+    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert made == []
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+
+
+def test_what_was_slow_while_spares_were_made_is_run_again(
+    host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making them disturbs it."""
+    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
+    host.start(None, [NAME])
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(lane_host, "LONG_SHARE", 0.0)
+    monkeypatch.setattr(host, "_longest", 0.0)
+    assert visit(host, packed(FINE)) == Busy()
+    host.acquire()
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured), "now it is known how long a visit may take"
+
+
+def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
+    host.start(None, [NAME])
+    (child,) = [int(pid) for pid in children_of_server(os.getpid())]
+    os.kill(child, signal.SIGKILL)
+    found = visit(host, packed(FINE))
+    assert isinstance(found, Lost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
+    assert isinstance(host.start(None, [NAME]), LaneReady)
+
+
+def children_of_server(pid: int) -> list[str]:
+    """Grandchildren of a process that are named as those of a fork server."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if (entry / "comm").read_text() != "tunesmith-work\n":
+                continue
+            server = parent(entry)
+            if parent(Path("/proc", str(server))) == pid:
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
+
+
+def parent(entry: Path) -> int:
+    return int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
