@@ -31,17 +31,14 @@ from tunesmith.kernels.template import Template
 if TYPE_CHECKING:
     from tunesmith.actors.judge import Verdict
 
-SPARES = 3
-"""Processes that stand by, once one was lost."""
+MOST_SPARES = 7
 CONTEXT_BYTES = 600 << 20
 """Device memory of a process besides its buffers, on an H200."""
 SPARE_MEMORY = 0.1
 """Share of the device's memory that all spares may take."""
 LONG_VISIT = 10.0
-"""A visit that takes so many times the longest yet, and `LONG_SECONDS`, is taken to be a kernel that never ends."""
-LONG_SECONDS = 1.0
-LONG_SHARE = 0.25
-"""Of its deadline, which it must have taken as well."""
+"""A visit that takes so many times the longest yet, and `LONG_SECONDS`, is expected to cost its process."""
+LONG_SECONDS = 0.05
 IMPORTS = {
     "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
     "opencl": ("tunesmith.actors.workers", "pyopencl"),
@@ -76,7 +73,10 @@ class LaneHost:
         self._server = ForkServer(IMPORTS[limits.backend])
         self._lane: Isolated | None = None
         self._spares: list[_Spare] = []
+        self._room = 0
+        """How many spares there may be."""
         self._wanted = 0
+        """How many there are to be when they are made."""
         self._lock: DeviceLock | None = None
         self._health: Artifact | None = None
         self._workloads: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class LaneHost:
             self._lock.acquire()
         try:
             if not self._spares:
-                self._make(1 + self._wanted)
+                self._make()
             return self._promote()
         finally:
             self._unlock()
@@ -177,11 +177,10 @@ class LaneHost:
     def _visit(self, lane: Isolated, data: bytes, seconds: float) -> bytes:
         started = time.monotonic()
         lane.begin("visit", data)
-        suspicion = min(seconds, max(LONG_SECONDS, LONG_VISIT * self._longest, LONG_SHARE * seconds))
-        hangs = not lane.wait(suspicion)
-        if hangs and self._wanted:
-            # Nothing is measured while it does, so spares can be made.
-            self._make(self._wanted - len(self._spares))
+        dies = not lane.wait(min(seconds, max(LONG_SECONDS, LONG_VISIT * self._longest))) and not self._spares
+        if dies:
+            # Nothing is measured any more. A driver takes a few tenths of a second to say that a kernel faulted.
+            self._make()
         answer = lane.answer(max(0.0, started + seconds - time.monotonic()))
         if isinstance(answer, Crashed | TimedOut):
             self._lane = None
@@ -192,15 +191,15 @@ class LaneHost:
         if context_lost:
             lane.end()
             self._lane = None
-        elif hangs and self._wanted:
-            # It was merely slow, and spares were made beside it.
+        elif dies:
+            # It was merely slow, and others were made beside it.
             return pack(Busy())
         packed: bytes = outcomes
         return packed
 
-    def _make(self, count: int) -> None:
-        """Begins `count` spares, side by side."""
-        for _ in range(count):
+    def _make(self) -> None:
+        """Begins a process and the spares that are wanted, side by side."""
+        for _ in range(1 + self._wanted):
             process = Isolated("run", Lane, self._task, self._limits, self._index, self._seed, server=self._server)
             if self._lock is None:
                 # The first waits for its turn before it makes buffers; which device it is, it has to say first.
@@ -210,6 +209,7 @@ class LaneHost:
                     self._lock.acquire()
             process.begin("start", self._health, self._workloads)
             self._spares.append(_Spare(process))
+        self._wanted = min(self._room, 2 * self._wanted + 1)
 
     def _promote(self) -> LaneReady | Crashed | TimedOut:
         """Makes a spare that is well the lane, once all are ready; what it said, or what one that is not well said."""
@@ -233,13 +233,16 @@ class LaneHost:
         if well:
             self._lane = chosen.process
             self._lock = self._lock or DeviceLock(chosen.answer.uuid)
-            self._wanted = SPARES if self._spares_fit(chosen.answer) else 0
+            self._room = self._spares_that_fit(chosen.answer)
+            self._wanted = min(self._room, max(1, self._wanted))
         return answer
 
-    def _spares_fit(self, ready: LaneReady) -> bool:
-        """Whether spares leave the memory to what is measured. Beside a processor's own kernels nothing stands by."""
+    def _spares_that_fit(self, ready: LaneReady) -> int:
+        """How many leave the memory to what is measured. Beside a processor's own kernels nothing stands by."""
+        if self._limits.kind != "gpu":
+            return 0
         room = SPARE_MEMORY * (self._limits.memory_bytes or 0)
-        return self._limits.kind == "gpu" and SPARES * (CONTEXT_BYTES + ready.held_bytes) <= room
+        return min(MOST_SPARES, int(room / (CONTEXT_BYTES + ready.held_bytes)))
 
     def _end_spares(self) -> None:
         for spare in self._spares:

@@ -93,49 +93,54 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
         pass
 
 
-def test_spares_take_over_at_once_and_are_made_only_when_none_is_left(
-    host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
-    made: list[int] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many processes were made, each time some were, where there is room for three spares."""
+    counts: list[int] = []
     make = LaneHost._make
-    monkeypatch.setattr(LaneHost, "_make", lambda self, count: (made.append(count), make(self, count))[1])
+
+    def count(host: LaneHost) -> None:
+        before = len(host._spares)
+        make(host)
+        counts.append(len(host._spares) - before)
+
+    monkeypatch.setattr(LaneHost, "_spares_that_fit", lambda *_: 3)
+    monkeypatch.setattr(LaneHost, "_make", count)
+    return counts
+
+
+def test_spares_take_over_and_are_made_only_when_none_is_left(host: LaneHost, packed: Any, made: list[int]) -> None:
     host.start(None, [NAME])
     assert made == [1], "a run in which nothing goes wrong makes no spares"
-    for _ in range(lane_host.SPARES + 2):
+    for _ in range(7):
         assert isinstance(visit(host, packed(CRASH)), Lost)
         assert isinstance(host.start(None, [NAME]), LaneReady)
         assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    assert made == [1, 1 + lane_host.SPARES, 1 + lane_host.SPARES]
+    assert made == [1, 2, 4, 4], "the more the more was lost, as many as there is room for"
 
 
-def test_spares_are_made_while_a_kernel_hangs(host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
-    monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.1)
+def test_a_visit_that_hangs_has_its_successor_made(host: LaneHost, packed: Any, made: list[int]) -> None:
     host.start(None, [NAME])
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    monkeypatch.setattr(host, "_longest", 0.01)
     assert visit(host, packed(ENDLESS), 2.0) == Lost(TimedOut("run", 2.0))
-    made: list[int] = []
-    monkeypatch.setattr(LaneHost, "_make", lambda self, count: made.append(count))
+    assert made == [1, 2]
     assert isinstance(host.start(None, [NAME]), LaneReady)
-    assert made == []
+    assert made == [1, 2]
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
 
 
-def test_what_was_slow_while_spares_were_made_is_run_again(
-    host: LaneHost, packed: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_was_slow_while_others_were_made_is_run_again(
+    host: LaneHost, packed: Any, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making them disturbs it."""
-    monkeypatch.setattr(LaneHost, "_spares_fit", lambda *_: True)
     host.start(None, [NAME])
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.0)
-    monkeypatch.setattr(lane_host, "LONG_SHARE", 0.0)
     monkeypatch.setattr(host, "_longest", 0.0)
     assert visit(host, packed(FINE)) == Busy()
     host.acquire()
     assert isinstance(visit(host, packed(FINE))[NAME], Measured), "now it is known how long a visit may take"
+    assert made == [1, 2]
 
 
 def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
