@@ -173,7 +173,7 @@ class Conveyor:
 
     def _start_visit(self, lane: WorkerProcess) -> None:
         if lane.seed != self._seed:
-            self.roster.renew(lane, self._seed)
+            lane.restart(self._seed)
         if not lane.ready:
             return
         job = self._to_visit.popleft()
@@ -288,7 +288,7 @@ class Conveyor:
         self._fail(job, outcome, seconds if worker in self.roster.lanes else 0.0)
 
     def _replace(self, worker: WorkerProcess) -> None:
-        self._requeue(self.roster.renew(worker))
+        self._requeue(worker.renew())
 
     def _requeue(self, calls: list[Call]) -> None:
         """Calls behind one that was lost did nothing wrong, and are made again."""

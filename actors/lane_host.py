@@ -82,9 +82,12 @@ class LaneHost:
         self._workloads: tuple[str, ...] = ()
         self._longest = math.inf
 
-    def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady | Crashed | TimedOut:
-        """Has a process that is ready, with the buffers of `workloads`; a new one, or one that stood by."""
-        self._health, self._workloads = health, tuple(workloads)
+    def start(self, health: Artifact | None, workloads: Sequence[str], seed: int) -> LaneReady | Crashed | TimedOut:
+        """Has a process that is ready, with the buffers of `workloads` drawn from `seed`: a new one, or one that stood
+        by. What there was ends."""
+        if seed != self._seed:
+            self._end_spares()
+        self._health, self._workloads, self._seed = health, tuple(workloads), seed
         if self._lane is not None:
             self._lane.end()
             self._lane = None

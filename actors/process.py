@@ -127,11 +127,13 @@ class WorkerProcess:
         self.actor = self.make(self.seed)
         return lost
 
-    def restart(self) -> list[Call]:
-        """It is to make itself ready again, in the same process. Gives the calls it had."""
+    def restart(self, seed: int | None = None) -> list[Call]:
+        """It is to make itself ready again, in the same actor, for contents of `seed`. Gives the calls it had."""
+        if self.actor is None:
+            return self.renew(seed)
         lost = list(self.calls)
         self.calls.clear()
-        self.ready = False
+        self.seed, self.ready = self.seed if seed is None else seed, False
         return lost
 
     def end(self) -> None:

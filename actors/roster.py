@@ -144,9 +144,9 @@ class Roster:
         if worker in self.compilers:
             worker.begin(Call(worker.actor.start.remote(), 0.0))
         elif self._known_health:
-            # A process for other contents is for a few workloads, which whoever asked for it names.
+            # What is for other contents is for a few workloads, which whoever asked for it names.
             workloads = self._workloads if worker.seed == self._seed else ()
-            reference = worker.actor.start.remote(self.health, workloads)
+            reference = worker.actor.start.remote(self.health, workloads, worker.seed)
             worker.begin(Call(reference, self.deadlines.prepare))
         return False
 
@@ -169,7 +169,7 @@ class Roster:
             if self._troubles[worker.name] >= MAX_TROUBLES:
                 self.retire(worker, f"it failed {MAX_TROUBLES} health checks: {answer.trouble}")
             else:
-                self.renew(worker)
+                worker.renew()
             return
         if answer.note and worker.name not in self._noted:
             self._noted.add(worker.name)
@@ -187,10 +187,6 @@ class Roster:
         if not group:
             raise PoolError(f"{sentence} No other is left.")
         self.say(sentence)
-
-    def renew(self, worker: WorkerProcess, seed: int | None = None) -> list[Call]:
-        """Replaces the process of `worker`; gives the calls it had."""
-        return worker.renew(seed)
 
     def died_idle(self, worker: WorkerProcess, outcome: Crashed | TimedOut) -> None:
         """A process ended before it did anything. Raises `PoolError` when that goes on and nobody else can work."""
@@ -215,18 +211,18 @@ class Roster:
             if worker.resting:
                 # What needs this one lane takes it, whoever's turn it is.
                 worker.resting = False
-                self.renew(worker)
+                worker.renew()
             if not worker.calls:
                 self.started(worker)
             try:
                 left = max(0.0, worker.deadline - time.monotonic())
                 answer = result_of(worker.calls[0].reference, left)
             except ray.exceptions.GetTimeoutError:
-                self.renew(worker)
+                worker.renew()
                 self.died_idle(worker, TimedOut("start", self.deadlines.start))
                 continue
             except LOST as error:
-                self.renew(worker)
+                worker.renew()
                 self.died_idle(worker, Crashed("start", cause_of(error)))
                 continue
             worker.end_call()

@@ -87,7 +87,7 @@ class Solo:
             return Duel(workload, tuple(base for _ in candidates))
         lane = self._roster.lanes[0]
         if lane.seed != seed:
-            self._roster.renew(lane, seed)
+            lane.restart(seed)
 
         def fight(entrants: list[Candidate]) -> Any:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
@@ -145,13 +145,13 @@ class Solo:
                 result_of(worker.actor.acquire.remote(), self._deadlines.start)
             result = result_of(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:
-            self._roster.renew(worker)
+            worker.renew()
             return TimedOut(phase, deadline)
         except LOST as error:
-            self._roster.renew(worker)
+            worker.renew()
             return Crashed(phase, cause_of(error))
         if isinstance(result, Crashed | TimedOut) or (isinstance(result, Duel) and _ended_process(result)):
-            self._roster.renew(worker)
+            worker.restart()
         return result
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.occupancy import Occupancy, occupancy
 from tunesmith.kernels.expression import MAX_INTEGER, Expression, parse
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.parameter import Config
@@ -90,7 +91,7 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
     """
     threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
     registers, shared = resources.registers or 0, (resources.shared or 0) + geometry.shared_bytes
-    answer = occupancy(limits, threads=threads, registers=registers, shared=shared)
+    answer = _occupancy(limits, threads, registers, shared)
     if answer.blocks_per_sm:
         return None
     match answer.limiter:
@@ -103,6 +104,12 @@ def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Reso
             detail = (f"{threads} threads with {registers} registers each take more than the "
                       f"{limits.registers_per_block or limits.registers_per_sm} registers of a block.")  # fmt: skip
     return Rejected(answer.limiter or "occupancy", (answer.limiter or "occupancy").replace("_", " "), detail)
+
+
+@lru_cache(maxsize=4096)
+def _occupancy(limits: DeviceLimits, threads: int, registers: int, shared: int) -> Occupancy:
+    """Remembered, as the points of a space have few different ones, and every visit of a lane asks."""
+    return occupancy(limits, threads=threads, registers=registers, shared=shared)
 
 
 def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[tuple[str, dict[str, Any]]]:

@@ -96,9 +96,8 @@ def _window(device: Device, launches: Sequence[Launch], sample_seconds: float | 
     device.synchronize()
     seconds = time.perf_counter() - started
     if device.has_edges and seconds * PROBED < wanted:
+        # Its first run also brings it to the device, which makes a sample a little shorter than wanted.
         probe = device.sequence(launches[:PROBED])
-        # The first run brings it to the device.
-        probe.seconds()
         seconds = probe.seconds() / probe.count
     return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
 

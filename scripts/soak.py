@@ -72,7 +72,7 @@ class PretendedLane(PackedVisit):
     def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
         self._name = limits.name
 
-    def start(self, health: Any, workloads: Any) -> LaneReady:
+    def start(self, health: Any, workloads: Any, seed: int) -> LaneReady:
         return LaneReady(f"GPU-{os.environ.get('CUDA_VISIBLE_DEVICES')}", self._name, platform.node())
 
     def acquire(self) -> None:

@@ -65,24 +65,24 @@ def visit(host: LaneHost, data: bytes, seconds: float = 30.0) -> Any:
 
 
 def test_a_hung_visit_is_ended_at_its_deadline_and_the_lane_starts_again(host: LaneHost, packed: Any) -> None:
-    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0), LaneReady)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     started = time.monotonic()
     assert visit(host, packed(ENDLESS), 1.5) == Lost(TimedOut("run", 1.5))
     assert 1.5 <= time.monotonic() - started < 1.5 + 1.0
     assert visit(host, packed(FINE)) == Lost(None), "there is nothing to run it until the lane was started again"
-    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0), LaneReady)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
 
 
 def test_a_kernel_that_kills_its_process_is_a_crash(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME])
+    host.start(None, [NAME], 0)
     found = visit(host, packed(CRASH))
     assert isinstance(found, Lost) and isinstance(found.outcome, Crashed)
 
 
 def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, packed: Any) -> None:
-    ready = host.start(None, [NAME])
+    ready = host.start(None, [NAME], 0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
         assert visit(host, packed(FINE)) == Busy()
@@ -110,21 +110,21 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_spares_take_over_and_are_made_only_when_none_is_left(host: LaneHost, packed: Any, made: list[int]) -> None:
-    host.start(None, [NAME])
+    host.start(None, [NAME], 0)
     assert made == [1], "a run in which nothing goes wrong makes no spares"
     for _ in range(7):
         assert isinstance(visit(host, packed(CRASH)), Lost)
-        assert isinstance(host.start(None, [NAME]), LaneReady)
+        assert isinstance(host.start(None, [NAME], 0), LaneReady)
         assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     assert made == [1, 2, 4, 4], "the more the more was lost, as many as there is room for"
 
 
 def test_a_visit_that_hangs_has_its_successor_made(host: LaneHost, packed: Any, made: list[int]) -> None:
-    host.start(None, [NAME])
+    host.start(None, [NAME], 0)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     assert visit(host, packed(ENDLESS), 2.0) == Lost(TimedOut("run", 2.0))
     assert made == [1, 2]
-    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0), LaneReady)
     assert made == [1, 2]
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
 
@@ -133,7 +133,7 @@ def test_what_was_slow_while_others_were_made_is_run_again(
     host: LaneHost, packed: Any, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Making them disturbs it."""
-    host.start(None, [NAME])
+    host.start(None, [NAME], 0)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.0)
     monkeypatch.setattr(host, "_longest", 0.0)
@@ -143,13 +143,24 @@ def test_what_was_slow_while_others_were_made_is_run_again(
     assert made == [1, 2]
 
 
+def test_other_contents_are_for_other_processes(host: LaneHost, packed: Any, made: list[int]) -> None:
+    """A duel's buffers are drawn anew, in a process that did not search."""
+    host.start(None, [NAME], 0)
+    assert isinstance(visit(host, packed(CRASH)), Lost)
+    host.start(None, [NAME], 0)
+    assert made == [1, 2]
+    assert isinstance(host.start(None, [NAME], 5), LaneReady)
+    assert made == [1, 2, 4], "one that stood by has the contents of the other seed"
+    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+
+
 def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME])
+    host.start(None, [NAME], 0)
     (child,) = [int(pid) for pid in children_of_server(os.getpid())]
     os.kill(child, signal.SIGKILL)
     found = visit(host, packed(FINE))
     assert isinstance(found, Lost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
-    assert isinstance(host.start(None, [NAME]), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0), LaneReady)
 
 
 def children_of_server(pid: int) -> list[str]:
