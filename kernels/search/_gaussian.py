@@ -19,7 +19,9 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg import cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg.blas import dtrsm  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg.lapack import dpotrf, dpotrs  # type: ignore[import-untyped,unused-ignore]
 from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
@@ -33,6 +35,8 @@ INTERACTION = (0.0, 1.0)
 NOISE = (math.log(1e-3), 1.5)
 SCALE = (0.0, 1.0)
 JITTER = 1e-8
+_CACHED = 1 << 15
+"""Elements of the kernel between two lists of points that are computed together."""
 
 
 @cache
@@ -92,6 +96,7 @@ class Kernel:
     """The kernel over the parameters of one domain. Without parameters that vary it is constant."""
 
     def __init__(self, domain: Domain) -> None:
+        self._recent: tuple[Hyperparameters, list[Floats]] | None = None
         described = features(domain)
         self.columns = [column for column, _ in described]
         # Squared differences of every pair of values, shape (values, values, features).
@@ -109,18 +114,31 @@ class Kernel:
         return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
 
     def tables(self, chosen: Hyperparameters) -> list[Floats]:
-        """The factor of each parameter for every pair of its values."""
+        """The factor of each parameter for every pair of its values; not to be written to."""
+        if self._recent is not None and self._recent[0] is chosen:
+            return self._recent[1]
         result = []
         for apart, lengths, interaction in zip(self._apart, chosen.lengths, chosen.interactions, strict=True):
             weight = math.exp(float(interaction))
             result.append((1.0 + weight * np.exp(-0.5 * (apart @ np.exp(-2.0 * lengths)))) / (1.0 + weight))
+        self._recent = chosen, result
         return result
 
     def between(self, tables: Sequence[Floats], first: Codes, second: Codes) -> Floats:
         """The correlation of each of `first` with each of `second`, shape (len(first), len(second))."""
         result = np.ones((len(first), len(second)))
+        factors = []
         for column, table in zip(self.columns, tables, strict=True):
-            result *= table[first[:, column]][:, second[:, column]]
+            used, rows = table, np.asarray(first[:, column], dtype=np.intp)
+            if len(table) > len(first):
+                used, rows = table[rows], np.arange(len(first))
+            factors.append((used.take(second[:, column], axis=1), rows))
+        # A few rows at a time, so that what is multiplied stays in the processor's cache.
+        step = max(1, _CACHED // max(1, len(second)))
+        for start in range(0, len(first), step):
+            part = result[start : start + step]
+            for factor, rows in factors:
+                part *= factor[rows[start : start + step]]
         return result
 
     def fit(
@@ -145,23 +163,22 @@ class Kernel:
 
         def loss(theta: Floats) -> tuple[float, Floats]:
             scale, fitted = math.exp(theta[-2]), math.exp(theta[-1])
-            covariance = np.full(count * count, scale)
+            covariance, taken = np.full(count * count, scale), np.empty(count * count)
             parts = []
             for group in range(groups):
                 weight = math.exp(theta[total + group])
                 inverse = np.exp(-2.0 * theta[edges[group] : edges[group + 1]])
                 near = np.exp(-0.5 * (apart[group] @ inverse))
                 factor = (1.0 + weight * near) / (1.0 + weight)
-                covariance *= factor.ravel()[pairs[group]]
+                covariance *= np.take(factor, pairs[group], out=taken, mode="clip")
                 parts.append((weight, inverse, near))
-            matrix = covariance.reshape(count, count).copy()
+            matrix = covariance.reshape(count, count).copy(order="F")
             matrix[diagonal] += fitted + noise + JITTER
-            try:
-                lower = cholesky(matrix, lower=True, check_finite=False)
-            except LinAlgError:
+            lower, failed = dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+            if failed:
                 return 1e10, np.zeros_like(theta)
-            solved = cho_solve((lower, True), values, check_finite=False)
-            inner = np.outer(solved, solved) - cho_solve((lower, True), np.eye(count), check_finite=False)
+            solved = dpotrs(lower, values, lower=1)[0]
+            inner = np.outer(solved, solved) - dpotrs(lower, np.eye(count, order="F"), lower=1, overwrite_b=1)[0]
             pull = inner.ravel() * covariance
             deviation = (theta - centre) / spread
             value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(np.diag(lower)).sum())
@@ -185,6 +202,11 @@ class Kernel:
         return Hyperparameters(split, found[total : total + groups], float(found[-2]), float(found[-1]))
 
 
+def _spare(count: int) -> int:
+    """Points for which there is room beside `count`: more than are added until the next fit."""
+    return 16 + count // 4
+
+
 class Posterior:
     """What is expected at candidate points, kept up to date as points are added one at a time.
 
@@ -202,7 +224,8 @@ class Posterior:
         covariance[np.diag_indices(len(codes))] += self._noise + noise + JITTER
         self._lower = cholesky(covariance, lower=True, check_finite=False)
         self.candidates = candidates
-        self._buffer = self._whitened(candidates)
+        self._buffer = np.empty((len(codes) + _spare(len(codes)), len(candidates)))
+        self._buffer[: len(codes)] = self._whitened(candidates)
         self._explained = np.square(self._rows).sum(axis=0)
 
     @property
@@ -210,12 +233,16 @@ class Posterior:
         return self._buffer[: len(self.codes)]
 
     def _covariance(self, first: Codes, second: Codes) -> Floats:
-        return self._scale * self.kernel.between(self._tables, first, second)
+        covariance = self.kernel.between(self._tables, first, second)
+        covariance *= self._scale
+        return covariance
 
     def _whitened(self, candidates: Codes) -> Floats:
-        return np.asarray(
-            solve_triangular(self._lower, self._covariance(self.codes, candidates), lower=True, check_finite=False)
-        )
+        rows = self._covariance(self.codes, candidates)
+        if not rows.size:
+            return rows
+        # Transposed, the rows are the columns that BLAS wants, in place: `solve_triangular` would copy them twice.
+        return np.asarray(dtrsm(1.0, self._lower, rows.T, side=1, lower=1, trans_a=1, overwrite_b=1)).T
 
     def add(self, code: Codes) -> None:
         """Adds one point, shape (1, parameters)."""
@@ -228,7 +255,7 @@ class Posterior:
         grown[count, count] = pivot
         row = (self._covariance(code, self.candidates)[0] - column @ self._rows) / pivot
         if count == len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.empty((16 + count // 4, len(self.candidates)))])
+            self._buffer = np.concatenate([self._buffer, np.empty((_spare(count), len(self.candidates)))])
         self._buffer[count] = row
         self._lower, self.codes = grown, np.concatenate([self.codes, code])
         self._explained += row * row
@@ -242,14 +269,18 @@ class Posterior:
 
     def weights(self, values: Floats) -> Floats:
         """What `expect` needs of standardised `values`, one a point in the order added, NaN where there is none."""
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) == len(values):
-            return np.asarray(solve_triangular(self._lower, values, lower=True, check_finite=False))
-        covariance = (self._lower @ self._lower.T)[np.ix_(known, known)]
-        factor = cholesky(covariance, lower=True, check_finite=False)
-        solved = np.zeros(len(values))
-        solved[known] = cho_solve((factor, True), values[known], check_finite=False)
-        return np.asarray(self._lower.T @ solved)
+        unknown = np.flatnonzero(~np.isfinite(values))
+        filled = values.copy()
+        filled[unknown] = 0.0
+        weights = np.asarray(solve_triangular(self._lower, filled, lower=True, check_finite=False))
+        if not len(unknown):
+            return weights
+        # Values at the unknown points that leave them without a say: a projection off their columns.
+        chosen = np.zeros((len(values), len(unknown)), order="F")
+        chosen[unknown, np.arange(len(unknown))] = 1.0
+        columns = solve_triangular(self._lower, chosen, lower=True, check_finite=False)
+        factor = cholesky(columns.T @ columns, lower=True, check_finite=False)
+        return np.asarray(weights - columns @ cho_solve((factor, True), columns.T @ weights, check_finite=False))
 
     def expect(self, weights: Floats, others: Codes | None = None) -> tuple[Floats, Floats]:
         """Mean and standard deviation at the candidates, or at `others`."""
@@ -259,3 +290,8 @@ class Posterior:
             rows = self._whitened(others)
             mean, explained = weights @ rows, np.square(rows).sum(axis=0)
         return mean, np.sqrt(np.maximum(self._scale - explained, 1e-10))
+
+    def mean(self, weights: Floats, others: Codes) -> Floats:
+        """The mean alone at `others`: without a deviation there is no need to whiten them."""
+        solved = solve_triangular(self._lower, weights, lower=True, trans=1, check_finite=False)
+        return np.asarray(solved @ self._covariance(self.codes, others))
