@@ -19,9 +19,9 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg import block_diag, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
 from scipy.linalg.blas import dtrsm  # type: ignore[import-untyped,unused-ignore]
-from scipy.linalg.lapack import dpotrf, dpotrs  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs  # type: ignore[import-untyped,unused-ignore]
 from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
@@ -149,50 +149,58 @@ class Kernel:
         noise: variance known of each value, in units of `values`, added to the noise that is fitted.
         """
         count, groups = len(values), len(self._widths)
-        pairs, apart = [], []
+        # The matrices are symmetric: of each pair of points, and of each point with itself, one entry is computed.
+        rows, others = np.tril_indices(count)
+        below, twice = rows + count * others, np.where(rows == others, 1.0, 2.0)
+        pairs, blocks, entries = [], [], 0
         for column, table in zip(self.columns, self._apart, strict=True):
             # Only the values that occur: a parameter may have thousands.
             used, places = np.unique(codes[:, column], return_inverse=True)
-            apart.append(table[np.ix_(used, used)])
-            pairs.append((places[:, None] * len(used) + places[None, :]).ravel())
+            blocks.append(table[np.ix_(used, used)].reshape(len(used) ** 2, -1))
+            pairs.append((slice(entries, entries + len(used) ** 2), places[rows] * len(used) + places[others]))
+            entries += len(used) ** 2
+        # The tables of all parameters one after the other, shape (entries, features of all): exponentials of one array.
+        apart = block_diag(*blocks) if groups else np.empty((0, 0))
+        group_of = np.repeat(np.arange(groups), np.array([len(block) for block in blocks], dtype=np.intp))
         edges = np.cumsum([0, *self._widths])
         total = int(edges[-1])
         centre = np.r_[np.full(total, LENGTH[0]), np.full(groups, INTERACTION[0]), SCALE[0], NOISE[0]]
         spread = np.r_[np.full(total, LENGTH[1]), np.full(groups, INTERACTION[1]), SCALE[1], NOISE[1]]
-        diagonal = np.diag_indices(count)
+        diagonal = np.arange(count) * (count + 1)
 
         def loss(theta: Floats) -> tuple[float, Floats]:
             scale, fitted = math.exp(theta[-2]), math.exp(theta[-1])
-            covariance, taken = np.full(count * count, scale), np.empty(count * count)
-            parts = []
-            for group in range(groups):
-                weight = math.exp(theta[total + group])
-                inverse = np.exp(-2.0 * theta[edges[group] : edges[group + 1]])
-                near = np.exp(-0.5 * (apart[group] @ inverse))
-                factor = (1.0 + weight * near) / (1.0 + weight)
-                covariance *= np.take(factor, pairs[group], out=taken, mode="clip")
-                parts.append((weight, inverse, near))
-            matrix = covariance.reshape(count, count).copy(order="F")
+            covariance, taken = np.full(len(rows), scale), np.empty(len(rows))
+            acts, inverse = np.exp(theta[total:-2]), np.exp(-2.0 * theta[:total])
+            weight = acts[group_of]
+            weighted = weight * np.exp(-0.5 * (apart @ inverse))
+            factors = (1.0 + weighted) / (1.0 + weight)
+            for own, places in pairs:
+                # "clip": the places are right, and unchecked they are looked up twice as fast.
+                covariance *= np.take(factors[own], places, out=taken, mode="clip")
+            matrix = np.zeros(count * count)
+            matrix[below] = covariance
             matrix[diagonal] += fitted + noise + JITTER
-            lower, failed = dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
+            # LAPACK itself, in place: it stores columns first, and reads and writes the lower triangle only.
+            lower, failed = dpotrf(matrix.reshape(count, count).T, lower=1, clean=0, overwrite_a=1)
             if failed:
                 return 1e10, np.zeros_like(theta)
             solved = dpotrs(lower, values, lower=1)[0]
-            inner = np.outer(solved, solved) - dpotrs(lower, np.eye(count, order="F"), lower=1, overwrite_b=1)[0]
-            pull = inner.ravel() * covariance
             deviation = (theta - centre) / spread
-            value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(np.diag(lower)).sum())
+            value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(lower.diagonal()).sum())
+            inverted = dpotri(lower, lower=1, overwrite_c=1)[0].T.ravel()
+            pull = (solved[rows] * solved[others] - inverted[below]) * covariance * twice
             slope = deviation / spread
             whole = float(pull.sum())
-            for group, (weight, inverse, near) in enumerate(parts):
-                # All pairs with the same two values share a derivative: sum the pull by table entry first.
-                table = np.bincount(pairs[group], weights=pull, minlength=near.size).reshape(near.shape)
-                summed = np.asarray(table * (weight * near / (1.0 + weight * near)), dtype=np.float64)
-                lengths = slice(edges[group], edges[group + 1])
-                slope[lengths] -= 0.5 * np.einsum("ij,ijk->k", summed, apart[group]) * inverse
-                slope[total + group] -= 0.5 * (float(summed.sum()) - whole * weight / (1.0 + weight))
+            # All pairs with the same two values share a derivative: sum the pull by table entry first.
+            summed = weighted / (1.0 + weighted)
+            for own, places in pairs:
+                summed[own] *= np.bincount(places, weights=pull, minlength=own.stop - own.start)
+            slope[:total] -= 0.5 * (summed @ apart) * inverse
+            own_pull = np.bincount(group_of, weights=summed, minlength=groups)
+            slope[total:-2] -= 0.5 * (own_pull - whole * acts / (1.0 + acts))
             slope[-2] -= 0.5 * whole
-            slope[-1] -= 0.5 * float(np.trace(inner)) * fitted
+            slope[-1] -= 0.5 * float(solved @ solved - inverted[diagonal].sum()) * fitted
             return value, slope
 
         first = np.r_[np.concatenate([*start.lengths, np.empty(0)]), start.interactions, start.scale, start.noise]
@@ -200,11 +208,6 @@ class Kernel:
         found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations}).x
         split = tuple(found[edges[group] : edges[group + 1]] for group in range(groups))
         return Hyperparameters(split, found[total : total + groups], float(found[-2]), float(found[-1]))
-
-
-def _spare(count: int) -> int:
-    """Points for which there is room beside `count`: more than are added until the next fit."""
-    return 16 + count // 4
 
 
 class Posterior:
@@ -224,7 +227,8 @@ class Posterior:
         covariance[np.diag_indices(len(codes))] += self._noise + noise + JITTER
         self._lower = cholesky(covariance, lower=True, check_finite=False)
         self.candidates = candidates
-        self._buffer = np.empty((len(codes) + _spare(len(codes)), len(candidates)))
+        # With room for more points than are added until the next fit.
+        self._buffer = np.empty((16 + len(codes) * 5 // 4, len(candidates)))
         self._buffer[: len(codes)] = self._whitened(candidates)
         self._explained = np.square(self._rows).sum(axis=0)
 
@@ -255,7 +259,7 @@ class Posterior:
         grown[count, count] = pivot
         row = (self._covariance(code, self.candidates)[0] - column @ self._rows) / pivot
         if count == len(self._buffer):
-            self._buffer = np.concatenate([self._buffer, np.empty((_spare(count), len(self.candidates)))])
+            self._buffer = np.concatenate([self._buffer, np.empty((16 + count // 4, len(self.candidates)))])
         self._buffer[count] = row
         self._lower, self.codes = grown, np.concatenate([self.codes, code])
         self._explained += row * row
@@ -276,9 +280,7 @@ class Posterior:
         if not len(unknown):
             return weights
         # Values at the unknown points that leave them without a say: a projection off their columns.
-        chosen = np.zeros((len(values), len(unknown)), order="F")
-        chosen[unknown, np.arange(len(unknown))] = 1.0
-        columns = solve_triangular(self._lower, chosen, lower=True, check_finite=False)
+        columns = solve_triangular(self._lower, np.eye(len(values))[:, unknown], lower=True, check_finite=False)
         factor = cholesky(columns.T @ columns, lower=True, check_finite=False)
         return np.asarray(weights - columns @ cho_solve((factor, True), columns.T @ weights, check_finite=False))
 

@@ -163,6 +163,12 @@ def test_candidates_that_cannot_win_are_not_asked_for_their_chance() -> None:
     assert found is not None and found.place == 4999 and len(asked) < 600
 
 
+def test_a_domain_without_a_choice_can_be_fitted() -> None:
+    kernel = Kernel(Domain([Parameter(name="FIXED", values=(7,))]))
+    chosen = kernel.fit(np.zeros((6, 1), dtype=np.uint16), np.arange(6.0), np.zeros(6), kernel.prior(), 10)
+    assert chosen.lengths == () and np.isfinite(chosen.scale)
+
+
 def drive(strategy: Strategy, count: int) -> None:
     for _ in range(count):
         config = strategy.ask()
@@ -251,6 +257,22 @@ def milliseconds_per_ask(space: SearchSpace, count: int, fails: Sequence[int]) -
     return 1e3 * own / count
 
 
+def yardstick() -> float:
+    """Milliseconds of processor time of fixed work like the search's: small matrices, long rows, Python."""
+    matrix, rows = np.eye(160) + 0.1, np.linspace(0.0, 1.0, 500_000).reshape(100, 5000)
+    with _gaussian.one_thread():
+        started = time.process_time()
+        for _ in range(10):
+            np.linalg.inv(np.linalg.cholesky(matrix))
+            np.square(np.exp(rows)).sum(axis=0)
+            sorted(range(20_000), key=lambda number: -number)
+        return 1e3 * (time.process_time() - started)
+
+
+USUAL = 69.0
+"""The least that the yardstick was seen to take on the machine of docs/search.md."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "fails", "count", "limit"),
@@ -262,5 +284,12 @@ def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int,
     listed += [Parameter(name="D", values=tuple(range(size))), Parameter(name="E", values=(True, False))]
     space = build_space(listed, [Rule.from_expression(parse("A + B > 1 or C > 1"))])
     assert len(space) >= size * 1000
-    # Processor time, and another try or two: neighbours on the machine cost time in caches and clock rate, too.
-    assert any(milliseconds_per_ask(space, count, fails) < limit for _ in range(3))
+    # Neighbours on the machine cost time in caches and clock rate: the bar moves with them, and there are three tries.
+    tries = []
+    for _ in range(3):
+        before = yardstick()
+        spent = milliseconds_per_ask(space, count, fails)
+        tries.append(spent / max(1.0, (before + yardstick()) / 2 / USUAL))
+        if tries[-1] < limit:
+            break
+    assert min(tries) < limit, tries
