@@ -18,6 +18,9 @@ from tunesmith.kernels.rule import Reason, SpaceError
 Codes = NDArray[np.uint16]
 """Rows of positions: element (i, j) is the position of point i's value among the values of parameter j."""
 
+_WHOLE = 1 << 62
+"""Points of the largest product whose places are computed as 64-bit whole numbers; beyond, one at a time."""
+
 
 def value_array(values: Sequence[Any]) -> NDArray[Any]:
     """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed."""
@@ -108,6 +111,19 @@ class Domain:
             code, key = divmod(key, stride)
             row.append(code)
         return tuple(row)
+
+    def keys(self, codes: Codes) -> list[int]:
+        """The places of many rows, shape (points, parameters), in the Cartesian product."""
+        if self.cartesian > _WHOLE:
+            return [self.key(row) for row in codes.tolist()]
+        return (codes.astype(np.int64) @ np.array(self.strides, dtype=np.int64)).tolist()  # type: ignore[no-any-return]
+
+    def rows(self, keys: Sequence[int] | NDArray[np.int64]) -> Codes:
+        """The rows of positions at many places of the Cartesian product, shape (places, parameters)."""
+        if self.cartesian > _WHOLE:
+            return np.array([self.row(int(key)) for key in keys], dtype=np.uint16).reshape(-1, len(self.sizes))
+        places = np.asarray(keys, dtype=np.int64)[:, None] // np.array(self.strides, dtype=np.int64)
+        return (places % np.array(self.sizes, dtype=np.int64)).astype(np.uint16)
 
     def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
         """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.

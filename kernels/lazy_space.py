@@ -61,8 +61,7 @@ class LazySpace(SearchSpace):
         return self._size
 
     def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
-        rows = [self.domain.row(int(point)) for point in points]
-        return np.array(rows, dtype=np.uint16).reshape(-1, len(self.domain.sizes))
+        return self.domain.rows(points)
 
     def points_of(self, codes: Codes) -> list[int | None]:
         feasible = np.ones(len(codes), dtype=np.bool_)
@@ -70,7 +69,8 @@ class LazySpace(SearchSpace):
             # Only those still in question: a later rule may have no value where an earlier one refuses.
             left = np.flatnonzero(feasible)
             feasible[left] = self._plan.holds(check, codes[left])
-        return [self.domain.key(row) if good else None for row, good in zip(codes, feasible, strict=True)]
+        keys = self.domain.keys(codes)
+        return [key if good else None for key, good in zip(keys, feasible.tolist(), strict=True)]
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different points, uniform over listed groups and nearly so over the others."""
@@ -79,10 +79,9 @@ class LazySpace(SearchSpace):
             return []
         if self._size is not None and self._size <= 4 * count:
             rows = combine(self._plan, [part for part in self._parts if part is not None])
-            return [self.domain.key(row) for row in rows[rng.permutation(len(rows))[:count]]]
+            return self.domain.keys(rows[rng.permutation(len(rows))[:count]])
         for _ in range(10):
-            for row in self._draw(rng, 2 * (count - len(found)) + 8):
-                found[self.domain.key(row)] = None
+            found.update(dict.fromkeys(self.domain.keys(self._draw(rng, 2 * (count - len(found)) + 8))))
             if len(found) >= count:
                 break
         return list(found)[:count]

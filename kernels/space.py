@@ -199,15 +199,19 @@ class Space(SearchSpace):
     def points_of(self, codes: Codes) -> list[int | None]:
         keys = _keys(codes, self._strides)
         places = np.searchsorted(self._keys, keys)
+        if self._sorted is None:
+            # Keys are exact, and point i has the i-th smallest.
+            there = places < len(self._keys)
+            there[there] = self._keys[places[there]] == keys[there]
+            return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
         found: list[int | None] = []
         for place, key, wanted in zip(places.tolist(), keys, codes, strict=True):
             found.append(self._at(place, key, wanted))
         return found
 
     def _at(self, place: int, key: np.uint64, wanted: Codes) -> int | None:
+        assert self._sorted is not None
         while place < len(self._keys) and self._keys[place] == key:
-            if self._sorted is None:
-                return place
             point = int(self._sorted[place])
             if np.array_equal(self.codes[point], wanted):
                 return point

@@ -1,11 +1,14 @@
-"""What a point is worth measuring: expected improvement, and what a value that is only bounded from below is worth.
+"""What a point is worth measuring: expected improvement, the first by it, and what a value bounded from below is worth.
 
-Owns two formulas of the normal distribution, written so that they hold far out in its tails.
+Owns two formulas of the normal distribution, written so that they hold far out in its tails, and the choice of the
+point whose improvement, times its chance of success, is largest.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr  # type: ignore[import-untyped,unused-ignore]
@@ -14,6 +17,8 @@ from tunesmith.kernels.search._gaussian import Floats
 
 _TAIL = -30.0
 """Deviations below which the expansion of Mills' ratio is exact to the last digits, and the ratio itself is not."""
+_FIRST = 64
+"""Candidates whose chance of success is asked for first; it is seldom asked for more."""
 
 
 def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
@@ -30,6 +35,41 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
     mills = -far * math.sqrt(0.5 * math.pi) * erfcx(-far / math.sqrt(2.0))
     tail = np.where(far > _TAIL, np.log1p(-np.minimum(mills, 1.0 - 1e-12)), -2.0 * np.log(-far))
     return np.asarray(np.log(deviation) + np.where(gain > -1.0, head, density + tail))
+
+
+class Foremost(NamedTuple):
+    """The place of a candidate, the logarithm of its expected improvement times its chance of success, and whether
+    that chance is at least the limit."""
+
+    place: int
+    score: float
+    likely: bool
+
+
+def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Foremost | None:
+    """The candidate with the largest sum of `scores` (logarithms of expected improvements, -inf for candidates that do
+    not count) and of the logarithm of its chance of success, the first one of equals. Those with a chance of at least
+    `limit` come before all others, whatever is expected of them. None where no candidate counts.
+
+    chance: the chances of success, at most 1, of the candidates at the given places. Since they are at most 1, it is
+    asked from the largest score down, and no further than where those left could not win with a chance of 1.
+    """
+    left = np.flatnonzero(scores > -np.inf)
+    best: Foremost | None = None
+    many = _FIRST
+    while len(left):
+        many = min(many, len(left))
+        left = left[np.argpartition(-scores[left], many - 1)]
+        few, left, many = left[:many], left[many:], 8 * many
+        chances = chance(few.tolist())
+        totals = scores[few] + np.log(chances)
+        likely = chances >= limit
+        top = np.lexsort((few, -totals, ~likely))[0]
+        found = Foremost(int(few[top]), float(totals[top]), bool(likely[top]))
+        best = found if best is None else max(best, found, key=lambda one: (one.likely, one.score, -one.place))
+        if best.likely and (not len(left) or best.score > scores[left].max()):
+            break
+    return best
 
 
 def above(bound: Floats, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:

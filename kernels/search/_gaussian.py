@@ -19,7 +19,9 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg import block_diag, cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg.blas import dtrsm  # type: ignore[import-untyped,unused-ignore]
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs  # type: ignore[import-untyped,unused-ignore]
 from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
@@ -33,6 +35,8 @@ INTERACTION = (0.0, 1.0)
 NOISE = (math.log(1e-3), 1.5)
 SCALE = (0.0, 1.0)
 JITTER = 1e-8
+_CACHED = 1 << 15
+"""Elements of the kernel between two lists of points that are computed together."""
 
 
 @cache
@@ -92,6 +96,7 @@ class Kernel:
     """The kernel over the parameters of one domain. Without parameters that vary it is constant."""
 
     def __init__(self, domain: Domain) -> None:
+        self._recent: tuple[Hyperparameters, list[Floats]] | None = None
         described = features(domain)
         self.columns = [column for column, _ in described]
         # Squared differences of every pair of values, shape (values, values, features).
@@ -109,18 +114,31 @@ class Kernel:
         return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
 
     def tables(self, chosen: Hyperparameters) -> list[Floats]:
-        """The factor of each parameter for every pair of its values."""
+        """The factor of each parameter for every pair of its values; not to be written to."""
+        if self._recent is not None and self._recent[0] is chosen:
+            return self._recent[1]
         result = []
         for apart, lengths, interaction in zip(self._apart, chosen.lengths, chosen.interactions, strict=True):
             weight = math.exp(float(interaction))
             result.append((1.0 + weight * np.exp(-0.5 * (apart @ np.exp(-2.0 * lengths)))) / (1.0 + weight))
+        self._recent = chosen, result
         return result
 
     def between(self, tables: Sequence[Floats], first: Codes, second: Codes) -> Floats:
         """The correlation of each of `first` with each of `second`, shape (len(first), len(second))."""
         result = np.ones((len(first), len(second)))
+        factors = []
         for column, table in zip(self.columns, tables, strict=True):
-            result *= table[first[:, column]][:, second[:, column]]
+            used, rows = table, np.asarray(first[:, column], dtype=np.intp)
+            if len(table) > len(first):
+                used, rows = table[rows], np.arange(len(first))
+            factors.append((used.take(second[:, column], axis=1), rows))
+        # A few rows at a time, so that what is multiplied stays in the processor's cache.
+        step = max(1, _CACHED // max(1, len(second)))
+        for start in range(0, len(first), step):
+            part = result[start : start + step]
+            for factor, rows in factors:
+                part *= factor[rows[start : start + step]]
         return result
 
     def fit(
@@ -131,51 +149,58 @@ class Kernel:
         noise: variance known of each value, in units of `values`, added to the noise that is fitted.
         """
         count, groups = len(values), len(self._widths)
-        pairs, apart = [], []
+        # The matrices are symmetric: of each pair of points, and of each point with itself, one entry is computed.
+        rows, others = np.tril_indices(count)
+        below, twice = rows + count * others, np.where(rows == others, 1.0, 2.0)
+        pairs, blocks, entries = [], [], 0
         for column, table in zip(self.columns, self._apart, strict=True):
             # Only the values that occur: a parameter may have thousands.
             used, places = np.unique(codes[:, column], return_inverse=True)
-            apart.append(table[np.ix_(used, used)])
-            pairs.append((places[:, None] * len(used) + places[None, :]).ravel())
+            blocks.append(table[np.ix_(used, used)].reshape(len(used) ** 2, -1))
+            pairs.append((slice(entries, entries + len(used) ** 2), places[rows] * len(used) + places[others]))
+            entries += len(used) ** 2
+        # The tables of all parameters one after the other, shape (entries, features of all): exponentials of one array.
+        apart = block_diag(*blocks) if groups else np.empty((0, 0))
+        group_of = np.repeat(np.arange(groups), np.array([len(block) for block in blocks], dtype=np.intp))
         edges = np.cumsum([0, *self._widths])
         total = int(edges[-1])
         centre = np.r_[np.full(total, LENGTH[0]), np.full(groups, INTERACTION[0]), SCALE[0], NOISE[0]]
         spread = np.r_[np.full(total, LENGTH[1]), np.full(groups, INTERACTION[1]), SCALE[1], NOISE[1]]
-        diagonal = np.diag_indices(count)
+        diagonal = np.arange(count) * (count + 1)
 
         def loss(theta: Floats) -> tuple[float, Floats]:
             scale, fitted = math.exp(theta[-2]), math.exp(theta[-1])
-            covariance = np.full(count * count, scale)
-            parts = []
-            for group in range(groups):
-                weight = math.exp(theta[total + group])
-                inverse = np.exp(-2.0 * theta[edges[group] : edges[group + 1]])
-                near = np.exp(-0.5 * (apart[group] @ inverse))
-                factor = (1.0 + weight * near) / (1.0 + weight)
-                covariance *= factor.ravel()[pairs[group]]
-                parts.append((weight, inverse, near))
-            matrix = covariance.reshape(count, count).copy()
+            covariance, taken = np.full(len(rows), scale), np.empty(len(rows))
+            acts, inverse = np.exp(theta[total:-2]), np.exp(-2.0 * theta[:total])
+            weight = acts[group_of]
+            weighted = weight * np.exp(-0.5 * (apart @ inverse))
+            factors = (1.0 + weighted) / (1.0 + weight)
+            for own, places in pairs:
+                # "clip": the places are right, and unchecked they are looked up twice as fast.
+                covariance *= np.take(factors[own], places, out=taken, mode="clip")
+            matrix = np.zeros(count * count)
+            matrix[below] = covariance
             matrix[diagonal] += fitted + noise + JITTER
-            try:
-                lower = cholesky(matrix, lower=True, check_finite=False)
-            except LinAlgError:
+            # LAPACK itself, in place: it stores columns first, and reads and writes the lower triangle only.
+            lower, failed = dpotrf(matrix.reshape(count, count).T, lower=1, clean=0, overwrite_a=1)
+            if failed:
                 return 1e10, np.zeros_like(theta)
-            solved = cho_solve((lower, True), values, check_finite=False)
-            inner = np.outer(solved, solved) - cho_solve((lower, True), np.eye(count), check_finite=False)
-            pull = inner.ravel() * covariance
+            solved = dpotrs(lower, values, lower=1)[0]
             deviation = (theta - centre) / spread
-            value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(np.diag(lower)).sum())
+            value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(lower.diagonal()).sum())
+            inverted = dpotri(lower, lower=1, overwrite_c=1)[0].T.ravel()
+            pull = (solved[rows] * solved[others] - inverted[below]) * covariance * twice
             slope = deviation / spread
             whole = float(pull.sum())
-            for group, (weight, inverse, near) in enumerate(parts):
-                # All pairs with the same two values share a derivative: sum the pull by table entry first.
-                table = np.bincount(pairs[group], weights=pull, minlength=near.size).reshape(near.shape)
-                summed = np.asarray(table * (weight * near / (1.0 + weight * near)), dtype=np.float64)
-                lengths = slice(edges[group], edges[group + 1])
-                slope[lengths] -= 0.5 * np.einsum("ij,ijk->k", summed, apart[group]) * inverse
-                slope[total + group] -= 0.5 * (float(summed.sum()) - whole * weight / (1.0 + weight))
+            # All pairs with the same two values share a derivative: sum the pull by table entry first.
+            summed = weighted / (1.0 + weighted)
+            for own, places in pairs:
+                summed[own] *= np.bincount(places, weights=pull, minlength=own.stop - own.start)
+            slope[:total] -= 0.5 * (summed @ apart) * inverse
+            own_pull = np.bincount(group_of, weights=summed, minlength=groups)
+            slope[total:-2] -= 0.5 * (own_pull - whole * acts / (1.0 + acts))
             slope[-2] -= 0.5 * whole
-            slope[-1] -= 0.5 * float(np.trace(inner)) * fitted
+            slope[-1] -= 0.5 * float(solved @ solved - inverted[diagonal].sum()) * fitted
             return value, slope
 
         first = np.r_[np.concatenate([*start.lengths, np.empty(0)]), start.interactions, start.scale, start.noise]
@@ -202,7 +227,9 @@ class Posterior:
         covariance[np.diag_indices(len(codes))] += self._noise + noise + JITTER
         self._lower = cholesky(covariance, lower=True, check_finite=False)
         self.candidates = candidates
-        self._buffer = self._whitened(candidates)
+        # With room for more points than are added until the next fit.
+        self._buffer = np.empty((16 + len(codes) * 5 // 4, len(candidates)))
+        self._buffer[: len(codes)] = self._whitened(candidates)
         self._explained = np.square(self._rows).sum(axis=0)
 
     @property
@@ -210,12 +237,16 @@ class Posterior:
         return self._buffer[: len(self.codes)]
 
     def _covariance(self, first: Codes, second: Codes) -> Floats:
-        return self._scale * self.kernel.between(self._tables, first, second)
+        covariance = self.kernel.between(self._tables, first, second)
+        covariance *= self._scale
+        return covariance
 
     def _whitened(self, candidates: Codes) -> Floats:
-        return np.asarray(
-            solve_triangular(self._lower, self._covariance(self.codes, candidates), lower=True, check_finite=False)
-        )
+        rows = self._covariance(self.codes, candidates)
+        if not rows.size:
+            return rows
+        # Transposed, the rows are the columns that BLAS wants, in place: `solve_triangular` would copy them twice.
+        return np.asarray(dtrsm(1.0, self._lower, rows.T, side=1, lower=1, trans_a=1, overwrite_b=1)).T
 
     def add(self, code: Codes) -> None:
         """Adds one point, shape (1, parameters)."""
@@ -242,14 +273,16 @@ class Posterior:
 
     def weights(self, values: Floats) -> Floats:
         """What `expect` needs of standardised `values`, one a point in the order added, NaN where there is none."""
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) == len(values):
-            return np.asarray(solve_triangular(self._lower, values, lower=True, check_finite=False))
-        covariance = (self._lower @ self._lower.T)[np.ix_(known, known)]
-        factor = cholesky(covariance, lower=True, check_finite=False)
-        solved = np.zeros(len(values))
-        solved[known] = cho_solve((factor, True), values[known], check_finite=False)
-        return np.asarray(self._lower.T @ solved)
+        unknown = np.flatnonzero(~np.isfinite(values))
+        filled = values.copy()
+        filled[unknown] = 0.0
+        weights = np.asarray(solve_triangular(self._lower, filled, lower=True, check_finite=False))
+        if not len(unknown):
+            return weights
+        # Values at the unknown points that leave them without a say: a projection off their columns.
+        columns = solve_triangular(self._lower, np.eye(len(values))[:, unknown], lower=True, check_finite=False)
+        factor = cholesky(columns.T @ columns, lower=True, check_finite=False)
+        return np.asarray(weights - columns @ cho_solve((factor, True), columns.T @ weights, check_finite=False))
 
     def expect(self, weights: Floats, others: Codes | None = None) -> tuple[Floats, Floats]:
         """Mean and standard deviation at the candidates, or at `others`."""
@@ -259,3 +292,8 @@ class Posterior:
             rows = self._whitened(others)
             mean, explained = weights @ rows, np.square(rows).sum(axis=0)
         return mean, np.sqrt(np.maximum(self._scale - explained, 1e-10))
+
+    def mean(self, weights: Floats, others: Codes) -> Floats:
+        """The mean alone at `others`: without a deviation there is no need to whiten them."""
+        solved = solve_triangular(self._lower, weights, lower=True, trans=1, check_finite=False)
+        return np.asarray(solved @ self._covariance(self.codes, others))

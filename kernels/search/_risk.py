@@ -25,11 +25,9 @@ _FITTED = 100
 
 
 class FailureModel:
-    """The chance of success at candidates. A label is 1 (failed), 0 (did not) or NaN (not known yet)."""
+    """The chance of success of points. A label is 1 (failed), 0 (did not) or NaN (not known yet)."""
 
-    def __init__(
-        self, kernel: Kernel, codes: Codes, labels: Floats, candidates: Codes, start: Hyperparameters | None
-    ) -> None:
+    def __init__(self, kernel: Kernel, codes: Codes, labels: Floats, start: Hyperparameters | None) -> None:
         """codes: the points, shape (points, parameters), with their labels; start: hyperparameters to begin from."""
         known = np.flatnonzero(np.isfinite(labels))
         # As many of both kinds as there are, up to half each.
@@ -37,17 +35,13 @@ class FailureModel:
         few = np.concatenate([failed[: max(_FITTED // 2, _FITTED - len(fine))], fine])[:_FITTED]
         start = start or kernel.failures()
         self.chosen = kernel.fit(codes[few], labels[few] / _UNIT, np.zeros(len(few)), start, _ITERATIONS)
-        self._posterior = Posterior(kernel, self.chosen, codes, np.zeros(len(codes)), candidates)
+        self._posterior = Posterior(kernel, self.chosen, codes, np.zeros(len(codes)), codes[:0])
 
     def add(self, code: Codes) -> None:
         """Adds one point, shape (1, parameters)."""
         self._posterior.add(code)
 
-    def extend(self, candidates: Codes) -> None:
-        """Adds candidates."""
-        self._posterior.extend(candidates)
-
-    def success(self, labels: Floats, others: Codes | None = None) -> Floats:
-        """The chance of success at the candidates, or at `others`, given the points' labels in the order added."""
-        mean, _ = self._posterior.expect(self._posterior.weights(labels / _UNIT), others)
+    def success(self, labels: Floats, others: Codes) -> Floats:
+        """The chance of success, at most 1, at `others`, given the points' labels in the order added."""
+        mean = self._posterior.mean(self._posterior.weights(labels / _UNIT), others)
         return np.asarray(np.clip(ndtr((0.5 - _UNIT * mean) / _SHARP), LEAST, 1.0))

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.search._acquisition import log_expected_improvement
+from tunesmith.kernels.search._acquisition import foremost, log_expected_improvement
 from tunesmith.kernels.search._base import Observation, Strategy
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
 from tunesmith.kernels.search._levels import Levels
@@ -78,6 +78,7 @@ class SurrogateSearch(Strategy):
         self._candidates: list[int] = []
         self._slot: dict[int, int] = {}
         self._gone: list[int] = []
+        self._near: dict[int, list[int]] = {}
         # With many in flight, more than FIRST points are asked before so many are told: begin with fewer results.
         self._next_fit = max(5, self.FIRST - (workers - 1) // 2)
         self._levels = Levels(space)
@@ -126,25 +127,22 @@ class SurrogateSearch(Strategy):
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
         limit = self.LIMIT * float(rng.random())
-        scores, success = self._scores(model, weights, best, None)
+        scores = log_expected_improvement(best, *self._expected(model, weights, None))
         scores[self._gone] = -np.inf
-        # What is likely to fail comes after everything else, whatever is expected of it.
-        likely = np.where(success >= limit, scores, -np.inf)
-        if len(likely) and likely.max() > -np.inf:
-            scores = likely
-        if not len(scores) or scores.max() == -np.inf:
+        first = foremost(scores, limit, lambda places: self._success([self._candidates[place] for place in places]))
+        if first is None:
             found = self._fresh(rng)
             return found[0] if found else None
-        top = int(np.argmax(scores))
-        chosen, score = self._candidates[top], float(scores[top])
+        chosen, score = self._candidates[first.place], first.score
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
         if not self._complete:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
-                beside, success = self._scores(model, weights, best, others)
-                beside = np.where(success >= limit, beside, -np.inf)
-                if float(beside.max()) > score:
-                    chosen = others[int(np.argmax(beside))]
+                beside = log_expected_improvement(best, *self._expected(model, weights, others))
+                beside = np.where(beside > score, beside, -np.inf)
+                better = foremost(beside, limit, lambda places: self._success([others[place] for place in places]))
+                if better is not None and better.likely and better.score > score:
+                    chosen = others[better.place]
         return chosen
 
     def _method(self) -> str:
@@ -168,8 +166,8 @@ class SurrogateSearch(Strategy):
         if len(self.known) >= self.FIRST and self._bad and len(self._bad) < len(self.known):
             known = list(self.known)
             labels = np.array([float(point in self._bad) for point in known])
-            model = FailureModel(self._kernel, self.space.codes_of(known), labels, codes, self._risky)
-            likely = np.argsort(-model.success(labels), kind="stable")[: max(1, len(fresh) // 4)]
+            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._risky)
+            likely = np.argsort(-model.success(labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
             fresh, codes = [fresh[place] for place in likely], codes[likely]
         tables = self._kernel.tables(self._chosen)
         near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), codes)
@@ -199,7 +197,8 @@ class SurrogateSearch(Strategy):
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
             if self.belief is not None:
                 pool += self.belief.best(self.BELIEVED)
-        self._candidates = [point for point in dict.fromkeys(pool) if not self.taken(point)]
+        taken = self.asked.keys() | self.known.keys()
+        self._candidates = [point for point in dict.fromkeys(pool) if point not in taken]
         self._slot = {point: place for place, point in enumerate(self._candidates)}
         self._gone = []
         _, noise = self._standardised(self._points)
@@ -220,7 +219,7 @@ class SurrogateSearch(Strategy):
     def _failure_model(self) -> FailureModel:
         assert self._model is not None
         model = self._model
-        risk = FailureModel(self._kernel, model.codes, self._labels(), model.candidates, self._risky)
+        risk = FailureModel(self._kernel, model.codes, self._labels(), self._risky)
         self._risky = risk.chosen
         return risk
 
@@ -244,21 +243,25 @@ class SurrogateSearch(Strategy):
         if fresh:
             self._slot.update((point, len(self._candidates) + place) for place, point in enumerate(fresh))
             self._candidates.extend(fresh)
-            for model in (self._model, self._risk):
-                if model is not None:
-                    model.extend(self.space.codes_of(fresh))
+            self._model.extend(self.space.codes_of(fresh))
 
     def _around(self, points: Sequence[int]) -> list[int]:
         """Points not taken that differ from one of `points` in one parameter, at most `NEAR` or so for each."""
         found: dict[int, None] = {}
         for point in points:
+            found.update(dict.fromkeys(self._beside(point)))
+        return [point for point in found if not self.taken(point)]
+
+    def _beside(self, point: int) -> list[int]:
+        """What `_around` takes of one point, kept: the best points are looked around again and again."""
+        if point not in self._near:
             near = self.space.neighbours(point, adjacent=False)
             if len(near) > self.NEAR:
                 # Parameters with very many values: the next values, and a fixed random choice among the far ones.
                 picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
                 near = self.space.neighbours(point) + [near[place] for place in picked[: self.NEAR]]
-            found.update(dict.fromkeys(near))
-        return [point for point in found if not self.taken(point)]
+            self._near[point] = near
+        return self._near[point]
 
     def _target(self, model: Posterior) -> tuple[Floats, float]:
         """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
@@ -283,14 +286,9 @@ class SurrogateSearch(Strategy):
             return mean, deviation
         return self._trend.restore(mean, deviation, self._candidates if points is None else points, self._levels)
 
-    def _scores(
-        self, model: Posterior, weights: Floats, best: float, points: Sequence[int] | None
-    ) -> tuple[Floats, Floats]:
-        """Logarithms of the expected improvement times the chance of success, and that chance, of the candidates or of
-        `points`."""
-        codes = None if points is None else self.space.codes_of(points)
-        score = log_expected_improvement(best, *self._expected(model, weights, points))
-        success = np.ones(len(score)) if self._risk is None else self._risk.success(self._labels(), codes)
-        if self._source is not None:
-            success = success * self._source.success(self._candidates if points is None else points)
-        return score + np.log(success), success
+    def _success(self, points: Sequence[int]) -> Floats:
+        """The chance of success, at most 1, of `points`."""
+        success = np.ones(len(points))
+        if self._risk is not None:
+            success = self._risk.success(self._labels(), self.space.codes_of(points))
+        return success if self._source is None else success * self._source.success(points)

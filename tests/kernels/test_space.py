@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunesmith.kernels import enumeration, lazy_space
+from tunesmith.kernels.domain import Domain
 from tunesmith.kernels.expression import ExpressionError, parse
 from tunesmith.kernels.lazy_space import LazySpace
 from tunesmith.kernels.parameter import Config, Parameter
@@ -64,6 +65,18 @@ def test_listed_points_are_the_filtered_product(texts: list[str], limit: int, ta
         assert sum(space.rejected.values()) + len(space) == space.cartesian
     finally:
         enumeration.MAX_TABLE = kept
+
+
+@pytest.mark.parametrize("size", [7, 4000])
+def test_rows_and_places_in_the_product_are_inverse(size: int) -> None:
+    # The second product has more points than a 64-bit whole number can count.
+    domain = Domain([Parameter(name=name, values=tuple(range(size))) for name in "ABCDEF"])
+    rng = np.random.default_rng(0)
+    codes = rng.integers(size, size=(50, 6)).astype(np.uint16)
+    keys = domain.keys(codes)
+    assert keys == [domain.key(row) for row in codes]
+    assert np.array_equal(domain.rows(keys), codes) and domain.rows(keys).dtype == np.uint16
+    assert domain.keys(codes[:0]) == [] and domain.rows([]).shape == (0, 6)
 
 
 @settings(max_examples=20, deadline=None)

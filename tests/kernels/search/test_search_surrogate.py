@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import approx_fprime  # type: ignore[import-untyped,unused-ignore]
 from search_cases import PARAMETERS, listed_space, observe
 
 from tunesmith.kernels.domain import Domain
 from tunesmith.kernels.expression import parse
 from tunesmith.kernels.parameter import Parameter
-from tunesmith.kernels.search import Observation, Strategy, make_strategy
+from tunesmith.kernels.search import Observation, Strategy, _gaussian, make_strategy
+from tunesmith.kernels.search._acquisition import foremost
 from tunesmith.kernels.search._gaussian import Kernel, Posterior, features
 from tunesmith.kernels.search.surrogate import SurrogateSearch
 from tunesmith.kernels.space import Rule, SearchSpace, Space, build_space
@@ -64,6 +69,104 @@ def test_fitting_finds_which_parameter_matters() -> None:
     values = np.where(codes[:, 1] == 2, -2.0, 0.5) + 0.01 * np.random.default_rng(1).normal(size=60)
     chosen = kernel.fit(codes, (values - values.mean()) / values.std(), np.zeros(60), kernel.prior(), 30)
     assert chosen.lengths[1][0] < min(chosen.lengths[0][0], chosen.lengths[2][0], chosen.lengths[3][0])
+
+
+def test_the_mean_alone_is_the_mean() -> None:
+    space, _, whole, values = model(30)
+    values[20:] = np.nan
+    weights = whole.weights(values)
+    assert np.allclose(whole.mean(weights, space.codes[-12:]), whole.expect(weights)[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("first", [1, 7, 60])
+def test_the_kernel_is_a_product_of_table_entries(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Fewer points than values, more points than values, and more pairs than are computed together.
+    monkeypatch.setattr(_gaussian, "_CACHED", 200)
+    space = Space.build([*PARAMETERS, Parameter(name="MANY", values=tuple(range(20)))], [])
+    kernel = Kernel(space.domain)
+    rng = np.random.default_rng(0)
+    one, two = (space.codes[rng.permutation(len(space))[:count]] for count in (first, 45))
+    tables = kernel.tables(kernel.prior())
+    wanted = np.ones((first, 45))
+    for column, table in zip(kernel.columns, tables, strict=True):
+        wanted *= table[one[:, column]][:, two[:, column]]
+    assert np.array_equal(kernel.between(tables, one, two), wanted)
+
+
+def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = listed_space()
+    kernel = Kernel(space.domain)
+    rng = np.random.default_rng(0)
+    codes, values, noise = space.codes[rng.permutation(len(space))[:40]], rng.normal(size=40), 0.1 * rng.random(40)
+    seen: list[float] = []
+
+    def minimize(loss: Callable[[Any], tuple[float, Any]], first: Any, **options: Any) -> Any:
+        point = first + 0.3 * rng.normal(size=len(first))
+        value, slope = loss(point)
+        numeric = approx_fprime(point, lambda theta: loss(theta)[0], 1e-6)
+        assert np.allclose(slope, numeric, rtol=1e-3, atol=1e-3)
+        # The value itself, written out: half the quadratic form, half the log determinant, and the prior.
+        split = np.split(point[:-2], [len(point) - 2 - len(kernel.columns)])
+        edges = np.cumsum([len(length) for length in kernel.prior().lengths])[:-1]
+        chosen = _gaussian.Hyperparameters(tuple(np.split(split[0], edges)), split[1], point[-2], point[-1])
+        matrix = np.exp(point[-2]) * kernel.between(kernel.tables(chosen), codes, codes)
+        matrix += np.diag(np.exp(point[-1]) + noise + _gaussian.JITTER)
+        fixed = kernel.prior()
+        centre = np.r_[np.concatenate(fixed.lengths), fixed.interactions, fixed.scale, fixed.noise]
+        spread = np.r_[np.ones(len(point) - 1), _gaussian.NOISE[1]]
+        prior = np.square((point - centre) / spread).sum()
+        assert 2 * value == pytest.approx(
+            values @ np.linalg.solve(matrix, values) + np.linalg.slogdet(matrix)[1] + prior
+        )
+        seen.append(value)
+        raise StopIteration
+
+    monkeypatch.setattr(_gaussian, "minimize", minimize)
+    with pytest.raises(StopIteration):
+        kernel.fit(codes, values, noise, kernel.prior(), 10)
+    assert seen
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-np.inf, -3.0, -1.0, 0.0, 0.5]), st.sampled_from([1e-3, 0.1, 0.5, 1.0])),
+             max_size=300),
+    st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+)  # fmt: skip
+def test_the_foremost_is_found_without_asking_for_every_chance(pairs: list[tuple[float, float]], limit: float) -> None:
+    scores, chances = np.array(pairs).reshape(-1, 2).T
+    asked: list[int] = []
+
+    def chance(places: list[int]) -> np.ndarray:
+        asked.extend(places)
+        return np.asarray(chances[places])
+
+    found = foremost(scores, limit, chance)
+    totals = scores + np.log(chances)
+    ranked = sorted((-(chances[place] >= limit).astype(int), -totals[place], place)
+                    for place in range(len(pairs)) if scores[place] > -np.inf)  # fmt: skip
+    if not ranked:
+        assert found is None
+        return
+    assert found is not None and found.place == ranked[0][2] and found.score == -ranked[0][1]
+    assert found.likely == (chances[found.place] >= limit)
+    assert len(asked) == len(set(asked))
+
+
+def test_candidates_that_cannot_win_are_not_asked_for_their_chance() -> None:
+    asked: list[int] = []
+
+    def chance(places: list[int]) -> np.ndarray:
+        asked.extend(places)
+        return np.full(len(places), 0.5)
+
+    found = foremost(np.linspace(-50.0, 0.0, 5000), 0.1, chance)
+    assert found is not None and found.place == 4999 and len(asked) < 600
+
+
+def test_a_domain_without_a_choice_can_be_fitted() -> None:
+    kernel = Kernel(Domain([Parameter(name="FIXED", values=(7,))]))
+    chosen = kernel.fit(np.zeros((6, 1), dtype=np.uint16), np.arange(6.0), np.zeros(6), kernel.prior(), 10)
+    assert chosen.lengths == () and np.isfinite(chosen.scale)
 
 
 def drive(strategy: Strategy, count: int) -> None:
@@ -133,29 +236,60 @@ def test_an_optimum_beside_the_failures_does_not_lead_into_them() -> None:
     assert model < 0.6 * chance
 
 
-def milliseconds_per_ask(space: SearchSpace, count: int) -> float:
+def milliseconds_per_ask(space: SearchSpace, count: int, fails: Sequence[int]) -> float:
+    """Processor time per asked point, asks and tells together; `fails`: positions of values of the first parameter."""
     strategy = make_strategy("surrogate", space, seed=0, budget=count)
-    rng = np.random.default_rng(0)
-    weights = rng.normal(size=len(space.parameters))
+    weights = np.random.default_rng(0).normal(size=len(space.parameters))
     own = 0.0
     for _ in range(count):
-        started = time.perf_counter()
+        started = time.process_time()
         config = strategy.ask()
-        own += time.perf_counter() - started
+        own += time.process_time() - started
         assert config is not None
         codes = np.array([space.domain.encode(config)], dtype=np.float64)[0]
-        value = float(np.exp(np.sin(codes * weights).sum() / 3))
-        started = time.perf_counter()
-        strategy.tell(config, Observation(value))
-        own += time.perf_counter() - started
+        seen = Observation(float(np.exp(np.sin(codes * weights).sum() / 3)))
+        if int(codes[0]) in fails:
+            seen = Observation(None, failure="launch_failed")
+        started = time.process_time()
+        strategy.tell(config, seen)
+        own += time.process_time() - started
+    assert strategy._risk is not None or not fails  # type: ignore[attr-defined]
     return 1e3 * own / count
 
 
+def yardstick() -> float:
+    """Milliseconds of processor time of fixed work like the search's: small matrices, long rows, Python."""
+    matrix, rows = np.eye(160) + 0.1, np.linspace(0.0, 1.0, 500_000).reshape(100, 5000)
+    with _gaussian.one_thread():
+        started = time.process_time()
+        for _ in range(10):
+            np.linalg.inv(np.linalg.cholesky(matrix))
+            np.square(np.exp(rows)).sum(axis=0)
+            sorted(range(20_000), key=lambda number: -number)
+        return 1e3 * (time.process_time() - started)
+
+
+USUAL = 69.0
+"""The least that the yardstick was seen to take on the machine of docs/search.md."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "limit"), [(20, 5.0), (1000, 50.0)])
-def test_its_own_time_stays_small(size: int, limit: float) -> None:
+@pytest.mark.parametrize(
+    ("size", "fails", "count", "limit"),
+    [(20, (), 100, 5.0), (20, (2, 5, 8), 100, 5.0), (20, (2, 5, 8), 200, 5.0), (1000, (), 100, 50.0),
+     (1000, (2, 5, 8), 100, 50.0)],
+)  # fmt: skip
+def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int, limit: float) -> None:
     listed = [Parameter(name=name, values=tuple(range(1, 11))) for name in "ABC"]
     listed += [Parameter(name="D", values=tuple(range(size))), Parameter(name="E", values=(True, False))]
     space = build_space(listed, [Rule.from_expression(parse("A + B > 1 or C > 1"))])
     assert len(space) >= size * 1000
-    assert milliseconds_per_ask(space, 100) < limit
+    # Neighbours on the machine cost time in caches and clock rate: the bar moves with them, and there are three tries.
+    tries = []
+    for _ in range(3):
+        before = yardstick()
+        spent = milliseconds_per_ask(space, count, fails)
+        tries.append(spent / max(1.0, (before + yardstick()) / 2 / USUAL))
+        if tries[-1] < limit:
+            break
+    assert min(tries) < limit, tries
