@@ -72,7 +72,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     becomes a macro of its value. `#line` keeps the compiler's line numbers those of the template.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
-    if template.backend == "cuda":
+    if template.backend == "cuda" and template.half_headers:
         lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(set(types.values())) if dtype in CUDA_HEADERS]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {C_TYPES[template.backend][dtype]}", f"#define {name}_IS_{dtype.upper()} 1"]

@@ -71,6 +71,17 @@ def test_the_text_in_full() -> None:
     assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
 
 
+def test_a_template_can_do_without_the_headers_of_16_bit_floats() -> None:
+    usual, without = (template("cuda", "int x;\n", half_headers=wanted) for wanted in (True, False))
+    types = {"T": "float16", "S": "bfloat16"}
+    source = specialise(usual, CONFIG, types).source
+    includes = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
+    assert source.count(includes) == 1
+    assert specialise(without, CONFIG, types).source == source.replace(includes, "")
+    # Runs and tables from before the choice name templates by their id.
+    assert usual.id == template("cuda", "int x;\n").id != without.id
+
+
 def test_literals() -> None:
     values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
     assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]

@@ -6,8 +6,10 @@ template <int V> __device__ __forceinline__ Pack<V> kept(const T* from) {
     return *reinterpret_cast<const Pack<V>*>(from);
 }
 
-constexpr int WARPS = BLOCK_X / 32;
-constexpr bool WALKS = GRID_CAP > 0;  // a block goes on to further rows
+enum {
+    WARPS = BLOCK_X / 32,
+    WALKS = GRID_CAP > 0,  // a block goes on to further rows
+};
 
 // The sum over the BLOCK_X threads of a row, in all of them. `round` counts the calls: two buffers in turn need one
 // barrier a call, as whoever writes a buffer again has passed the barrier behind its last reading.

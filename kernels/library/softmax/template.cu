@@ -1,10 +1,12 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
 // they are read once; what a longer row has beyond that is read again.
 
-constexpr int WARPS = BLOCK_X / 32;
-constexpr bool WALKS = GRID_CAP > 0;  // a block goes on to further rows
+enum {
+    WARPS = BLOCK_X / 32,
+    WALKS = GRID_CAP > 0,  // a block goes on to further rows
+};
 // Below every maximum, but finite: the difference of two infinities would be no number.
-constexpr float LOWEST = -3.4028235e38f;
+#define LOWEST (-3.4028235e38f)
 
 __device__ __forceinline__ float exponential(float x) {
 #if FAST_EXP
