@@ -112,7 +112,8 @@ class Template(BaseModel):
     def id(self) -> str:
         """Content hash: templates with the same meaning-bearing fields have the same id."""
         # Templates from before there was `half_headers` keep their id.
-        payload = self.model_dump_json(exclude={"description", "name", *(["half_headers"] if self.half_headers else [])})
+        silent = {"description", "name"} | ({"half_headers"} if self.half_headers else set())
+        payload = self.model_dump_json(exclude=silent)
         return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
 
     @property

@@ -13,6 +13,7 @@ __device__ __forceinline__ float silu(float x) {
 // UNROLL vectors, BLOCK_X of them apart. All loads are issued before the first is used.
 __device__ __forceinline__ void vectors(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out, int first,
                                         int d) {
+    if (first >= d) return;
     Pack<VEC> a[UNROLL], b[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
