@@ -16,7 +16,9 @@ __device__ __forceinline__ float to_float(Bits x) {
     asm("{  cvt.f32.f16 %0, %1;}\n" : "=f"(y) : "h"(x.bits));
     return y;
 }
-__device__ __forceinline__ void from_float(Bits& to, float x) { asm("{  cvt.rn.f16.f32 %0, %1;}\n" : "=h"(to.bits) : "f"(x)); }
+__device__ __forceinline__ void from_float(Bits& to, float x) {
+    asm("{  cvt.rn.f16.f32 %0, %1;}\n" : "=h"(to.bits) : "f"(x));
+}
 #elif T_IS_BFLOAT16
 __device__ __forceinline__ float to_float(Bits x) {
     float y;

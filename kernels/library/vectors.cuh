@@ -14,6 +14,11 @@ template <int V> struct Pack {
     alignas(PIECE) T value[V];
 };
 
+// How many elements lie before the next vector of V: of a row that begins between two.
+template <int V> __device__ __forceinline__ int elements_to_vector(const T* from) {
+    return -(reinterpret_cast<unsigned long long>(from) / sizeof(T)) % (Pack<V>::PIECE / sizeof(T));
+}
+
 #if CACHE == 2
 // Not kept in L1, where little or nothing is read twice. Not the read-only path, as some kernels write what they read.
 __device__ __forceinline__ uint4 fetch(const uint4* from) {

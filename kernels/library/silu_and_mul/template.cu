@@ -11,8 +11,8 @@ __device__ __forceinline__ float silu(float x) {
 }
 
 // UNROLL vectors, BLOCK_X of them apart. All loads are issued before the first is used.
-__device__ __forceinline__ void vectors(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out, int first,
-                                        int d) {
+__device__ __forceinline__ void vectors(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out,
+                                        int first, int d) {
     if (first >= d) return;
     Pack<VEC> a[UNROLL], b[UNROLL];
 #pragma unroll
@@ -37,8 +37,8 @@ __device__ __forceinline__ void vectors(const T* __restrict__ gate, const T* __r
 }
 
 // The elements from `first` to `last`, BLOCK_X apart, two at once. The second of a pair may be `last` once more.
-__device__ __forceinline__ void elements(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out, int first,
-                                         int last) {
+__device__ __forceinline__ void elements(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out,
+                                         int first, int last) {
 #pragma unroll 1  // unrolled, what few rows need would take half of the time to compile
     for (int col = first; col <= last; col += 2 * BLOCK_X) {
         const int more = min(col + BLOCK_X, last);
