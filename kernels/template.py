@@ -74,11 +74,6 @@ class Template(BaseModel):
         ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
     ] = None
     fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
-    half_headers: Annotated[
-        bool,
-        Field(description="whether CUDA's headers of the 16-bit floats the types name are included; a source that converts "
-              "them itself compiles faster without"),
-    ] = True  # fmt: skip
     device_globals: Annotated[
         tuple[str, ...],
         Field(description="variables in global memory the kernel needs, by symbol; any other one is refused as state"),
@@ -111,9 +106,7 @@ class Template(BaseModel):
     @property
     def id(self) -> str:
         """Content hash: templates with the same meaning-bearing fields have the same id."""
-        # Templates from before there was `half_headers` keep their id.
-        silent = {"description", "name"} | ({"half_headers"} if self.half_headers else set())
-        payload = self.model_dump_json(exclude=silent)
+        payload = self.model_dump_json(exclude={"description", "name"})
         return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
 
     @property

@@ -1,10 +1,10 @@
-// Elements of T as floats. A 16-bit float is its bits here, whatever T was before: to read CUDA's headers for the two types
-// takes longer than to compile a small kernel's loads and stores, and of all they define these conversions are needed. The
-// assembly is written as it is there: its text counts in what the compiler thinks a loop costs, and so in the unrolling.
+// Elements of T as floats. A 16-bit float is its bits here: to read CUDA's headers for the two types takes longer than to
+// compile a small kernel's loads and stores, and of all they define these conversions are needed. The assembly is written
+// as it is there: its text counts in what the compiler thinks a loop costs, and so in the unrolling.
 
 #if T_IS_FLOAT16 || T_IS_BFLOAT16
 struct Bits { unsigned short bits; };
-#undef T
+#undef T  // where this stands, no header is included for T
 #define T Bits
 #endif
 

@@ -71,15 +71,17 @@ def test_the_text_in_full() -> None:
     assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
 
 
-def test_a_template_can_do_without_the_headers_of_16_bit_floats() -> None:
-    usual, without = (template("cuda", "int x;\n", half_headers=wanted) for wanted in (True, False))
-    types = {"T": "float16", "S": "bfloat16"}
-    source = specialise(usual, CONFIG, types).source
-    includes = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
-    assert source.count(includes) == 1
-    assert specialise(without, CONFIG, types).source == source.replace(includes, "")
-    # Runs and tables from before the choice name templates by their id.
-    assert usual.id == template("cuda", "int x;\n").id != without.id
+def test_a_source_that_says_what_a_type_is_needs_no_header_for_it() -> None:
+    def includes(source: str) -> list[str]:
+        made = specialise(template("cuda", source), CONFIG, {"T": "float16", "S": "bfloat16", "U": "bfloat16"})
+        assert "#define T __half\n" in made.source
+        return [line for line in made.source.splitlines() if line.startswith("#include")]
+
+    half, bfloat = "#include <cuda_fp16.h>", "#include <cuda_bf16.h>"
+    assert includes("int x;\n") == includes("#undef TT\n// #undef T\n") == [bfloat, half]
+    assert includes("int x;\n  # undef  T\n") == [bfloat]
+    assert includes("#undef S\n") == [bfloat, half]
+    assert includes("#undef S\n#undef T\n#undef U\n") == []
 
 
 def test_literals() -> None:
