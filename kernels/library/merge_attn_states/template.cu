@@ -76,6 +76,19 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         shares[u] = weigh(p_lse[u], s_lse[u]);
         if (threadIdx.x == 0 && rows[u].start >= 0) output_lse[rows[u].lse] = shares[u].lse;
     }
+    if (!aligned) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < d; i += LANES) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                if (rows[u].start >= 0) {
+                    const float x = to_float(prefix[rows[u].start + i]), y = to_float(suffix[rows[u].start + i]);
+                    from_float(output[rows[u].start + i], x * shares[u].prefix + y * shares[u].suffix);
+                }
+            }
+        }
+        return;
+    }
     if (!LOADS_FIRST) fetch_columns();
     while (col < end) {
 #pragma unroll
@@ -91,16 +104,6 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         }
         col += LANES * VEC;
         fetch_columns();
-    }
-#pragma unroll 1
-    for (int i = end + threadIdx.x; i < d; i += LANES) {
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (rows[u].start >= 0) {
-                const float x = to_float(prefix[rows[u].start + i]), y = to_float(suffix[rows[u].start + i]);
-                from_float(output[rows[u].start + i], x * shares[u].prefix + y * shares[u].suffix);
-            }
-        }
     }
 }
 
