@@ -50,7 +50,7 @@ _TOKEN = re.compile(
     r"(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)"
     r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>'(?:[^'\\\n]|\\.)*')"
     r"|(?P<number>\.?[0-9](?:[eEpP][+-]|'[0-9A-Fa-f]|[A-Za-z0-9_.])*)|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
-    r"|(?P<stray>[\"']|/\*)|(?P<other>[^A-Za-z_$0-9\"'])",
+    r"|(?P<stray>[\"']|/\*)|(?P<other>[^A-Za-z_$0-9\"'/.]+|[/.])",
     re.DOTALL,
 )
 

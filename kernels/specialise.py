@@ -6,6 +6,7 @@ What is compiled is exactly what is handed to the user in the end, so a winner c
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ C_TYPES: Mapping[BackendName, Mapping[str, str]] = {
     },
 }  # fmt: skip
 CUDA_HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+_UNDEFINED = re.compile(r"^[ \t]*#[ \t]*undef[ \t]+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,14 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     """The source of `template` at `config` for a workload's `types` (type name -> data type).
 
     Each type name T becomes a macro for the C type, and T_IS_FLOAT16 (and so on) is defined to 1; each parameter
-    becomes a macro of its value. `#line` keeps the compiler's line numbers those of the template.
+    becomes a macro of its value. `#line` keeps the compiler's line numbers those of the template. A source with
+    `#undef T` says what T is by itself: the header of its 16-bit float is left out, as it takes long to compile.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
-        lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(set(types.values())) if dtype in CUDA_HEADERS]
+        own = set(_UNDEFINED.findall(template.source))
+        used = {dtype for name, dtype in types.items() if name not in own}
+        lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(used) if dtype in CUDA_HEADERS]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {C_TYPES[template.backend][dtype]}", f"#define {name}_IS_{dtype.upper()} 1"]
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items())]

@@ -9,21 +9,15 @@ template <> struct Raw<2> { using type = unsigned short; };
 
 // V elements of T, moved in pieces of at most 16 bytes.
 template <int V> struct Pack {
-    static constexpr int BYTES = V * sizeof(T);
-    static constexpr int PIECE = BYTES < 16 ? BYTES : 16;
+    enum { BYTES = V * sizeof(T), PIECE = BYTES < 16 ? BYTES : 16 };  // static members would be variables of the module
     using Piece = typename Raw<PIECE>::type;
     alignas(PIECE) T value[V];
 };
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ void from_float(float& to, float x) { to = x; }
-#if T_IS_FLOAT16
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ void from_float(__half& to, float x) { to = __float2half_rn(x); }
-#elif T_IS_BFLOAT16
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void from_float(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
-#endif
+// How many elements lie before the next vector of V: of a row that begins between two.
+template <int V> __device__ __forceinline__ int elements_to_vector(const T* from) {
+    return -(reinterpret_cast<unsigned long long>(from) / sizeof(T)) % (Pack<V>::PIECE / sizeof(T));
+}
 
 #if CACHE == 2
 // Not kept in L1, where little or nothing is read twice. Not the read-only path, as some kernels write what they read.

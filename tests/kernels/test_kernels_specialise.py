@@ -71,6 +71,19 @@ def test_the_text_in_full() -> None:
     assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
 
 
+def test_a_source_that_says_what_a_type_is_needs_no_header_for_it() -> None:
+    def includes(source: str) -> list[str]:
+        made = specialise(template("cuda", source), CONFIG, {"T": "float16", "S": "bfloat16", "U": "bfloat16"})
+        assert "#define T __half\n" in made.source
+        return [line for line in made.source.splitlines() if line.startswith("#include")]
+
+    half, bfloat = "#include <cuda_fp16.h>", "#include <cuda_bf16.h>"
+    assert includes("int x;\n") == includes("#undef TT\n// #undef T\n") == [bfloat, half]
+    assert includes("int x;\n  # undef  T\n") == [bfloat]
+    assert includes("#undef S\n") == [bfloat, half]
+    assert includes("#undef S\n#undef T\n#undef U\n") == []
+
+
 def test_literals() -> None:
     values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
     assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]

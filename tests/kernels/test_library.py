@@ -14,6 +14,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Launch
 from tunesmith.kernels.check import check_set, deviation
+from tunesmith.kernels.cubin import global_variables
 from tunesmith.kernels.expression import parse
 from tunesmith.kernels.feasible import compiler_rejection, feasible
 from tunesmith.kernels.outcome import CompileFailed
@@ -219,6 +220,8 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
         assert not isinstance(artifact, CompileFailed), (config, artifact.first_error)
         assert artifact.resources.shared == static_shared(template, config, workload), config
         assert compiler_rejection(limits, geometry(template, config, workload), artifact.resources) is None, config
+        # A variable that is not used costs a reading of all the assembly to find that out.
+        assert global_variables(artifact.code) == (), config
         if position < 2:
             assert artifact.resources.spills == 0, (template.name, artifact.resources)
 

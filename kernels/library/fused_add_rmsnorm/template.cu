@@ -1,13 +1,11 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers from the
-// sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again.
+// sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again. Rows that
+// begin between vectors hold nothing: theirs are read again too, and so are the elements before and behind them.
 
-// The weight is the same for every row: it may stay in every cache.
-template <int V> __device__ __forceinline__ Pack<V> kept(const T* from) {
-    return *reinterpret_cast<const Pack<V>*>(from);
-}
-
-constexpr int WARPS = BLOCK_X / 32;
-constexpr bool WALKS = GRID_CAP > 0;  // a block goes on to further rows
+enum {
+    WARPS = BLOCK_X / 32,
+    WALKS = GRID_CAP > 0,  // a block goes on to further rows
+};
 
 // The sum over the BLOCK_X threads of a row, in all of them. `round` counts the calls: two buffers in turn need one
 // barrier a call, as whoever writes a buffer again has passed the barrier behind its last reading.
@@ -26,23 +24,32 @@ __device__ __forceinline__ float row_sum(float x, int round) {
     return x;
 }
 
-template <int V> __device__ __forceinline__ void scaled(T* to, const float (&x)[V], float scale, const Pack<V>& weight) {
-    Pack<V> out;
+// The weight is the same for every row: it may stay in every cache.
+__device__ __forceinline__ Pack<VEC> kept(const T* from) { return *reinterpret_cast<const Pack<VEC>*>(from); }
+
+__device__ __forceinline__ void scaled(T* to, const float (&x)[VEC], float scale, const Pack<VEC>& weight) {
+    Pack<VEC> out;
 #pragma unroll
-    for (int k = 0; k < V; ++k) from_float(out.value[k], x[k] * scale * to_float(weight.value[k]));
-    store<V>(to, out);
+    for (int k = 0; k < VEC; ++k) from_float(out.value[k], x[k] * scale * to_float(weight.value[k]));
+    store<VEC>(to, out);
 }
 
-template <int V>
-__device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
-                                     float eps, int n, int d) {
-    const int first = threadIdx.x * V;
-    constexpr int STEP = BLOCK_X * V;
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
+fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight, float eps, int n, int d) {
+    using Address = unsigned long long;
+    enum { PIECE = Pack<VEC>::PIECE, STEP = BLOCK_X * VEC };
+    // The same answers in every thread: whether all rows start and end on a vector, and whether both arrays' rows begin at
+    // the same place between two.
+    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(residual) |
+                              reinterpret_cast<Address>(weight);
+    const bool aligned = d % VEC == 0 && addresses % PIECE == 0;
+    const bool alike = (reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(residual)) % PIECE == 0;
+    const int first = threadIdx.x * VEC;
 #if WEIGHT_EARLY
-    Pack<V> w[ITEMS];
+    Pack<VEC> w[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i)
-        if (first + i * STEP < d) w[i] = kept<V>(weight + first + i * STEP);
+        if (first + i * STEP < (aligned ? d : 0)) w[i] = kept(weight + first + i * STEP);
 #endif
     int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
@@ -51,26 +58,37 @@ __device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ resi
         const int end = row < n ? d : 0;
         T* in = input + row * d;
         T* res = residual + row * d;
+        // Vectors lie from `head` to `last`, and those before `held` are held.
+        const int held = aligned ? end : 0;
+        int head = 0, last = end, again = first + ITEMS * STEP;
+        bool whole = true;  // the weight's elements at those vectors are vectors
+        if (!aligned) {
+            head = alike ? min(end, elements_to_vector<VEC>(in)) : end;
+            last = head + (end - head) / VEC * VEC;
+            again = head + first;
+            whole = reinterpret_cast<Address>(weight + head) % PIECE == 0;
+        }
+        const int edges = head + end - last;
         float sum = 0.0f;
 
-        Pack<V> a[ITEMS], r[ITEMS];
+        Pack<VEC> a[ITEMS], r[ITEMS];
 #if HOLD_FLOAT
-        float x[ITEMS][V];
+        float x[ITEMS][VEC];
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < end) {
-                a[i] = load<V>(in + col);
-                r[i] = load<V>(res + col);
+            if (col < held) {
+                a[i] = load<VEC>(in + col);
+                r[i] = load<VEC>(res + col);
             }
         }
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < end) {
+            if (col < held) {
 #pragma unroll
-                for (int k = 0; k < V; ++k) {
+                for (int k = 0; k < VEC; ++k) {
                     const float y = to_float(a[i].value[k]) + to_float(r[i].value[k]);
                     sum += y * y;
                     from_float(r[i].value[k], y);
@@ -78,19 +96,26 @@ __device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ resi
                     x[i][k] = y;
 #endif
                 }
-                store<V>(res + col, r[i]);
+                store<VEC>(res + col, r[i]);
             }
         }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<V> p = load<V>(in + col);
-            Pack<V> q = load<V>(res + col);
+        for (int col = again; col < last; col += STEP) {
+            const Pack<VEC> p = load<VEC>(in + col);
+            Pack<VEC> q = load<VEC>(res + col);
 #pragma unroll
-            for (int k = 0; k < V; ++k) {
+            for (int k = 0; k < VEC; ++k) {
                 const float y = to_float(p.value[k]) + to_float(q.value[k]);
                 sum += y * y;
                 from_float(q.value[k], y);
             }
-            *reinterpret_cast<Pack<V>*>(res + col) = q;  // without a hint: it is read again soon
+            *reinterpret_cast<Pack<VEC>*>(res + col) = q;  // without a hint: it is read again soon
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const int col = i < head ? i : i - head + last;
+            const float y = to_float(in[col]) + to_float(res[col]);
+            sum += y * y;
+            from_float(res[col], y);
         }
 
         const float scale = rsqrtf(row_sum(sum, round) / d + eps);
@@ -98,39 +123,39 @@ __device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ resi
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < end) {
+            if (col < held) {
 #if !HOLD_FLOAT
-                float x[ITEMS][V];
+                float x[ITEMS][VEC];
 #pragma unroll
-                for (int k = 0; k < V; ++k) x[i][k] = to_float(r[i].value[k]);
+                for (int k = 0; k < VEC; ++k) x[i][k] = to_float(r[i].value[k]);
 #endif
 #if WEIGHT_EARLY
-                scaled<V>(in + col, x[i], scale, w[i]);
+                scaled(in + col, x[i], scale, w[i]);
 #else
-                scaled<V>(in + col, x[i], scale, kept<V>(weight + col));
+                scaled(in + col, x[i], scale, kept(weight + col));
 #endif
             }
         }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<V> q = *reinterpret_cast<const Pack<V>*>(res + col);
-            float y[V];
+        for (int col = again; col < last; col += STEP) {
+            Pack<VEC> factors;
+            if (whole) {
+                factors = kept(weight + col);
+            } else {
 #pragma unroll
-            for (int k = 0; k < V; ++k) y[k] = to_float(q.value[k]);
-            scaled<V>(in + col, y, scale, kept<V>(weight + col));
+                for (int k = 0; k < VEC; ++k) factors.value[k] = weight[col + k];
+            }
+            const Pack<VEC> q = *reinterpret_cast<const Pack<VEC>*>(res + col);
+            float y[VEC];
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) y[k] = to_float(q.value[k]);
+            scaled(in + col, y, scale, factors);
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const int col = i < head ? i : i - head + last;
+            from_float(in[col], to_float(res[col]) * scale * to_float(weight[col]));
         }
         ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
-fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight, float eps, int n, int d) {
-    // The same answer in every thread: vectors need rows that start and end on one.
-    const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) |
-                                         reinterpret_cast<unsigned long long>(residual) |
-                                         reinterpret_cast<unsigned long long>(weight);
-    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
-        rows<VEC>(input, residual, weight, eps, n, d);
-    else
-        rows<1>(input, residual, weight, eps, n, d);
 }

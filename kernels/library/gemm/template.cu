@@ -4,20 +4,9 @@
 
 // V elements of T, moved in pieces of at most 16 bytes.
 template <int V> struct Pack {
-    static constexpr int BYTES = V * sizeof(T);
-    static constexpr int PIECE = BYTES < 16 ? BYTES : 16;
+    enum { BYTES = V * sizeof(T), PIECE = BYTES < 16 ? BYTES : 16 };  // static members would be variables of the module
     alignas(PIECE) T value[V];
 };
-
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ void from_float(float& to, float x) { to = x; }
-#if T_IS_FLOAT16
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ void from_float(__half& to, float x) { to = __float2half_rn(x); }
-#elif T_IS_BFLOAT16
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void from_float(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
-#endif
 
 #if SHARED_FLOAT
 using S = float;  // converted once, on the way in
@@ -27,12 +16,14 @@ using S = T;  // converted at every use, in half the space
 
 struct alignas(4 * sizeof(S)) Quad { S value[4]; };
 
-constexpr int ACROSS = BN / TN, DOWN = BM / TM, THREADS = ACROSS * DOWN;
-constexpr int A_ROWS = TRANSPOSE_A ? BK : BM, A_STRIDE = (TRANSPOSE_A ? BM : BK) + PAD;
-constexpr int B_STRIDE = BN + PAD;
-constexpr int A_SIZE = A_ROWS * A_STRIDE, STAGE = A_SIZE + BK * B_STRIDE;
-constexpr int A_VECTORS = BM * BK / VEC, B_VECTORS = BK * BN / VEC;
-constexpr int A_LOADS = (A_VECTORS + THREADS - 1) / THREADS, B_LOADS = (B_VECTORS + THREADS - 1) / THREADS;
+enum {
+    ACROSS = BN / TN, DOWN = BM / TM, THREADS = ACROSS * DOWN,
+    A_ROWS = TRANSPOSE_A ? BK : BM, A_STRIDE = (TRANSPOSE_A ? BM : BK) + PAD,
+    B_STRIDE = BN + PAD,
+    A_SIZE = A_ROWS * A_STRIDE, STAGE = A_SIZE + BK * B_STRIDE,
+    A_VECTORS = BM * BK / VEC, B_VECTORS = BK * BN / VEC,
+    A_LOADS = (A_VECTORS + THREADS - 1) / THREADS, B_LOADS = (B_VECTORS + THREADS - 1) / THREADS,
+};
 
 __device__ __forceinline__ void to_shared(S& to, T x) {
 #if SHARED_FLOAT

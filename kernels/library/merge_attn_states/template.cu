@@ -1,5 +1,6 @@
 // LANES threads share a row of one token and head; a block takes a tile of ROWS * UNROLL rows, and a thread has a vector of
-// both parts of UNROLL rows in flight before it computes. Rows no vector divides are taken element by element.
+// both parts of UNROLL rows in flight before it computes. Rows that do not all start and end on a vector are taken element
+// by element.
 
 // A row: where its elements and its log-sum-exps lie.
 struct Row {
@@ -43,11 +44,11 @@ __device__ __forceinline__ Shares weigh(float p, float s) {
     return {p_weight * scale, s_weight * scale, lse};
 }
 
-template <int V>
 __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restrict__ output_lse,
                                           const T* __restrict__ prefix, const float* __restrict__ prefix_lse,
                                           const T* __restrict__ suffix, const float* __restrict__ suffix_lse,
-                                          unsigned first, int n, int h, int d) {
+                                          unsigned first, int n, int h, int d, bool aligned) {
+    const int end = aligned ? d : 0;  // of the columns that are taken by vectors
     Row rows[UNROLL];
     float p_lse[UNROLL], s_lse[UNROLL];
 #pragma unroll
@@ -56,14 +57,14 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         p_lse[u] = rows[u].start >= 0 ? prefix_lse[rows[u].lse] : 0.0f;
         s_lse[u] = rows[u].start >= 0 ? suffix_lse[rows[u].lse] : 0.0f;
     }
-    int col = threadIdx.x * V;
-    Pack<V> p[UNROLL], s[UNROLL];
+    int col = threadIdx.x * VEC;
+    Pack<VEC> p[UNROLL], s[UNROLL];
     const auto fetch_columns = [&] {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            if (rows[u].start >= 0 && col < d) {
-                p[u] = load<V>(prefix + rows[u].start + col);
-                s[u] = load<V>(suffix + rows[u].start + col);
+            if (rows[u].start >= 0 && col < end) {
+                p[u] = load<VEC>(prefix + rows[u].start + col);
+                s[u] = load<VEC>(suffix + rows[u].start + col);
             }
         }
     };
@@ -75,20 +76,33 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         shares[u] = weigh(p_lse[u], s_lse[u]);
         if (threadIdx.x == 0 && rows[u].start >= 0) output_lse[rows[u].lse] = shares[u].lse;
     }
+    if (!aligned) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < d; i += LANES) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                if (rows[u].start >= 0) {
+                    const float x = to_float(prefix[rows[u].start + i]), y = to_float(suffix[rows[u].start + i]);
+                    from_float(output[rows[u].start + i], x * shares[u].prefix + y * shares[u].suffix);
+                }
+            }
+        }
+        return;
+    }
     if (!LOADS_FIRST) fetch_columns();
-    while (col < d) {
+    while (col < end) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (rows[u].start >= 0) {
-                Pack<V> out;
+                Pack<VEC> out;
 #pragma unroll
-                for (int i = 0; i < V; ++i)
+                for (int i = 0; i < VEC; ++i)
                     from_float(out.value[i],
                                to_float(p[u].value[i]) * shares[u].prefix + to_float(s[u].value[i]) * shares[u].suffix);
-                store<V>(output + rows[u].start + col, out);
+                store<VEC>(output + rows[u].start + col, out);
             }
         }
-        col += LANES * V;
+        col += LANES * VEC;
         fetch_columns();
     }
 }
@@ -103,14 +117,11 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
     const unsigned long long addresses = reinterpret_cast<unsigned long long>(output) |
                                          reinterpret_cast<unsigned long long>(prefix_output) |
                                          reinterpret_cast<unsigned long long>(suffix_output);
-    const bool vectors = d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0;
+    const bool aligned = VEC == 1 || (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0);
 
     unsigned tile = blockIdx.x;
     do {
-        if (vectors)
-            tile_rows<VEC>(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d);
-        else
-            tile_rows<1>(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d);
+        tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d, aligned);
         tile += gridDim.x;
     } while (GRID_CAP > 0 && tile < tiles);  // without a cap the grid has a block for every tile
 }

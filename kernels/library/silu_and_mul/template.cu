@@ -1,5 +1,6 @@
 // A block works on tiles of BLOCK_Y rows by BLOCK_X * VEC * UNROLL columns. A thread has UNROLL vectors of both halves
-// in flight before it computes. Rows that no vector divides take the same tiles element by element.
+// in flight before it computes. Rows that no vector divides take the same tiles element by element: their gates, ups and
+// results begin at three different places between vectors.
 
 __device__ __forceinline__ float silu(float x) {
 #if FAST_EXP
@@ -9,29 +10,41 @@ __device__ __forceinline__ float silu(float x) {
 #endif
 }
 
-// UNROLL vectors of V elements, BLOCK_X vectors apart. All loads are issued before the first is used.
-template <int V>
-__device__ __forceinline__ void columns(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out,
+// UNROLL vectors, BLOCK_X of them apart. All loads are issued before the first is used.
+__device__ __forceinline__ void vectors(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out,
                                         int first, int d) {
-    Pack<V> a[UNROLL], b[UNROLL];
+    if (first >= d) return;
+    Pack<VEC> a[UNROLL], b[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-        const int col = first + u * BLOCK_X * V;
+        const int col = first + u * BLOCK_X * VEC;
         if (col < d) {
-            a[u] = load<V>(gate + col);
-            b[u] = load<V>(up + col);
+            a[u] = load<VEC>(gate + col);
+            b[u] = load<VEC>(up + col);
         }
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-        const int col = first + u * BLOCK_X * V;
+        const int col = first + u * BLOCK_X * VEC;
         if (col < d) {
-            Pack<V> c;
+            Pack<VEC> c;
 #pragma unroll
-            for (int i = 0; i < V; ++i)
+            for (int i = 0; i < VEC; ++i)
                 from_float(c.value[i], silu(to_float(a[u].value[i])) * to_float(b[u].value[i]));
-            store<V>(out + col, c);
+            store<VEC>(out + col, c);
         }
+    }
+}
+
+// The elements from `first` to `last`, BLOCK_X apart, two at once. The second of a pair may be `last` once more.
+__device__ __forceinline__ void elements(const T* __restrict__ gate, const T* __restrict__ up, T* __restrict__ out,
+                                         int first, int last) {
+#pragma unroll 1  // unrolled, what few rows need would take a third of the time to compile
+    for (int col = first; col <= last; col += 2 * BLOCK_X) {
+        const int more = min(col + BLOCK_X, last);
+        const T a = gate[col], b = up[col], c = gate[more], e = up[more];
+        from_float(out[col], silu(to_float(a)) * to_float(b));
+        from_float(out[more], silu(to_float(c)) * to_float(e));
     }
 }
 
@@ -42,21 +55,20 @@ silu_and_mul(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
     const unsigned tiles = across * ((n + BLOCK_Y - 1) / BLOCK_Y);
     // The same answer in every thread: vectors need rows that start and end on one.
     const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) | reinterpret_cast<unsigned long long>(out);
-    const bool vectors = d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0;
+    const bool aligned = VEC == 1 || (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0);
 
     unsigned tile = blockIdx.x;
     do {
-        const int row = tile / across * BLOCK_Y + threadIdx.y;
-        const int start = tile % across * SPAN;
+        const unsigned down = tile / across;
+        const int row = down * BLOCK_Y + threadIdx.y;
+        const int start = (tile - down * across) * SPAN;
         if (row < n) {
             const T* gate = input + row * 2ll * d;
             T* to = out + (long long)row * d;
-            if (vectors) {
-                columns<VEC>(gate, gate + d, to, start + threadIdx.x * VEC, d);
-            } else {
-                for (int part = 0; part < VEC; ++part)
-                    columns<1>(gate, gate + d, to, start + part * BLOCK_X * UNROLL + threadIdx.x, d);
-            }
+            if (aligned)
+                vectors(gate, gate + d, to, start + threadIdx.x * VEC, d);
+            else
+                elements(gate, gate + d, to, start + threadIdx.x, min(start + SPAN, d) - 1);
         }
         tile += gridDim.x;
     } while (GRID_CAP > 0 && tile < tiles);  // without a cap the grid has a block for every tile

@@ -1,10 +1,13 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
-// they are read once; what a longer row has beyond that is read again.
+// they are read once; what a longer row has beyond that is read again. Rows that begin between vectors hold nothing: theirs
+// are read again too, and so are the elements before and behind them.
 
-constexpr int WARPS = BLOCK_X / 32;
-constexpr bool WALKS = GRID_CAP > 0;  // a block goes on to further rows
+enum {
+    WARPS = BLOCK_X / 32,
+    WALKS = GRID_CAP > 0,  // a block goes on to further rows
+};
 // Below every maximum, but finite: the difference of two infinities would be no number.
-constexpr float LOWEST = -3.4028235e38f;
+#define LOWEST (-3.4028235e38f)
 
 __device__ __forceinline__ float exponential(float x) {
 #if FAST_EXP
@@ -64,16 +67,22 @@ template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X 
     return x;
 }
 
-template <int V> __device__ __forceinline__ float largest_of(float largest, const Pack<V>& pack) {
+__device__ __forceinline__ float largest_of(float largest, const Pack<VEC>& pack) {
 #pragma unroll
-    for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
+    for (int k = 0; k < VEC; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
     return largest;
 }
 
-template <int V>
-__device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d, Partials& partials) {
-    const int first = threadIdx.x * V;
-    constexpr int STEP = BLOCK_X * V;
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
+softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    using Address = unsigned long long;
+    enum { PIECE = Pack<VEC>::PIECE, STEP = BLOCK_X * VEC };
+    __shared__ Partials partials;
+    // The same answers in every thread: whether all rows start and end on a vector, and whether those of both arrays begin
+    // at the same place between two.
+    const bool aligned = d % VEC == 0 && (reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out)) % PIECE == 0;
+    const bool alike = (reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out)) % PIECE == 0;
+    const int first = threadIdx.x * VEC;
     int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
     do {
@@ -81,32 +90,44 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
         const int end = row < n ? d : 0;
         const T* from = input + row * d;
         T* to = out + row * d;
+        // Vectors lie from `head` to `last`, and those before `held` are held.
+        const int held = aligned ? end : 0;
+        int head = 0, last = end, again = first + ITEMS * STEP;
+        if (!aligned) {
+            head = alike ? min(end, elements_to_vector<VEC>(from)) : end;
+            last = head + (end - head) / VEC * VEC;
+            again = head + first;
+        }
+        const int edges = head + end - last;
 
-        Pack<V> x[ITEMS];
+        Pack<VEC> x[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) x[i] = load<V>(from + first + i * STEP);
+            if (first + i * STEP < held) x[i] = load<VEC>(from + first + i * STEP);
         float largest = LOWEST;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < end) largest = largest_of<V>(largest, x[i]);
+            if (first + i * STEP < held) largest = largest_of(largest, x[i]);
 #if !ONLINE
-        for (int col = first + ITEMS * STEP; col < end; col += STEP)
-            largest = largest_of<V>(largest, load<V>(from + col));
+        for (int col = again; col < last; col += STEP)
+            largest = largest_of(largest, load<VEC>(from + col));
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
+            largest = fmaxf(largest, to_float(from[i < head ? i : i - head + last]));
         largest = fold(Largest{}, largest, partials.maxima);
 #endif
 
         // Of the row's own maximum, or online of this thread's alone.
         float sum = 0.0f;
 #if HOLD_EXP
-        float e[ITEMS][V];
+        float e[ITEMS][VEC];
         const float base = largest;
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < end) {
+            if (first + i * STEP < held) {
 #pragma unroll
-                for (int k = 0; k < V; ++k) {
+                for (int k = 0; k < VEC; ++k) {
                     const float y = exponential(to_float(x[i].value[k]) - largest);
                     sum += y;
 #if HOLD_EXP
@@ -115,15 +136,25 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
                 }
             }
         }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<V> more = load<V>(from + col);
+        for (int col = again; col < last; col += STEP) {
+            const Pack<VEC> more = load<VEC>(from + col);
 #if ONLINE
-            const float larger = largest_of<V>(largest, more);
+            const float larger = largest_of(largest, more);
             sum *= exponential(largest - larger);
             largest = larger;
 #endif
 #pragma unroll
-            for (int k = 0; k < V; ++k) sum += exponential(to_float(more.value[k]) - largest);
+            for (int k = 0; k < VEC; ++k) sum += exponential(to_float(more.value[k]) - largest);
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const float x = to_float(from[i < head ? i : i - head + last]);
+#if ONLINE
+            const float larger = fmaxf(largest, x);
+            sum *= exponential(largest - larger);
+            largest = larger;
+#endif
+            sum += exponential(x - largest);
         }
 #if ONLINE
         const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
@@ -139,39 +170,33 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < end) {
-                Pack<V> result;
+            if (first + i * STEP < held) {
+                Pack<VEC> result;
 #pragma unroll
-                for (int k = 0; k < V; ++k) {
+                for (int k = 0; k < VEC; ++k) {
 #if HOLD_EXP
                     from_float(result.value[k], e[i][k] * held_scale);
 #else
                     from_float(result.value[k], exponential(to_float(x[i].value[k]) - largest) * scale);
 #endif
                 }
-                store<V>(to + first + i * STEP, result);
+                store<VEC>(to + first + i * STEP, result);
             }
         }
-        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
-            const Pack<V> more = load<V>(from + col);
-            Pack<V> result;
+        for (int col = again; col < last; col += STEP) {
+            const Pack<VEC> more = load<VEC>(from + col);
+            Pack<VEC> result;
 #pragma unroll
-            for (int k = 0; k < V; ++k)
+            for (int k = 0; k < VEC; ++k)
                 from_float(result.value[k], exponential(to_float(more.value[k]) - largest) * scale);
-            store<V>(to + col, result);
+            store<VEC>(to + col, result);
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const int col = i < head ? i : i - head + last;
+            from_float(to[col], exponential(to_float(from[col]) - largest) * scale);
         }
         ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
-softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
-    __shared__ Partials partials;
-    // The same answer in every thread: vectors need rows that start and end on one.
-    const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) | reinterpret_cast<unsigned long long>(out);
-    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
-        rows<VEC>(input, out, n, d, partials);
-    else
-        rows<1>(input, out, n, d, partials);
 }
