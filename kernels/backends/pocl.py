@@ -1,9 +1,10 @@
 """Makes the embedded CPU OpenCL usable on processors newer than it.
 
 The PoCL wheel is built on LLVM 14 (2022). On a processor it does not know, LLVM answers "generic" for the processor's
-name, which its own clang then refuses (`unknown target CPU 'generic'`, PoCL issue 1049), so that nothing compiles. The
-name lies in the device's structure as C text; here it is replaced by one that LLVM 14 knows and whose instruction set
-this machine has. Delete this module when a newer PoCL wheel exists.
+name, which its own clang then refuses (`unknown target CPU 'generic'`, PoCL issue 1049), so that nothing compiles; or,
+for AMD's later ones (Zen 4), "znver3", which lacks their AVX-512, so that kernels with wide vectors abort. The name
+lies in the device's structure as C text; here it is replaced by one that LLVM 14 knows and whose instruction set this
+machine has. Delete this module when a newer PoCL wheel exists.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from tunesmith.hw.errors import TunesmithError
 
 _STRUCTURE_BYTES = 2048
-_GENERIC = b"generic\0"
+_MISTAKEN = ("generic", "znver3")
+"""Names that LLVM 14 gives to processors it does not know."""
 # PoCL picks its built-in functions by the instruction sets the machine has, so the processor named must have the widest
 # vectors of them: AVX-512 built-ins compiled for a processor without AVX-512 abort in LLVM.
 _PROCESSORS = (
@@ -38,10 +40,16 @@ def name_processor(device: Any) -> bool:
     """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed.
 
     Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
-    name is written only where the allocation that holds "generic" has room for it.
+    name is written only where the allocation that holds the other has room for it.
     """
-    if "pocl" not in device.platform.version.lower() or not device.version.endswith("-generic"):
+    given = device.version.rsplit("-", 1)[-1]
+    if "pocl" not in device.platform.version.lower() or given not in _MISTAKEN:
         return False
+    name = _processor_name()
+    if given != "generic" and name != _PROCESSORS[0][0]:
+        # It may be what it is said to be; what it certainly has not is AVX-512.
+        return False
+    wrong = given.encode() + b"\0"
     replaced = False
     usable = ctypes.CDLL(None).malloc_usable_size
     usable.restype = ctypes.c_size_t
@@ -49,14 +57,12 @@ def name_processor(device: Any) -> bool:
         structure = os.pread(memory.fileno(), _STRUCTURE_BYTES, device.int_ptr)
         for (address,) in struct.iter_unpack("=Q", structure[: len(structure) // 8 * 8]):
             try:
-                text = os.pread(memory.fileno(), len(_GENERIC), address)
+                text = os.pread(memory.fileno(), len(wrong), address)
             except (OSError, OverflowError):
                 continue
-            if text == _GENERIC:
-                name = _processor_name() + b"\0"
-                if len(name) <= usable(ctypes.c_void_p(address)):
-                    ctypes.memmove(address, name, len(name))
-                    replaced = True
+            if text == wrong and len(name) < usable(ctypes.c_void_p(address)):
+                ctypes.memmove(address, name + b"\0", len(name) + 1)
+                replaced = True
     return replaced
 
 
