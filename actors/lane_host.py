@@ -31,6 +31,7 @@ from tunesmith.kernels.template import Template
 if TYPE_CHECKING:
     from tunesmith.actors.judge import Verdict
 
+FIRST_SPARES = 2
 MOST_SPARES = 7
 CONTEXT_BYTES = 600 << 20
 """Device memory of a process besides its buffers, on an H200."""
@@ -79,6 +80,8 @@ class LaneHost:
         """How many there are to be when they are made."""
         self._lock: DeviceLock | None = None
         self._health: Artifact | None = None
+        self._checks: dict[str, Artifact] = {}
+        """The check's kernels, which only the first process compiles."""
         self._workloads: tuple[str, ...] = ()
         self._longest = math.inf
 
@@ -188,17 +191,18 @@ class LaneHost:
         if isinstance(answer, Crashed | TimedOut):
             self._lane = None
             return pack(Lost(TimedOut("run", seconds) if isinstance(answer, TimedOut) else answer))
-        outcomes, context_lost = answer
-        took = time.monotonic() - started
-        self._longest = took if math.isinf(self._longest) else max(took, self._longest)
+        packed, context_lost = answer
         if context_lost:
             lane.end()
             self._lane = None
-        elif dies:
-            # It was merely slow, and others were made beside it.
-            return pack(Busy())
-        packed: bytes = outcomes
-        return packed
+        else:
+            took = time.monotonic() - started
+            self._longest = took if math.isinf(self._longest) else max(took, self._longest)
+            if dies:
+                # It was merely slow, and others were made beside it.
+                packed = pack(Busy())
+        told: bytes = packed
+        return told
 
     def _make(self) -> None:
         """Begins a process and the spares that are wanted, side by side."""
@@ -210,7 +214,7 @@ class LaneHost:
                 if isinstance(uuid, str):
                     self._lock = DeviceLock(uuid)
                     self._lock.acquire()
-            process.begin("start", self._health, self._workloads)
+            process.begin("start", self._health, self._workloads, self._checks)
             self._spares.append(_Spare(process))
         self._wanted = min(self._room, 2 * self._wanted + 1)
 
@@ -236,8 +240,11 @@ class LaneHost:
         if well:
             self._lane = chosen.process
             self._lock = self._lock or DeviceLock(chosen.answer.uuid)
+            if not self._checks:
+                checks = self._lane.call("checks", None)
+                self._checks = checks if isinstance(checks, dict) else {}
             self._room = self._spares_that_fit(chosen.answer)
-            self._wanted = min(self._room, max(1, self._wanted))
+            self._wanted = min(self._room, max(FIRST_SPARES, self._wanted))
         return answer
 
     def _spares_that_fit(self, ready: LaneReady) -> int:

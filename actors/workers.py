@@ -11,7 +11,7 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from tunesmith.actors.packed import PackedCompile, pack, unpack
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels import fused_check
 from tunesmith.kernels.backends import Artifact, open_compiler
 from tunesmith.kernels.bench import Bench, Candidate, Duel
 from tunesmith.kernels.calibrate import compile_probes
@@ -132,8 +133,10 @@ class Lane:
     def uuid(self) -> str:
         return self._bench.device.uuid
 
-    def start(self, health: Artifact | None, workloads: Sequence[str]) -> LaneReady:
-        """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`."""
+    def start(self, health: Artifact | None, workloads: Sequence[str], checks: Mapping[str, Artifact]) -> LaneReady:
+        """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`. checks: what
+        another process on such a device has compiled of the check."""
+        fused_check.COMPILED.update(checks)
         if not self.look(health).trouble:
             self.prepare(workloads)
         # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
@@ -149,6 +152,10 @@ class Lane:
         if not wrong and health is not None:
             wrong = trouble(device, health)
         return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note, self._bench.held_bytes)
+
+    def checks(self) -> dict[str, Artifact]:
+        """What this process has compiled of the check."""
+        return dict(fused_check.COMPILED)
 
     def prepare(self, workloads: Sequence[str]) -> None:
         self._bench.prepare(workloads)

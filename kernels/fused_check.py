@@ -197,9 +197,13 @@ class FusedCheck:
 
     def _compile(self, entry: str, text: str) -> object:
         backend: BackendName = self._device.limits.backend
-        made = self._compiler.compile(Specialised(backend, entry, _HEADS[backend] + text))
+        source = Specialised(backend, entry, _HEADS[backend] + text)
+        limits = self._device.limits
+        key = f"{limits.name} {limits.arch} {source.digest}"
+        made = COMPILED.get(key) or self._compiler.compile(source)
         if not isinstance(made, Artifact):
             raise DeviceError(f"the check's kernel {entry} does not compile: {made}")
+        COMPILED[key] = made
         return self._device.load(made)
 
 
@@ -216,6 +220,8 @@ def _ranges(outputs: list[Place], size: int) -> list[tuple[int, int]]:
     return list(zip(starts, ends, strict=True))
 
 
+COMPILED: dict[str, Artifact] = {}
+"""What this process, or another for the same device, has compiled, by device and the digest of its source."""
 _CHECKS: WeakKeyDictionary[Device, FusedCheck | str] = WeakKeyDictionary()
 """By device; a text says why a device has none."""
 

@@ -60,7 +60,7 @@ def measure_restart(place: Place) -> dict[str, Any]:
 
 def _begin(place: Place, server: ForkServer) -> Isolated:
     made = Isolated("run", Lane, place.task, place.device.limits, place.device.index, place.seed, server=server)
-    made.begin("start", None, [place.workload])
+    made.begin("start", None, [place.workload], {})
     return made
 
 
