@@ -101,6 +101,13 @@ def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
     return CudaReport(f"{version // 1000}.{version % 1000 // 10}", tuple(gpus), tuple(notes))
 
 
+def read_uuid(driver: Any, index: int) -> str:
+    """The UUID of device `index`, without a prefix."""
+    # Bindings of CUDA 12 have both; only _v2 gives a MIG slice its own UUID. In CUDA 13 it took the name.
+    get_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
+    return str(uuids.UUID(bytes=bytes(_call(get_uuid, _call(driver.cuDeviceGet, index)).bytes)[:16]))
+
+
 def _explain(name: str) -> CudaUnavailable:
     if name == "CUDA_ERROR_NO_DEVICE":
         return CudaUnavailable("The CUDA driver works but sees no device.", no_device=True)
@@ -136,11 +143,9 @@ def _read_gpu(driver: Any, index: int) -> CudaGpu:
     raw_name = _call(driver.cuDeviceGetName, 256, device)
     bus_id = _call(driver.cuDeviceGetPCIBusId, 32, device)
     memory = int(_call(driver.cuDeviceTotalMem, device))
-    # Bindings of CUDA 12 have both; only _v2 gives a MIG slice its own UUID. In CUDA 13 it took the name.
-    get_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)
     return CudaGpu(
         index=index,
-        uuid=str(uuids.UUID(bytes=bytes(_call(get_uuid, device).bytes)[:16])),
+        uuid=read_uuid(driver, index),
         pci=parse_pci(_c_text(bus_id)),
         limits=_limits(attribute, _c_text(raw_name), memory, integrated),
         integrated=integrated,

@@ -5,7 +5,6 @@ Compiling is `tunesmith.kernels.backends.cuda_compiler`.
 
 from __future__ import annotations
 
-import uuid as uuids
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tunesmith.hw.cuda_driver import read_uuid
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import Artifact, DeviceError, Launch, OutOfDeviceMemory
 
@@ -77,6 +77,7 @@ class CudaDevice:
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
         import cupy
+        from cuda.bindings import driver as bindings
         from cupy_backends.cuda.api import driver, runtime
 
         self.cupy, self._driver, self._runtime = cupy, driver, runtime
@@ -85,8 +86,9 @@ class CudaDevice:
         with self.guarded():
             cupy.cuda.Device(index).use()
             properties = runtime.getDeviceProperties(index)
-            # As NVML writes it, by which telemetry finds the GPU.
-            self.uuid = f"GPU-{uuids.UUID(bytes=bytes(properties['uuid'])[:16])}"
+            # As NVML writes it, by which telemetry finds the GPU. Not from `properties`, where CuPy cuts it off at its
+            # first zero byte.
+            self.uuid = f"GPU-{read_uuid(bindings, index)}"
             self.name = properties["name"].decode()
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
