@@ -121,6 +121,10 @@ class TestCudaDevice(DeviceContract):
     def compiler(self, compiler_for_here: Compiler) -> Compiler:
         return compiler_for_here
 
+    def test_its_uuid_is_that_of_the_probe(self, opened: Device) -> None:
+        """Also where one of its bytes is zero; by it telemetry finds the GPU and tunings lock it."""
+        assert opened.uuid.removeprefix("GPU-") in {str(one.uuid)[4:] for one in probe_cuda().devices}
+
     def test_static_and_dynamic_shared_memory_add_up(self, compiler: Compiler, opened: Device) -> None:
         """Neither alone exceeds what needs no opting in; together they do."""
         text = 'extern "C" __global__ void both(int* a) { __shared__ int x[8192]; extern __shared__ int y[];' \
