@@ -1,8 +1,9 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
-// they are read once; what a longer row has beyond that is read again. Rows that begin between vectors hold nothing: theirs
-// are read again too, and so are the elements before and behind them.
+// they are read once; what a longer row has beyond that is read again.
 
+using Address = unsigned long long;
 enum {
+    STEP = BLOCK_X * VEC,
     WARPS = BLOCK_X / 32,
     WALKS = GRID_CAP > 0,  // a block goes on to further rows
 };
@@ -67,21 +68,14 @@ template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X 
     return x;
 }
 
-__device__ __forceinline__ float largest_of(float largest, const Pack<VEC>& pack) {
+template <int V> __device__ __forceinline__ float largest_of(float largest, const Pack<V>& pack) {
 #pragma unroll
-    for (int k = 0; k < VEC; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
+    for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
     return largest;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
-softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
-    using Address = unsigned long long;
-    enum { PIECE = Pack<VEC>::PIECE, STEP = BLOCK_X * VEC };
-    __shared__ Partials partials;
-    // The same answers in every thread: whether all rows start and end on a vector, and whether those of both arrays begin
-    // at the same place between two.
-    const bool aligned = d % VEC == 0 && (reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out)) % PIECE == 0;
-    const bool alike = (reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out)) % PIECE == 0;
+// Rows that all start and end on a vector.
+__device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d, Partials& partials) {
     const int first = threadIdx.x * VEC;
     int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
@@ -90,30 +84,18 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
         const int end = row < n ? d : 0;
         const T* from = input + row * d;
         T* to = out + row * d;
-        // Vectors lie from `head` to `last`, and those before `held` are held.
-        const int held = aligned ? end : 0;
-        int head = 0, last = end, again = first + ITEMS * STEP;
-        if (!aligned) {
-            head = alike ? min(end, elements_to_vector<VEC>(from)) : end;
-            last = head + (end - head) / VEC * VEC;
-            again = head + first;
-        }
-        const int edges = head + end - last;
 
         Pack<VEC> x[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < held) x[i] = load<VEC>(from + first + i * STEP);
+            if (first + i * STEP < end) x[i] = load<VEC>(from + first + i * STEP);
         float largest = LOWEST;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < held) largest = largest_of(largest, x[i]);
+            if (first + i * STEP < end) largest = largest_of(largest, x[i]);
 #if !ONLINE
-        for (int col = again; col < last; col += STEP)
+        for (int col = first + ITEMS * STEP; col < end; col += STEP)
             largest = largest_of(largest, load<VEC>(from + col));
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
-            largest = fmaxf(largest, to_float(from[i < head ? i : i - head + last]));
         largest = fold(Largest{}, largest, partials.maxima);
 #endif
 
@@ -125,7 +107,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < held) {
+            if (first + i * STEP < end) {
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     const float y = exponential(to_float(x[i].value[k]) - largest);
@@ -136,7 +118,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 }
             }
         }
-        for (int col = again; col < last; col += STEP) {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> more = load<VEC>(from + col);
 #if ONLINE
             const float larger = largest_of(largest, more);
@@ -145,16 +127,6 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #endif
 #pragma unroll
             for (int k = 0; k < VEC; ++k) sum += exponential(to_float(more.value[k]) - largest);
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const float x = to_float(from[i < head ? i : i - head + last]);
-#if ONLINE
-            const float larger = fmaxf(largest, x);
-            sum *= exponential(largest - larger);
-            largest = larger;
-#endif
-            sum += exponential(x - largest);
         }
 #if ONLINE
         const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
@@ -170,7 +142,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < held) {
+            if (first + i * STEP < end) {
                 Pack<VEC> result;
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
@@ -183,7 +155,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 store<VEC>(to + first + i * STEP, result);
             }
         }
-        for (int col = again; col < last; col += STEP) {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> more = load<VEC>(from + col);
             Pack<VEC> result;
 #pragma unroll
@@ -191,12 +163,76 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 from_float(result.value[k], exponential(to_float(more.value[k]) - largest) * scale);
             store<VEC>(to + col, result);
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            from_float(to[col], exponential(to_float(from[col]) - largest) * scale);
-        }
         ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+}
+
+// Rows that begin or end between vectors hold nothing: they are read by vectors, but for the few elements at their edges, and
+// then again by elements. The loops stay loops, so that these rows decide neither the kernel's registers nor the time to
+// compile it.
+__device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
+                                               Partials& partials) {
+    enum { V = 4 };
+    int round = 0;
+    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    do {
+        const int end = row < n ? d : 0;
+        const T* from = input + row * d;
+        T* to = out + row * d;
+        const int head = min(end, elements_to_vector<V>(from)), last = head + (end - head) / V * V;
+        // Of the elements at the edges no thread has two.
+        const int edge = threadIdx.x < head ? threadIdx.x : threadIdx.x - head + last;
+        float largest = LOWEST, sum = 0.0f;
+        if (edge < end) {
+            const float x = to_float(from[edge]);
+            largest = fmaxf(largest, x);
+            sum = exponential(x - largest);
+        }
+#pragma unroll 1
+        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
+            const Pack<V> more = load<V>(from + col);
+            const float larger = largest_of(largest, more);
+#if ONLINE
+            sum *= exponential(largest - larger);
+#pragma unroll
+            for (int k = 0; k < V; ++k) sum += exponential(to_float(more.value[k]) - larger);
+#endif
+            largest = larger;
+        }
+#if ONLINE
+        const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
+        largest = all.largest;
+        sum = all.sum;
+#else
+        largest = fold(Largest{}, largest, partials.maxima);
+        sum = 0.0f;
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += BLOCK_X) sum += exponential(to_float(from[col]) - largest);
+        sum = fold(Sum{}, sum, partials.sums);
+#endif
+
+        const float scale = 1.0f / sum;
+        // Two at once. The second of a pair may be the row's last element once more.
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
+            const int more = min(col + BLOCK_X, end - 1);
+            const T a = from[col], b = from[more];
+            from_float(to[col], exponential(to_float(a) - largest) * scale);
+            from_float(to[more], exponential(to_float(b) - largest) * scale);
+        }
+        ++round;
+        row += (long long)gridDim.x * BLOCK_Y;
+    } while (WALKS && row - threadIdx.y < n);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
+softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    __shared__ Partials partials;
+    // The same answer in every thread.
+    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out);
+    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+        rows(input, out, n, d, partials);
+    else
+        unaligned_rows(input, out, n, d, partials);
 }
