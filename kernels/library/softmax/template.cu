@@ -22,12 +22,9 @@ __device__ __forceinline__ float exponential(float x) {
 struct Part { float largest, sum; };
 
 // What the warps of a row leave for each other.
-struct Partials {
-#if ONLINE
-    Part parts[WALKS ? 2 : 1][BLOCK_Y][WARPS];
-#else
-    float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS];
-#endif
+union Partials {
+    struct { float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS]; } in_turn;
+    Part together[ONLINE && WALKS ? 2 : 1][BLOCK_Y][WARPS];
 };
 
 __device__ __forceinline__ Part both(Part a, Part b) {
@@ -68,9 +65,9 @@ template <typename F, typename X> __device__ __forceinline__ X fold(F f, X x, X 
     return x;
 }
 
-template <int V> __device__ __forceinline__ float largest_of(float largest, const Pack<V>& pack) {
+__device__ __forceinline__ float largest_of(float largest, const Pack<VEC>& pack) {
 #pragma unroll
-    for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
+    for (int k = 0; k < VEC; ++k) largest = fmaxf(largest, to_float(pack.value[k]));
     return largest;
 }
 
@@ -96,7 +93,7 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
 #if !ONLINE
         for (int col = first + ITEMS * STEP; col < end; col += STEP)
             largest = largest_of(largest, load<VEC>(from + col));
-        largest = fold(Largest{}, largest, partials.maxima);
+        largest = fold(Largest{}, largest, partials.in_turn.maxima);
 #endif
 
         // Of the row's own maximum, or online of this thread's alone.
@@ -129,11 +126,11 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
             for (int k = 0; k < VEC; ++k) sum += exponential(to_float(more.value[k]) - largest);
         }
 #if ONLINE
-        const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
+        const Part all = fold(Join{}, Part{largest, sum}, partials.together[WALKS ? round & 1 : 0]);
         largest = all.largest;
         sum = all.sum;
 #else
-        sum = fold(Sum{}, sum, partials.sums);
+        sum = fold(Sum{}, sum, partials.in_turn.sums);
 #endif
 
         const float scale = 1.0f / sum;
@@ -168,52 +165,33 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
 }
 
-// Rows that begin or end between vectors hold nothing: they are read by vectors, but for the few elements at their edges, and
-// then again by elements. The loops stay loops, so that these rows decide neither the kernel's registers nor the time to
-// compile it.
+// Rows that begin or end between vectors hold nothing and are read again, element by element. Their maximum comes before
+// their sum in every configuration. The loops stay loops, so that these rows decide neither the kernel's registers nor the
+// time to compile it.
 __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
                                                Partials& partials) {
-    enum { V = 4 };
-    int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
     do {
         const int end = row < n ? d : 0;
         const T* from = input + row * d;
         T* to = out + row * d;
-        const int head = min(end, elements_to_vector<V>(from)), last = head + (end - head) / V * V;
-        // Of the elements at the edges no thread has two.
-        const int edge = threadIdx.x < head ? threadIdx.x : threadIdx.x - head + last;
-        float largest = LOWEST, sum = 0.0f;
-        if (edge < end) {
-            const float x = to_float(from[edge]);
-            largest = fmaxf(largest, x);
-            sum = exponential(x - largest);
-        }
+        // Several at once, which may be the row's last element once more.
+        float largest = LOWEST;
 #pragma unroll 1
-        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
-            const Pack<V> more = load<V>(from + col);
-            const float larger = largest_of(largest, more);
-#if ONLINE
-            sum *= exponential(largest - larger);
+        for (int col = threadIdx.x; col < end; col += 4 * BLOCK_X) {
+            T x[4];
 #pragma unroll
-            for (int k = 0; k < V; ++k) sum += exponential(to_float(more.value[k]) - larger);
-#endif
-            largest = larger;
+            for (int k = 0; k < 4; ++k) x[k] = from[min(col + k * BLOCK_X, end - 1)];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) largest = fmaxf(largest, to_float(x[k]));
         }
-#if ONLINE
-        const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
-        largest = all.largest;
-        sum = all.sum;
-#else
-        largest = fold(Largest{}, largest, partials.maxima);
-        sum = 0.0f;
+        largest = fold(Largest{}, largest, partials.in_turn.maxima);
+
+        float sum = 0.0f;
 #pragma unroll 1
         for (int col = threadIdx.x; col < end; col += BLOCK_X) sum += exponential(to_float(from[col]) - largest);
-        sum = fold(Sum{}, sum, partials.sums);
-#endif
+        const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
 
-        const float scale = 1.0f / sum;
-        // Two at once. The second of a pair may be the row's last element once more.
 #pragma unroll 1
         for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
             const int more = min(col + BLOCK_X, end - 1);
@@ -221,7 +199,6 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
             from_float(to[col], exponential(to_float(a) - largest) * scale);
             from_float(to[more], exponential(to_float(b) - largest) * scale);
         }
-        ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);
 }
