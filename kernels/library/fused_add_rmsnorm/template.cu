@@ -1,8 +1,10 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers from the
-// sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again. Rows that
-// begin between vectors hold nothing: theirs are read again too, and so are the elements before and behind them.
+// sum of squares to the scaling, so that they are read once; what a longer row has beyond that is read again.
 
+using Address = unsigned long long;
 enum {
+    PIECE = Pack<VEC>::PIECE,
+    STEP = BLOCK_X * VEC,
     WARPS = BLOCK_X / 32,
     WALKS = GRID_CAP > 0,  // a block goes on to further rows
 };
@@ -34,22 +36,15 @@ __device__ __forceinline__ void scaled(T* to, const float (&x)[VEC], float scale
     store<VEC>(to, out);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
-fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight, float eps, int n, int d) {
-    using Address = unsigned long long;
-    enum { PIECE = Pack<VEC>::PIECE, STEP = BLOCK_X * VEC };
-    // The same answers in every thread: whether all rows start and end on a vector, and whether both arrays' rows begin at
-    // the same place between two.
-    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(residual) |
-                              reinterpret_cast<Address>(weight);
-    const bool aligned = d % VEC == 0 && addresses % PIECE == 0;
-    const bool alike = (reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(residual)) % PIECE == 0;
+// Rows that all start and end on a vector.
+__device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
+                                     float eps, int n, int d) {
     const int first = threadIdx.x * VEC;
 #if WEIGHT_EARLY
     Pack<VEC> w[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i)
-        if (first + i * STEP < (aligned ? d : 0)) w[i] = kept(weight + first + i * STEP);
+        if (first + i * STEP < d) w[i] = kept(weight + first + i * STEP);
 #endif
     int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
@@ -58,17 +53,6 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
         const int end = row < n ? d : 0;
         T* in = input + row * d;
         T* res = residual + row * d;
-        // Vectors lie from `head` to `last`, and those before `held` are held.
-        const int held = aligned ? end : 0;
-        int head = 0, last = end, again = first + ITEMS * STEP;
-        bool whole = true;  // the weight's elements at those vectors are vectors
-        if (!aligned) {
-            head = alike ? min(end, elements_to_vector<VEC>(in)) : end;
-            last = head + (end - head) / VEC * VEC;
-            again = head + first;
-            whole = reinterpret_cast<Address>(weight + head) % PIECE == 0;
-        }
-        const int edges = head + end - last;
         float sum = 0.0f;
 
         Pack<VEC> a[ITEMS], r[ITEMS];
@@ -78,7 +62,7 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < held) {
+            if (col < end) {
                 a[i] = load<VEC>(in + col);
                 r[i] = load<VEC>(res + col);
             }
@@ -86,7 +70,7 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < held) {
+            if (col < end) {
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     const float y = to_float(a[i].value[k]) + to_float(r[i].value[k]);
@@ -99,7 +83,7 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
                 store<VEC>(res + col, r[i]);
             }
         }
-        for (int col = again; col < last; col += STEP) {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> p = load<VEC>(in + col);
             Pack<VEC> q = load<VEC>(res + col);
 #pragma unroll
@@ -110,20 +94,13 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
             }
             *reinterpret_cast<Pack<VEC>*>(res + col) = q;  // without a hint: it is read again soon
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            const float y = to_float(in[col]) + to_float(res[col]);
-            sum += y * y;
-            from_float(res[col], y);
-        }
 
         const float scale = rsqrtf(row_sum(sum, round) / d + eps);
 
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int col = first + i * STEP;
-            if (col < held) {
+            if (col < end) {
 #if !HOLD_FLOAT
                 float x[ITEMS][VEC];
 #pragma unroll
@@ -136,26 +113,79 @@ fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __re
 #endif
             }
         }
-        for (int col = again; col < last; col += STEP) {
-            Pack<VEC> factors;
-            if (whole) {
-                factors = kept(weight + col);
-            } else {
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) factors.value[k] = weight[col + k];
-            }
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> q = *reinterpret_cast<const Pack<VEC>*>(res + col);
             float y[VEC];
 #pragma unroll
             for (int k = 0; k < VEC; ++k) y[k] = to_float(q.value[k]);
-            scaled(in + col, y, scale, factors);
-        }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            from_float(in[col], to_float(res[col]) * scale * to_float(weight[col]));
+            scaled(in + col, y, scale, kept(weight + col));
         }
         ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+}
+
+// Rows that begin or end between vectors hold nothing: the elements up to the first vector, vectors, the elements behind the
+// last, and all of them read again. Its loops stay loops, so that these rows decide neither the kernel's registers nor the
+// time to compile it.
+__device__ __forceinline__ void unaligned_rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
+                                               float eps, int n, int d) {
+    enum { V = 4 };
+    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
+    const Address between = reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(residual);
+    const bool alike = between % Pack<V>::PIECE == 0;
+    int round = 0;
+    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    do {
+        const int end = row < n ? d : 0;
+        T* in = input + row * d;
+        T* res = residual + row * d;
+        const int head = alike ? min(end, elements_to_vector<V>(in)) : end;
+        const int last = head + (end - head) / V * V, edges = head + end - last;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
+            const Pack<V> p = load<V>(in + col);
+            Pack<V> q = load<V>(res + col);
+#pragma unroll
+            for (int k = 0; k < V; ++k) {
+                const float y = to_float(p.value[k]) + to_float(q.value[k]);
+                sum += y * y;
+                from_float(q.value[k], y);
+            }
+            *reinterpret_cast<Pack<V>*>(res + col) = q;
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const int col = i < head ? i : i - head + last;
+            const float y = to_float(in[col]) + to_float(res[col]);
+            sum += y * y;
+            from_float(res[col], y);
+        }
+
+        if (BLOCK_X == 32) __syncwarp();  // a barrier in row_sum otherwise: threads read what others have written
+        const float scale = rsqrtf(row_sum(sum, round) / d + eps);
+
+        // Two at once. The second of a pair may be the row's last element once more.
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
+            const int more = min(col + BLOCK_X, end - 1);
+            const T a = res[col], b = weight[col], c = res[more], e = weight[more];
+            from_float(in[col], to_float(a) * scale * to_float(b));
+            from_float(in[more], to_float(c) * scale * to_float(e));
+        }
+        ++round;
+        row += (long long)gridDim.x * BLOCK_Y;
+    } while (WALKS && row - threadIdx.y < n);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, MIN_BLOCKS)
+fused_add_rmsnorm(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight, float eps, int n, int d) {
+    // The same answer in every thread.
+    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(residual) |
+                              reinterpret_cast<Address>(weight);
+    if (d % VEC == 0 && addresses % PIECE == 0)
+        rows(input, residual, weight, eps, n, d);
+    else
+        unaligned_rows(input, residual, weight, eps, n, d);
 }

@@ -77,13 +77,18 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         if (threadIdx.x == 0 && rows[u].start >= 0) output_lse[rows[u].lse] = shares[u].lse;
     }
     if (!aligned) {
+        // Two at once. The second of a pair may be the row's last element once more.
 #pragma unroll 1
-        for (int i = threadIdx.x; i < d; i += LANES) {
+        for (int i = threadIdx.x; i < d; i += 2 * LANES) {
+            const int more = min(i + LANES, d - 1);
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
                 if (rows[u].start >= 0) {
-                    const float x = to_float(prefix[rows[u].start + i]), y = to_float(suffix[rows[u].start + i]);
-                    from_float(output[rows[u].start + i], x * shares[u].prefix + y * shares[u].suffix);
+                    const T *p = prefix + rows[u].start, *s = suffix + rows[u].start;
+                    T* out = output + rows[u].start;
+                    const T a = p[i], b = s[i], c = p[more], e = s[more];
+                    from_float(out[i], to_float(a) * shares[u].prefix + to_float(b) * shares[u].suffix);
+                    from_float(out[more], to_float(c) * shares[u].prefix + to_float(e) * shares[u].suffix);
                 }
             }
         }

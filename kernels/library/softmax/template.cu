@@ -1,8 +1,9 @@
 // A row belongs to BLOCK_X threads, BLOCK_Y rows to a block. A thread holds ITEMS vectors of its row in registers, so that
-// they are read once; what a longer row has beyond that is read again. Rows that begin between vectors hold nothing: theirs
-// are read again too, and so are the elements before and behind them.
+// they are read once; what a longer row has beyond that is read again.
 
+using Address = unsigned long long;
 enum {
+    STEP = BLOCK_X * VEC,
     WARPS = BLOCK_X / 32,
     WALKS = GRID_CAP > 0,  // a block goes on to further rows
 };
@@ -21,12 +22,9 @@ __device__ __forceinline__ float exponential(float x) {
 struct Part { float largest, sum; };
 
 // What the warps of a row leave for each other.
-struct Partials {
-#if ONLINE
-    Part parts[WALKS ? 2 : 1][BLOCK_Y][WARPS];
-#else
-    float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS];
-#endif
+union Partials {
+    struct { float maxima[BLOCK_Y][WARPS], sums[BLOCK_Y][WARPS]; } in_turn;
+    Part together[ONLINE && WALKS ? 2 : 1][BLOCK_Y][WARPS];
 };
 
 __device__ __forceinline__ Part both(Part a, Part b) {
@@ -73,15 +71,8 @@ __device__ __forceinline__ float largest_of(float largest, const Pack<VEC>& pack
     return largest;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
-softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
-    using Address = unsigned long long;
-    enum { PIECE = Pack<VEC>::PIECE, STEP = BLOCK_X * VEC };
-    __shared__ Partials partials;
-    // The same answers in every thread: whether all rows start and end on a vector, and whether those of both arrays begin
-    // at the same place between two.
-    const bool aligned = d % VEC == 0 && (reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out)) % PIECE == 0;
-    const bool alike = (reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out)) % PIECE == 0;
+// Rows that all start and end on a vector.
+__device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict__ out, int n, int d, Partials& partials) {
     const int first = threadIdx.x * VEC;
     int round = 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
@@ -90,31 +81,19 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
         const int end = row < n ? d : 0;
         const T* from = input + row * d;
         T* to = out + row * d;
-        // Vectors lie from `head` to `last`, and those before `held` are held.
-        const int held = aligned ? end : 0;
-        int head = 0, last = end, again = first + ITEMS * STEP;
-        if (!aligned) {
-            head = alike ? min(end, elements_to_vector<VEC>(from)) : end;
-            last = head + (end - head) / VEC * VEC;
-            again = head + first;
-        }
-        const int edges = head + end - last;
 
         Pack<VEC> x[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < held) x[i] = load<VEC>(from + first + i * STEP);
+            if (first + i * STEP < end) x[i] = load<VEC>(from + first + i * STEP);
         float largest = LOWEST;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (first + i * STEP < held) largest = largest_of(largest, x[i]);
+            if (first + i * STEP < end) largest = largest_of(largest, x[i]);
 #if !ONLINE
-        for (int col = again; col < last; col += STEP)
+        for (int col = first + ITEMS * STEP; col < end; col += STEP)
             largest = largest_of(largest, load<VEC>(from + col));
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
-            largest = fmaxf(largest, to_float(from[i < head ? i : i - head + last]));
-        largest = fold(Largest{}, largest, partials.maxima);
+        largest = fold(Largest{}, largest, partials.in_turn.maxima);
 #endif
 
         // Of the row's own maximum, or online of this thread's alone.
@@ -125,7 +104,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < held) {
+            if (first + i * STEP < end) {
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     const float y = exponential(to_float(x[i].value[k]) - largest);
@@ -136,7 +115,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 }
             }
         }
-        for (int col = again; col < last; col += STEP) {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> more = load<VEC>(from + col);
 #if ONLINE
             const float larger = largest_of(largest, more);
@@ -146,22 +125,12 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #pragma unroll
             for (int k = 0; k < VEC; ++k) sum += exponential(to_float(more.value[k]) - largest);
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const float x = to_float(from[i < head ? i : i - head + last]);
 #if ONLINE
-            const float larger = fmaxf(largest, x);
-            sum *= exponential(largest - larger);
-            largest = larger;
-#endif
-            sum += exponential(x - largest);
-        }
-#if ONLINE
-        const Part all = fold(Join{}, Part{largest, sum}, partials.parts[WALKS ? round & 1 : 0]);
+        const Part all = fold(Join{}, Part{largest, sum}, partials.together[WALKS ? round & 1 : 0]);
         largest = all.largest;
         sum = all.sum;
 #else
-        sum = fold(Sum{}, sum, partials.sums);
+        sum = fold(Sum{}, sum, partials.in_turn.sums);
 #endif
 
         const float scale = 1.0f / sum;
@@ -170,7 +139,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
 #endif
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            if (first + i * STEP < held) {
+            if (first + i * STEP < end) {
                 Pack<VEC> result;
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
@@ -183,7 +152,7 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 store<VEC>(to + first + i * STEP, result);
             }
         }
-        for (int col = again; col < last; col += STEP) {
+        for (int col = first + ITEMS * STEP; col < end; col += STEP) {
             const Pack<VEC> more = load<VEC>(from + col);
             Pack<VEC> result;
 #pragma unroll
@@ -191,12 +160,56 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
                 from_float(result.value[k], exponential(to_float(more.value[k]) - largest) * scale);
             store<VEC>(to + col, result);
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
-            const int col = i < head ? i : i - head + last;
-            from_float(to[col], exponential(to_float(from[col]) - largest) * scale);
-        }
         ++round;
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
+}
+
+// Rows that begin or end between vectors hold nothing and are read again, element by element. Their maximum comes before
+// their sum in every configuration. The loops stay loops, so that these rows decide neither the kernel's registers nor the
+// time to compile it.
+__device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
+                                               Partials& partials) {
+    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    do {
+        const int end = row < n ? d : 0;
+        const T* from = input + row * d;
+        T* to = out + row * d;
+        // Several at once, which may be the row's last element once more.
+        float largest = LOWEST;
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += 4 * BLOCK_X) {
+            T x[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) x[k] = from[min(col + k * BLOCK_X, end - 1)];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) largest = fmaxf(largest, to_float(x[k]));
+        }
+        largest = fold(Largest{}, largest, partials.in_turn.maxima);
+
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += BLOCK_X) sum += exponential(to_float(from[col]) - largest);
+        const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
+
+#pragma unroll 1
+        for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
+            const int more = min(col + BLOCK_X, end - 1);
+            const T a = from[col], b = from[more];
+            from_float(to[col], exponential(to_float(a) - largest) * scale);
+            from_float(to[more], exponential(to_float(b) - largest) * scale);
+        }
+        row += (long long)gridDim.x * BLOCK_Y;
+    } while (WALKS && row - threadIdx.y < n);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
+softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
+    __shared__ Partials partials;
+    // The same answer in every thread.
+    const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out);
+    if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
+        rows(input, out, n, d, partials);
+    else
+        unaligned_rows(input, out, n, d, partials);
 }
