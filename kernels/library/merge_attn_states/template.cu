@@ -48,7 +48,6 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
                                           const T* __restrict__ prefix, const float* __restrict__ prefix_lse,
                                           const T* __restrict__ suffix, const float* __restrict__ suffix_lse,
                                           unsigned first, int n, int h, int d, bool aligned) {
-    const int end = aligned ? d : 0;  // of the columns that are taken by vectors
     Row rows[UNROLL];
     float p_lse[UNROLL], s_lse[UNROLL];
 #pragma unroll
@@ -59,7 +58,7 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
     }
     int col = threadIdx.x * VEC;
     Pack<VEC> p[UNROLL], s[UNROLL];
-    const auto fetch_columns = [&] {
+    const auto fetch_columns = [&](int end) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (rows[u].start >= 0 && col < end) {
@@ -69,7 +68,7 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         }
     };
     // The elements do not depend on the shares: asked for first, both are on their way at once.
-    if (LOADS_FIRST) fetch_columns();
+    if (LOADS_FIRST) fetch_columns(aligned ? d : 0);
     Shares shares[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -94,8 +93,8 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         }
         return;
     }
-    if (!LOADS_FIRST) fetch_columns();
-    while (col < end) {
+    if (!LOADS_FIRST) fetch_columns(d);
+    while (col < d) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             if (rows[u].start >= 0) {
@@ -108,7 +107,7 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
             }
         }
         col += LANES * VEC;
-        fetch_columns();
+        fetch_columns(d);
     }
 }
 
