@@ -165,39 +165,58 @@ __device__ __forceinline__ void rows(const T* __restrict__ input, T* __restrict_
     } while (WALKS && row - threadIdx.y < n);  // the same answer in every thread of the block
 }
 
-// Rows that begin or end between vectors hold nothing and are read again, element by element. Their maximum comes before
-// their sum in every configuration. The loops stay loops, so that these rows decide neither the kernel's registers nor the
-// time to compile it.
+// Rows that begin or end between vectors hold nothing and are read three times: the elements up to the first vector,
+// vectors, and the elements behind the last. Their maximum comes before their sum in every configuration. The loops stay
+// loops, so that these rows decide neither the kernel's registers nor the time to compile it.
 __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
                                                Partials& partials) {
+    enum { V = 4 };
+    // Whether both arrays' rows begin at the same place between two vectors; if not, all is taken element by element.
+    const Address between = reinterpret_cast<Address>(input) ^ reinterpret_cast<Address>(out);
+    const bool alike = between % Pack<V>::PIECE == 0;
     long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
     do {
         const int end = row < n ? d : 0;
         const T* from = input + row * d;
         T* to = out + row * d;
-        // Several at once, which may be the row's last element once more.
+        const int head = alike ? min(end, elements_to_vector<V>(from)) : end;
+        const int last = head + (end - head) / V * V, edges = head + end - last;
+
         float largest = LOWEST;
-#pragma unroll 1
-        for (int col = threadIdx.x; col < end; col += 4 * BLOCK_X) {
-            T x[4];
+#pragma unroll 2
+        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
+            const Pack<V> p = load<V>(from + col);
 #pragma unroll
-            for (int k = 0; k < 4; ++k) x[k] = from[min(col + k * BLOCK_X, end - 1)];
-#pragma unroll
-            for (int k = 0; k < 4; ++k) largest = fmaxf(largest, to_float(x[k]));
+            for (int k = 0; k < V; ++k) largest = fmaxf(largest, to_float(p.value[k]));
         }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
+            largest = fmaxf(largest, to_float(from[i < head ? i : i - head + last]));
         largest = fold(Largest{}, largest, partials.in_turn.maxima);
 
         float sum = 0.0f;
+#pragma unroll 2
+        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
+            const Pack<V> p = load<V>(from + col);
+#pragma unroll
+            for (int k = 0; k < V; ++k) sum += exponential(to_float(p.value[k]) - largest);
+        }
 #pragma unroll 1
-        for (int col = threadIdx.x; col < end; col += BLOCK_X) sum += exponential(to_float(from[col]) - largest);
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X)
+            sum += exponential(to_float(from[i < head ? i : i - head + last]) - largest);
         const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
 
 #pragma unroll 1
-        for (int col = threadIdx.x; col < end; col += 2 * BLOCK_X) {
-            const int more = min(col + BLOCK_X, end - 1);
-            const T a = from[col], b = from[more];
-            from_float(to[col], exponential(to_float(a) - largest) * scale);
-            from_float(to[more], exponential(to_float(b) - largest) * scale);
+        for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
+            Pack<V> p = load<V>(from + col);
+#pragma unroll
+            for (int k = 0; k < V; ++k) from_float(p.value[k], exponential(to_float(p.value[k]) - largest) * scale);
+            store<V>(to + col, p);
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < edges; i += BLOCK_X) {
+            const int col = i < head ? i : i - head + last;
+            from_float(to[col], exponential(to_float(from[col]) - largest) * scale);
         }
         row += (long long)gridDim.x * BLOCK_Y;
     } while (WALKS && row - threadIdx.y < n);
