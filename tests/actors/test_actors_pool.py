@@ -242,7 +242,7 @@ def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: A
 
 def test_a_duel_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
-    with make_pool(task, device, deadlines=Deadlines(visit=2.0)) as pool:
+    with make_pool(task, device, deadlines=Deadlines(visit=1.0)) as pool:
         candidates = [request(task, ENDLESS), request(task, 0)]
         duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
     assert isinstance(duel.results[0], TimedOut) and isinstance(duel.results[1], Comparison)
