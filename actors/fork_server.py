@@ -39,32 +39,48 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 class ForkServer:
     """A client's end of a server of its own, which has imported `modules` (those of them that there are).
 
-    When this object's process ends, however it ends, so do the server and all its children.
+    When this object's process ends, however it ends, so do the server and all its children. Should the server be ended,
+    as a system does that is short of memory, its children go too, and the next child has a new server.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = tuple(modules)
+        self._begin()
+
+    def _begin(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = json.dumps([os.path.abspath(entry) for entry in sys.path])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BEGIN, str(theirs.fileno()), path, *modules], pass_fds=[theirs.fileno()]
+            [sys.executable, "-c", _BEGIN, str(theirs.fileno()), path, *self._modules], pass_fds=[theirs.fileno()]
         )
         theirs.close()
 
     def start(self, target: Callable[..., None], *arguments: Any) -> tuple[Connection, Forked]:
         """A child that calls `target(pipe, *arguments)`, and the other end of its pipe; all must be picklable."""
+        try:
+            pipe, pid = self._fork()
+        except ConnectionError:
+            self.end()
+            self._begin()
+            pipe, pid = self._fork()
+        pipe.send((target, arguments))
+        return pipe, Forked(pid, self)
+
+    def exit_code(self, pid: int) -> int:
+        """Waits for the end of a child; negative for a signal."""
+        try:
+            self._control.send(str(pid).encode())
+            return int(self._answer())
+        except ConnectionError:
+            return -signal.SIGKILL
+
+    def _fork(self) -> tuple[Connection, int]:
         ours, theirs = Pipe()
         try:
             socket.send_fds(self._control, [b"start"], [theirs.fileno()])
         finally:
             theirs.close()
-        child = Forked(int(self._answer()), self)
-        ours.send((target, arguments))
-        return ours, child
-
-    def exit_code(self, pid: int) -> int:
-        """Waits for the end of a child; negative for a signal."""
-        self._control.send(str(pid).encode())
-        return int(self._answer())
+        return ours, int(self._answer())
 
     def end(self) -> None:
         """Ends the server and its children."""
@@ -87,7 +103,9 @@ class Forked:
 
     def kill(self) -> None:
         if self.exitcode is None:
-            os.kill(self.pid, signal.SIGKILL)
+            # Gone only where its server is.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def join(self, timeout: float | None = None) -> None:
         """Waits for its end. `timeout` is ignored: this is only asked of a child that is at its end."""

@@ -133,6 +133,21 @@ def test_calls_can_be_begun_side_by_side(server: ForkServer) -> None:
             one.end()
 
 
+def test_a_server_that_was_killed_is_started_again() -> None:
+    server = ForkServer([])
+    try:
+        with Isolated("run", Subject, server=server) as subject:
+            _, pid = subject.call("add", 60.0, 1)
+            status = Path(f"/proc/{pid}/stat").read_text()
+            os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+            assert gone(pid)
+            found = subject.call("add", 60.0, 1)
+            assert isinstance(found, Crashed) and "SIGKILL" in found.detail
+            assert subject.call("add", 60.0, 1)[0] == 1
+    finally:
+        server.end()
+
+
 HOST = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
