@@ -200,7 +200,8 @@ class LaneHost:
             took = time.monotonic() - started
             self._longest = took if math.isinf(self._longest) else max(took, self._longest)
             if dies:
-                # It was merely slow, and others were made beside it.
+                # It was merely slow, and others were made beside it; they must not go on beside the next.
+                self._end_spares()
                 packed = pack(Busy())
         told: bytes = packed
         return told

@@ -138,6 +138,7 @@ def test_what_was_slow_while_others_were_made_is_run_again(
     monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.0)
     monkeypatch.setattr(host, "_longest", 0.0)
     assert visit(host, packed(FINE)) == Busy()
+    assert len(children_of_server(os.getpid())) == 1, "none is being made beside the next visit"
     host.acquire()
     assert isinstance(visit(host, packed(FINE))[NAME], Measured), "now it is known how long a visit may take"
     assert made == [1, 3]
