@@ -63,7 +63,9 @@ class ForkServer:
             self.end()
             self._begin()
             pipe, pid = self._fork()
-        pipe.send((target, arguments))
+        # A child that has ended by now is noticed by whoever waits for its answer.
+        with contextlib.suppress(ConnectionError):
+            pipe.send((target, arguments))
         return pipe, Forked(pid, self)
 
     def exit_code(self, pid: int) -> int:
@@ -142,7 +144,11 @@ def serve(descriptor: int, modules: Sequence[str]) -> None:
             os.close(descriptors[0])
             answer = pid
         else:
-            answer = os.waitstatus_to_exitcode(os.waitpid(int(message), 0)[1])
+            try:
+                answer = os.waitstatus_to_exitcode(os.waitpid(int(message), 0)[1])
+            except ChildProcessError:
+                # Of a server before this one, with which it was killed.
+                answer = -signal.SIGKILL
         control.send(str(answer).encode())
 
 

@@ -23,7 +23,7 @@ from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import Artifact
-from tunesmith.kernels.candidate import Candidate
+from tunesmith.kernels.bench import Duel
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.task import Task
@@ -128,17 +128,11 @@ class LaneHost:
         finally:
             self._unlock()
 
-    def duel(
-        self,
-        baseline: Candidate,
-        candidates: Sequence[Candidate],
-        workload: str,
-        rounds: int,
-        budget_seconds: float,
-        floor: float = 0.0,
-    ) -> Any:
+    def duel(self, *arguments: Any) -> Duel | Crashed:
+        """`Lane.duel`."""
         try:
-            return self._here().call("duel", None, baseline, candidates, workload, rounds, budget_seconds, floor)
+            found: Duel | Crashed = self._here().call("duel", None, *arguments)
+            return found
         finally:
             self._unlock()
 

@@ -144,6 +144,8 @@ def test_a_server_that_was_killed_is_started_again() -> None:
             found = subject.call("add", 60.0, 1)
             assert isinstance(found, Crashed) and "SIGKILL" in found.detail
             assert subject.call("add", 60.0, 1)[0] == 1
+            assert server.exit_code(pid) == -signal.SIGKILL, "also asked of the new one, which does not know it"
+            assert subject.call("add", 60.0, 1)[0] == 2
     finally:
         server.end()
 
