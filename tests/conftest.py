@@ -86,7 +86,11 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs an NVIDIA GPU where there is none, with the reason."""
+    """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
+    that start workers stay in one: they mostly wait, and would disturb each other."""
+    for item in items:
+        if item.path.parent.name in ("actors", "cli") or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("workers"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := no_cuda_device()) is not None:
         for item in on_gpu:
