@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.actors.lane_host import LaneHost
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, result_of
+from tunesmith.actors.queued import queued
 from tunesmith.actors.shares import Share
 from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
 from tunesmith.hw.errors import TunesmithError
@@ -65,7 +66,7 @@ class Roster:
         self._gpu = limits.backend == "cuda"
         exclusive = limits.kind == "cpu"
         lane_actor: Any = ray.remote(num_gpus=1 if self._gpu else 0, num_cpus=0 if self._gpu else 1, max_restarts=0)(
-            lane_class
+            queued(lane_class)
         )
         if not self._gpu:
             # An OpenCL device's number is this machine's.

@@ -198,7 +198,8 @@ class Bench:
         for attempt in range(REPEATS + 1):
             before = self._telemetry.sample()
             started = time.perf_counter()
-            estimate = sample_until(checked.rotation, precision)
+            rotation = checked.rotation
+            estimate = sample_until(rotation.take, precision, expected=rotation.lasted)
             spent += time.perf_counter() - started
             after = self._telemetry.sample()
             throttled = {reason for one in (before, after) for reason in harmful(one)}

@@ -102,7 +102,7 @@ def _launch_seconds(device: Device, kernel: object) -> float:
     launch = Launch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
     sequence = device.sequence([launch] * EMPTY_LAUNCHES)
     sequence.seconds()
-    return sample_until(sequence.seconds, PRECISION).median / EMPTY_LAUNCHES
+    return sample_until(lambda count: device.times([sequence] * count), PRECISION).median / EMPTY_LAUNCHES
 
 
 def _copy_bandwidth(device: Device, kernel: object, size: int) -> float:
@@ -111,7 +111,7 @@ def _copy_bandwidth(device: Device, kernel: object, size: int) -> float:
     grid = size // (BLOCK * VECTORS * 16)
     sequence = device.sequence([Launch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
     sequence.seconds()
-    return 2 * size * sets / sample_until(sequence.seconds, PRECISION).median
+    return 2 * size * sets / sample_until(lambda count: device.times([sequence] * count), PRECISION).median
 
 
 def _fma_peak(device: Device, kernel: object) -> float:
@@ -121,4 +121,4 @@ def _fma_peak(device: Device, kernel: object) -> float:
     sequence = device.sequence([launch])
     sequence.seconds()
     flops = 2.0 * blocks * BLOCK * CHAINS * STEPS
-    return flops / sample_until(sequence.seconds, PRECISION).median
+    return flops / sample_until(lambda count: device.times([sequence] * count), PRECISION).median

@@ -33,16 +33,16 @@ def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes
     data.restore()
     sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
     sequence.seconds()
-    warm = sample_until(lambda: sequence.seconds() / WARM_LAUNCHES, PRECISION)
+    warm = sample_until(lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], PRECISION)
     data.restore()
 
-    def calls() -> float:
+    def calls(_: int = 1) -> list[float]:
         device.synchronize()
         started = time.perf_counter()
         for number in range(CALLS):
             device.launch(checked.launches[number % len(checked.launches)])
         device.synchronize()
-        return (time.perf_counter() - started) / CALLS
+        return [(time.perf_counter() - started) / CALLS]
 
     calls()
     return Modes(warm, sample_until(calls, PRECISION))

@@ -41,19 +41,25 @@ class Rotation:
         self.window = len(self._orders[0])
         self._sequences: list[TimedSequence | None] = [None] * len(self._orders)
         self._next = 0
+        self.lasted = 0.0
+        """Seconds that `run_first` took; about what a sample takes."""
 
     def again(self, launches: Sequence[Launch]) -> Rotation:
         """The same samples of other launches, as many."""
         return Rotation(self._device, launches, *self._wanted)
 
     def run_first(self) -> int:
-        """Runs the first sample's launches once, untimed; returns the set to check."""
-        self._sequence(0, warm=False).seconds()
+        """Runs the first sample's launches, untimed, which brings the code to the device; returns the set to check.
+
+        Samples go on with the next: what has just run is in the last cache.
+        """
+        self.lasted = self._sequence(0).seconds()
+        self._next = 1 % len(self._orders)
         return self._orders[0][-1]
 
     def run_again(self) -> None:
         """Runs the launches of the sample that was timed last once more, untimed."""
-        self._sequence(self._last, warm=False).seconds()
+        self._sequence(self._last).seconds()
 
     @property
     def last_set(self) -> int:
@@ -70,29 +76,37 @@ class Rotation:
         return (self._next - 1) % len(self._orders)
 
     def __call__(self) -> float:
-        position = self._next
-        self._next = (position + 1) % len(self._orders)
-        return self._sequence(position, warm=True).seconds() / self.window
+        (seconds,) = self.take(1)
+        return seconds
 
-    def _sequence(self, position: int, *, warm: bool) -> TimedSequence:
+    def take(self, count: int) -> list[float]:
+        """The next `count` samples, one right behind the other."""
+        if not self.lasted:
+            self.run_first()
+        positions = [(self._next + step) % len(self._orders) for step in range(count)]
+        self._next = (positions[-1] + 1) % len(self._orders)
+        times = self._device.times([self._sequence(position) for position in positions])
+        return [seconds / self.window for seconds in times]
+
+    def _sequence(self, position: int) -> TimedSequence:
         sequence = self._sequences[position]
         if sequence is None:
             launches = [self._launches[index] for index in self._orders[position]]
             sequence = self._sequences[position] = self._device.sequence(launches)
-            if warm:
-                # The first run of a sequence brings it to the device; its time is not the kernel's.
-                sequence.seconds()
         return sequence
 
 
 def window_for(seconds: float, sets: int, sample_seconds: float, *, rounds: bool) -> int:
-    """Launches in a sample of a kernel that takes `seconds`; at most one for each set unless `rounds`.
+    """Launches of `seconds` in a sample of about `sample_seconds`; at most one for each set unless `rounds`.
 
     With one or two sets, as where memory is short, going round would launch again and again on the same one: with warm
     caches, and for an in-place kernel on its own results.
     """
     wanted = max(1, math.ceil(sample_seconds / seconds)) if seconds > 0 else sets
-    return min(wanted, sets + MOST_LAUNCHES if rounds and sets > 2 else sets)
+    window = min(wanted, sets + MOST_LAUNCHES if rounds and sets > 2 else sets)
+    # The next sample begins with the first sets again, on which this one must not have been just before its end.
+    begun = (window - 1) % (sets - 1) if window > sets else 0
+    return window - begun if begun + 1 < sets // 2 else window
 
 
 __all__ = ["MOST_LAUNCHES", "Rotation", "orders", "window_for"]

@@ -73,16 +73,24 @@ def estimate(samples: Sequence[float]) -> Estimate:
 
 
 def sample_until(
-    sample: Callable[[], float], precision: Precision, clock: Callable[[], float] = time.perf_counter
+    sample: Callable[[int], Sequence[float]],
+    precision: Precision,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    expected: float = math.inf,
 ) -> Estimate:
-    """Takes samples until `precision` is met."""
-    started, samples = clock(), []
+    """Takes samples until `precision` is met. `sample` takes as many as it is told. expected: the seconds that one
+    takes, where they are known; the samples that are taken in any case are then taken together, if they fit the budget.
+    """
+    started = clock()
+    together = expected * precision.min_samples <= precision.budget_seconds
+    samples = list(sample(precision.min_samples if together else 1))
     while True:
-        samples.append(sample())
         if len(samples) < precision.min_samples:
             # Even the first samples must not overrun a budget by more than they must.
             if clock() - started > 4 * precision.budget_seconds and len(samples) >= 3:
                 return estimate(samples)
+            samples += sample(1)
             continue
         current = estimate(samples)
         if current.half_width > precision.target and current.low > precision.give_up_above:
@@ -93,6 +101,7 @@ def sample_until(
             or clock() - started > precision.budget_seconds
         ):
             return current
+        samples += sample(1)
 
 
 @dataclass(frozen=True, slots=True)

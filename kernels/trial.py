@@ -6,7 +6,6 @@ after timing, exchange the inputs of a set, run the timed sequence on it once mo
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,9 @@ from tunesmith.kernels.rotation import Rotation, window_for
 from tunesmith.kernels.specialise import geometry
 from tunesmith.kernels.workload_data import WorkloadData
 
-PROBED = 8
-"""Launches, each on a set of its own, from which it is reckoned how many fit a sample."""
+SHORTEST = 0.7
+LONGEST = 2.0
+"""Of the time that a sample is meant to take: one outside is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,14 @@ def prepare(
         if not isinstance(launches, list):
             return launches
         data.restore()
-        device.launch(launches[alone])
-        device.synchronize()
+        seconds = device.once(launches[alone])
         first = measure_set(data, alone)
         if isinstance(first, WrongResult):
             return first
-        rotation = Rotation(device, launches, _window(device, launches, sample_seconds), alone)
+        data.restore_set(alone, data.held(alone))
         # Launches that are timed are launches that were checked: the last of the first sample must be right too.
-        data.restore()
-        again = measure_set(data, rotation.run_first())
+        rotation, last = _rotation(device, launches, alone, seconds, sample_seconds, data)
+        again = measure_set(data, last)
         if isinstance(again, WrongResult):
             return again
     except DeviceError as error:
@@ -87,19 +86,29 @@ def prepare(
     return Checked(types_key(data.workload), rotation, launches, worst)
 
 
-def _window(device: Device, launches: Sequence[Launch], sample_seconds: float | None) -> int:
-    """Launches for a sample, from the time of a launch as the host sees it, and where that is mostly the host's own,
-    of a short sequence."""
+def _rotation(
+    device: Device,
+    launches: Sequence[Launch],
+    alone: int,
+    seconds: float,
+    sample_seconds: float | None,
+    data: WorkloadData,
+) -> tuple[Rotation, int]:
+    """Samples of about the wanted length, of which the first has run, and the set that it ended on. seconds: what a
+    launch took by itself, which says less exactly than a sample how many launches make one."""
     wanted = device.sample_seconds if sample_seconds is None else sample_seconds
-    started = time.perf_counter()
-    device.launch(launches[0])
-    device.synchronize()
-    seconds = time.perf_counter() - started
-    if device.has_edges and seconds * PROBED < wanted:
-        # Its first run also brings it to the device, which makes a sample a little shorter than wanted.
-        probe = device.sequence(launches[:PROBED])
-        seconds = probe.seconds() / probe.count
-    return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
+
+    def window(seconds: float) -> int:
+        return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
+
+    rotation = Rotation(device, launches, window(seconds), alone)
+    last = rotation.run_first()
+    better = window(rotation.lasted / rotation.window)
+    if SHORTEST <= rotation.lasted / wanted <= LONGEST or better == rotation.window:
+        return rotation, last
+    rotation = Rotation(device, launches, better, alone)
+    data.restore()
+    return rotation, rotation.run_first()
 
 
 def load_again(device: Device, candidate: Candidate, checked: Checked) -> Checked:

@@ -5,7 +5,7 @@ Compiling is `tunesmith.kernels.backends.cuda_compiler`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,8 +23,28 @@ from tunesmith.kernels.backends._base import Artifact, DeviceError, Launch, OutO
 STICKY = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 OUT_OF_MEMORY = 2
 LEAD_SECONDS = 50e-6
-"""Work for the device ahead of a timed sequence: longer than the host takes to hand over the sequence."""
-LEAD_BYTES = 16 << 20
+"""How long the device is kept busy ahead of a timed sequence: longer than the host takes to hand over the sequence."""
+EDGES_SECONDS = 2e-6
+"""What the time of a lone launch has beyond that of one in a long sequence."""
+_SPIN = b"""
+.version 5.0
+.target sm_50
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds)
+{
+    .reg .u64 %begin, %now, %limit;
+    .reg .pred %waiting;
+    ld.param.u64 %limit, [nanoseconds];
+    mov.u64 %begin, %globaltimer;
+AGAIN:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %begin;
+    setp.lt.u64 %waiting, %now, %limit;
+    @%waiting bra AGAIN;
+    ret;
+}
+\0"""
+"""Waits on the device and leaves its caches as they are. PTX, which the driver itself compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +65,7 @@ class CudaSequence:
 
     def __init__(self, device: CudaDevice, launches: Sequence[Launch]) -> None:
         self._device, self.count = device, len(launches)
-        stream, cupy = device.stream, device.cupy
-        self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+        stream = device.stream
         with device.guarded():
             stream.begin_capture()
             try:
@@ -56,17 +75,12 @@ class CudaSequence:
                 self._graph = stream.end_capture()
             self._graph.upload(stream)
 
+    def enqueue(self) -> None:
+        self._graph.launch(self._device.stream)
+
     def seconds(self) -> float:
-        stream = self._device.stream
-        with self._device.guarded():
-            # While the device is busy, everything gets in line: the clock never runs while it waits for the host.
-            self._device.lead()
-            self._start.record(stream)
-            self._graph.launch(stream)
-            self._end.record(stream)
-            self._end.synchronize()
-            milliseconds: float = self._device.cupy.cuda.get_elapsed_time(self._start, self._end)
-        return milliseconds * 1e-3
+        (seconds,) = self._device.times([self])
+        return seconds
 
 
 class CudaDevice:
@@ -94,23 +108,16 @@ class CudaDevice:
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
-        self._leader: Any = None
-        self._leads = 1
+        self._spin: Any = None
+        self._events: list[tuple[Any, Any]] = []
 
     def lead(self) -> None:
-        """Keeps the device busy for `LEAD_SECONDS` or a little more."""
-        if self._leader is None:
-            self._leader = self.cupy.empty(LEAD_BYTES, self.cupy.uint8)
-            begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-            for _ in range(2):
-                begin.record(self.stream)
-                self._leader.data.memset_async(0, LEAD_BYTES, self.stream)
-                end.record(self.stream)
-            end.synchronize()
-            once = max(1e-3, self.cupy.cuda.get_elapsed_time(begin, end)) * 1e-3
-            self._leads = max(1, round(LEAD_SECONDS / once))
-        for _ in range(self._leads):
-            self._leader.data.memset_async(0, LEAD_BYTES, self.stream)
+        """Keeps the device busy for `LEAD_SECONDS`."""
+        if self._spin is None:
+            module = self.cupy.cuda.function.Module()
+            module.load(_SPIN)
+            self._spin = module.get_function("spin")
+        self._spin((1, 1, 1), (1, 1, 1), (np.uint64(LEAD_SECONDS * 1e9),), stream=self.stream)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -171,6 +178,29 @@ class CudaDevice:
     def launch(self, launch: Launch) -> None:
         with self.guarded():
             self.enqueue(launch)
+
+    def once(self, launch: Launch) -> float:
+        (seconds,) = self._timed([lambda: self.enqueue(launch)])
+        # A sequence has its start and end once.
+        return max(seconds - EDGES_SECONDS, EDGES_SECONDS)
+
+    def times(self, sequences: Sequence[CudaSequence]) -> list[float]:
+        return self._timed([sequence.enqueue for sequence in sequences])
+
+    def _timed(self, pieces: Sequence[Callable[[], None]]) -> list[float]:
+        """The seconds of each piece of work, which are handed over together."""
+        Event, elapsed = self.cupy.cuda.Event, self.cupy.cuda.get_elapsed_time
+        with self.guarded():
+            while len(self._events) < len(pieces):
+                self._events.append((Event(), Event()))
+            # While the device is busy, everything gets in line: no clock runs while the device waits for the host.
+            self.lead()
+            for piece, (start, end) in zip(pieces, self._events, strict=False):
+                start.record(self.stream)
+                piece()
+                end.record(self.stream)
+            self._events[len(pieces) - 1][1].synchronize()
+            return [elapsed(start, end) * 1e-3 for start, end in self._events[: len(pieces)]]
 
     def synchronize(self) -> None:
         with self.guarded():

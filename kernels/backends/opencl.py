@@ -107,11 +107,7 @@ class OpenclSequence:
         self._device, self._launches, self.count = device, list(launches), len(launches)
 
     def seconds(self) -> float:
-        with self._device.guarded():
-            events = [self._device.enqueue(launch) for launch in self._launches]
-            self._device.queue.finish()
-            nanoseconds: int = sum(event.profile.end - event.profile.start for event in events)
-        return nanoseconds * 1e-9
+        return sum(self._device.run(self._launches))
 
 
 class OpenclDevice:
@@ -193,6 +189,17 @@ class OpenclDevice:
         with self.guarded():
             self.enqueue(launch)
 
+    def run(self, launches: Sequence[Launch]) -> list[float]:
+        """Runs launches to their end and returns the seconds of each."""
+        with self.guarded():
+            events = [self.enqueue(launch) for launch in launches]
+            self.queue.finish()
+            return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
+
+    def once(self, launch: Launch) -> float:
+        (seconds,) = self.run([launch])
+        return seconds
+
     def synchronize(self) -> None:
         with self.guarded():
             self.queue.finish()
@@ -202,6 +209,9 @@ class OpenclDevice:
 
     def sequence(self, launches: Sequence[Launch]) -> OpenclSequence:
         return OpenclSequence(self, launches)
+
+    def times(self, sequences: Sequence[OpenclSequence]) -> list[float]:
+        return [sequence.seconds() for sequence in sequences]
 
     def trim(self) -> None:
         """Nothing is kept: buffers end with their last use."""

@@ -37,6 +37,10 @@ def noisy(rng: np.random.Generator, noise: float, drift: list[float], seconds: f
     return sample
 
 
+def several(sample: Callable[[], float]) -> Callable[[int], list[float]]:
+    return lambda count: [sample() for _ in range(count)]
+
+
 def kernel(
     rng: np.random.Generator, noise: float, drift: list[float], seconds: float = 1.0, placement: float = 0.0
 ) -> Callable[[], Callable[[], float]]:
@@ -137,10 +141,27 @@ def test_a_sample_goes_round_the_sets_and_ends_on_one_it_met_once(
 def test_a_clear_loser_is_dropped_and_says_so() -> None:
     rng = np.random.default_rng(4)
     precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9, give_up_above=0.5)
-    lost = sample_until(noisy(rng, 0.01, [0.0]), precision)
+    lost = sample_until(several(noisy(rng, 0.01, [0.0])), precision)
     assert lost.dropped and lost.samples == precision.min_samples
-    close = sample_until(noisy(rng, 0.01, [0.0]), Precision(target=1e-5, budget_seconds=1e9, give_up_above=1.5))
+    close = sample_until(
+        several(noisy(rng, 0.01, [0.0])), Precision(target=1e-5, budget_seconds=1e9, give_up_above=1.5)
+    )
     assert not close.dropped and close.samples == precision.max_samples
+
+
+@pytest.mark.parametrize(
+    "expected, budget, first", [(0.01, 1.0, 6), (0.2, 1.0, 1), (math.inf, 1.0, 1), (0.01, math.inf, 6)]
+)
+def test_samples_that_are_taken_in_any_case_are_taken_together(expected: float, budget: float, first: int) -> None:
+    counts: list[int] = []
+
+    def sample(count: int) -> list[float]:
+        counts.append(count)
+        return [float(1 + at % 2) for at in range(sum(counts) - count, sum(counts))]
+
+    precision = Precision(min_samples=6, max_samples=9, budget_seconds=budget)
+    found = sample_until(sample, precision, lambda: 0.0, expected=expected)
+    assert counts[0] == first and set(counts[1:]) == {1} and sum(counts) == found.samples == 9
 
 
 def test_drift_is_the_reference_now_over_the_reference_then() -> None:

@@ -220,6 +220,21 @@ class DeviceContract:
         once, often = opened.sequence([launch]), opened.sequence([launch] * 20)
         assert min(often.seconds() for _ in range(5)) > 4 * min(once.seconds() for _ in range(5))
 
+    def test_one_launch_and_several_sequences_are_timed_where_they_run(
+        self, backend: BackendName, compiler: Compiler, opened: Device
+    ) -> None:
+        kernel = self.adding(opened, compiler, backend)
+        buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
+        shape = Geometry((1 << 13, 1, 1), (128, 1, 1))
+        launch = Launch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
+        assert 0 < opened.once(launch) < 1
+        assert set(self.ints(opened, buffer, 1 << 20)) == {1}, "it has ended"
+        few, many = opened.sequence([launch]), opened.sequence([launch] * 20)
+        rounds = [opened.times([few, many, few]) for _ in range(5)]
+        assert set(self.ints(opened, buffer, 1 << 20)) == {1 + 5 * 22}
+        first, second, third = (min(times) for times in zip(*rounds, strict=True))
+        assert 4 * max(first, third) < second < 1
+
     def test_memory_that_is_not_there(self, opened: Device) -> None:
         with pytest.raises(OutOfDeviceMemory) as caught:
             opened.allocate(1 << 50)

@@ -1,0 +1,123 @@
+"""Samples find their data gone from the last cache, whichever way they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.kernels.backends import Artifact, Launch, open_compiler, open_device
+from tunesmith.kernels.rotation import Rotation, window_for
+from tunesmith.kernels.specialise import Geometry, Specialised
+
+
+@dataclass
+class Recorder:
+    """A device on which a launch is the number of its set: what ran, in order, and which of it was timed."""
+
+    ran: list[int] = field(default_factory=list)
+    timed: list[tuple[int, int]] = field(default_factory=list)
+    """First and end, in `ran`, of what each call of `times` ran."""
+
+    def sequence(self, launches: Sequence[Any]) -> Any:
+        return _Sequence(self, list(launches))
+
+    def times(self, sequences: Sequence[Any]) -> list[float]:
+        before = len(self.ran)
+        seconds = [sequence.seconds() for sequence in sequences]
+        self.timed.append((before, len(self.ran)))
+        return seconds
+
+
+@dataclass
+class _Sequence:
+    device: Recorder
+    launches: list[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.launches)
+
+    def seconds(self) -> float:
+        self.device.ran += self.launches
+        return 1e-6 * len(self.launches)
+
+
+@given(
+    sets=st.integers(3, 30),
+    seconds=st.floats(1e-6, 1e-2),
+    asked=st.lists(st.integers(1, 7), min_size=1, max_size=8),
+    checked_before=st.booleans(),
+)
+def test_no_launch_that_is_timed_is_on_what_has_just_run(
+    sets: int, seconds: float, asked: list[int], checked_before: bool
+) -> None:
+    """Half of the sets, or more, come between two launches on one. There are sets for three times the last cache."""
+    device = Recorder()
+    rotation = Rotation(device, list(range(sets)), window_for(seconds, sets, 1e-4, rounds=True))  # type: ignore[arg-type]
+    if checked_before:
+        rotation.run_first()
+    assert [len(rotation.take(count)) for count in asked] == asked
+    timed_at = {at for begin, end in device.timed for at in range(begin, end)}
+    last = dict[int, int]()
+    for at, index in enumerate(device.ran):
+        if index in last and at in timed_at:
+            assert len(set(device.ran[last[index] + 1 : at])) >= sets // 2 - 1, f"{device.ran[:at]} and then {index}"
+        last[index] = at
+    timed = [device.ran[begin:end] for begin, end in device.timed]
+    assert rotation.last_set == timed[-1][-1]
+    assert sum(map(len, timed)) == sum(asked) * rotation.window
+
+
+# One block that waits for nearly every load: four times as long from memory as from the last cache.
+CHASE = """
+extern "C" __global__ void chase(const unsigned* next, unsigned* out, int steps) {
+    unsigned at = threadIdx.x * 32;
+    for (int i = 0; i < steps; ++i) at = next[at];
+    out[threadIdx.x] = at;
+}
+"""
+LINES = 1 << 16
+STEPS = 400
+THREADS = 32
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
+    """Sets are small against the last cache, and a sample takes few of them: the first of a set is as slow as after all
+    of the cache was overwritten, and clearly slower than on what has just run."""
+    here = probe_cuda().devices[0]
+    device = open_device(here.limits, here.index)
+    artifact = open_compiler(here.limits).compile(Specialised("cuda", "chase", CHASE))
+    assert isinstance(artifact, Artifact)
+    kernel = device.load(artifact)
+    rng = np.random.default_rng(0)
+    nbytes = LINES * 128
+    out = device.allocate(4096)
+    launches = []
+    for _ in range(math.ceil(device.cold_bytes / nbytes) + 1):
+        order = rng.permutation(LINES).astype(np.uint32)
+        following = np.zeros((LINES, 32), np.uint32)
+        following[order, 0] = np.roll(order, -1) * 32
+        buffer = device.allocate(nbytes)
+        device.write(buffer, following.view(np.uint8).reshape(-1))
+        launches.append(Launch(kernel, Geometry((1, 1, 1), (THREADS, 1, 1)), (buffer, out, np.int32(STEPS))))
+    flush = device.allocate(2 * device.cold_bytes)
+    overwritten, again = device.allocate(device.cold_bytes), device.sequence([launches[0]])
+    cold, warm = [], []
+    for _ in range(9):
+        device.copy(overwritten, device.view(flush, 0, device.cold_bytes))
+        cold.append(again.seconds())
+        warm.append(again.seconds())
+    assert np.median(warm) < 0.8 * np.median(cold), "the kernel shows where its data come from"
+    rotation = Rotation(device, launches, 1)
+    samples = [one for _ in range(6 // count) for one in rotation.take(count)]
+    assert np.median(samples) == pytest.approx(np.median(cold), rel=0.1)
