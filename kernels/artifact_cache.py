@@ -74,8 +74,11 @@ class ArtifactCache:
         path, data = self._path(key), _encode(result, key)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            beside.write_bytes(data)
+            try:
+                beside.write_bytes(data)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                beside.write_bytes(data)
             beside.rename(path)
         except OSError as error:
             self.trouble = (

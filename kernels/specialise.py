@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tunesmith.kernels.expression import SIZEOF, parse
@@ -60,6 +61,12 @@ class Geometry:
     shared_bytes: int = 0
 
 
+@lru_cache
+def _undefined(source: str) -> frozenset[str]:
+    """The names that a template's source undefines; asked for every configuration."""
+    return frozenset(_UNDEFINED.findall(source))
+
+
 def literal(value: bool | int | float | str) -> str:
     """A parameter's value as macro text."""
     if isinstance(value, bool):
@@ -76,7 +83,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
-        own = set(_UNDEFINED.findall(template.source))
+        own = _undefined(template.source)
         used = {dtype for name, dtype in types.items() if name not in own}
         lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(used) if dtype in CUDA_HEADERS]
     for name, dtype in sorted(types.items()):

@@ -7,6 +7,7 @@ One pydantic schema serves files and models alike. Owns what a template says; wh
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -103,9 +104,15 @@ class Template(BaseModel):
             raise ValueError(f"the parameter {min(repeated)} is listed twice")
         return self
 
-    @property
+    def __copy__(self) -> Self:
+        # What `model_copy` then changes has an id of its own.
+        copied = super().__copy__()
+        copied.__dict__.pop("id", None)
+        return copied
+
+    @cached_property
     def id(self) -> str:
-        """Content hash: templates with the same meaning-bearing fields have the same id."""
+        """Content hash: templates with the same meaning-bearing fields have the same id. Every event of a run asks."""
         payload = self.model_dump_json(exclude={"description", "name"})
         return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 from pathlib import Path
 
@@ -68,7 +69,12 @@ REFERENCE = "def scale(x, a, n):\n    return {'y': a * x}\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in (("task.toml", TASK), ("template.toml", TEMPLATE), ("kernel.cu", KERNEL), ("reference.py", REFERENCE)):
+    for name, text in (
+        ("task.toml", TASK),
+        ("template.toml", TEMPLATE),
+        ("kernel.cu", KERNEL),
+        ("reference.py", REFERENCE),
+    ):
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -94,7 +100,9 @@ def test_a_task_in_full(folder: Path) -> None:
     tuned, held_out = task.workloads
     assert (tuned.name, tuned.types, tuned.held_out) == ("1024", {"T": "float32"}, False)
     assert (held_out.name, held_out.types, held_out.held_out) == ("1000-float16", {"T": "float16"}, True)
-    assert task.workloads_for("gpu", held_out=False) == (tuned,) and task.workloads_for("cpu", held_out=True) == (held_out,)
+    assert task.workloads_for("gpu", held_out=False) == (tuned,) and task.workloads_for("cpu", held_out=True) == (
+        held_out,
+    )
     assert (task.bytes_of(tuned), task.bytes_of(held_out), task.flops_of(held_out)) == (8192, 4000, 1000)
     x, _, a, n = task.arguments
     assert (task.dtype_of(x, held_out), task.shape_of(x, held_out)) == ("float16", (1000,))
@@ -219,7 +227,9 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "old", "new", "wanted"), MISTAKES, ids=[f"{m[2][:30]}-{i}" for i, m in enumerate(MISTAKES)])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "wanted"), MISTAKES, ids=[f"{m[2][:30]}-{i}" for i, m in enumerate(MISTAKES)]
+)
 def test_one_sentence_for_a_mistake(folder: Path, file: str, old: str, new: str, wanted: str) -> None:
     edit(folder, file, old, new)
     message = complaint(folder / "task.toml")
@@ -246,7 +256,9 @@ def test_files_that_are_not_text(folder: Path) -> None:
 
 
 def test_there_is_no_such_task(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"^There is no task 'gem': give the path of a task\.toml or one of .*gemm.*\.$"):
+    with pytest.raises(
+        TaskError, match=r"^There is no task 'gem': give the path of a task\.toml or one of .*gemm.*\.$"
+    ):
         load_task("gem")
     with pytest.raises(TaskError, match="There is no task"):
         load_task(str(tmp_path))
@@ -306,6 +318,9 @@ def test_ids_follow_meaning(folder: Path) -> None:
     assert template.model_copy(update={"description": "another"}).id == template.id
     assert template.model_copy(update={"source": KERNEL + " "}).id != template.id
     assert re.fullmatch(r"template-[0-9a-f]{10}", template.id)
+    again = pickle.loads(pickle.dumps(template))
+    assert again == template and again.id == template.id and hash(again) == hash(template)
+    assert "id" not in template.model_dump()
 
 
 def test_a_model_may_write_bare_numbers_and_constraints() -> None:
