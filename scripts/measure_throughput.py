@@ -126,8 +126,9 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
                 first = result["steps"][0] if result["steps"] else step
                 for name in ("cold", "warm"):
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)
-                compile_ms = step["cold"]["compile_ms"]
-                step["compilers_limit"] = round(1e3 * step["cold"]["compilers"] / compile_ms, 1) if compile_ms else None
+                # What they would compile if they never waited, at the pace they had beside so many others.
+                busy = step["cold"]["compiler_busy"]
+                step["compilers_limit"] = round(step["cold"]["rate"] / busy, 1) if busy else None
                 result["steps"].append(step)
     return result
 

@@ -145,7 +145,8 @@ def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
 
 
 def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
-    """Our cold time beside Nsight Compute's and triton's do_bench for the same machine code."""
+    """Our cold time, of many samples and of a search's few, beside Nsight Compute's and triton's do_bench for the same
+    machine code."""
     jobs = []
     rows: list[dict[str, Any]] = []
     for name, workload in AGREEMENT:
@@ -155,10 +156,11 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
             template = template_of(task, which)
             candidate = compiled(compiler, task, template, template.default_config, workload)
             outcome = bench.visit(candidate, [workload], FINE)[workload]
-            seconds = getattr(outcome, "seconds", None)
-            rows.append(
-                {"task": name, "workload": workload, "kernel": which, "seconds": seconds, "outcome": str(outcome)}
-            )
+            usual = bench.visit(candidate, [workload], Precision())[workload]
+            rows.append({
+                "task": name, "workload": workload, "kernel": which, "seconds": getattr(outcome, "seconds", None),
+                "search_seconds": getattr(usual, "seconds", None), "outcome": str(outcome),
+            })  # fmt: skip
             jobs.append((candidate, task, workload))
     path = out / "agreement.pickle"
     path.write_bytes(pickle.dumps((device.limits, device.index, jobs)))
@@ -173,13 +175,13 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
         for name, times in others.items():
             row[f"{name}_seconds"] = theirs = (times or unknown)[at]
             row[f"over_{name}"] = ours / theirs - 1 if ours and theirs else None
-        known = [ours, *(row[f"{name}_seconds"] for name in others)]
+        known = [ours, row["search_seconds"], *(row[f"{name}_seconds"] for name in others)]
         shown = [f"{value * 1e6:8.2f}" if value else "       -" for value in known]
         ratios = [row[f"over_{name}"] for name in others]
         parts = [f"{value:+7.2%}" if value is not None else "      -" for value in ratios]
         what = f"{row['task']:18} {row['workload']:22} {row['kernel']:9}"
-        print(f"agree    {what} ours {shown[0]}  ncu {shown[1]}  ncu flushed {shown[2]}  do_bench "
-              f"{shown[3]} us   {' '.join(parts)}", flush=True)  # fmt: skip
+        print(f"agree    {what} ours {shown[0]}  in a search {shown[1]}  ncu {shown[2]}  ncu flushed {shown[3]}  "
+              f"do_bench {shown[4]} us   {' '.join(parts)}", flush=True)  # fmt: skip
     return {"rows": rows}
 
 
