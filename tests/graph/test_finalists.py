@@ -1,0 +1,47 @@
+"""Which configurations meet the baseline again: a general one must be feasible on the held-out workloads as well."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import tune
+from tunesmith.graph.run import RunResult
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+def run(tmp_path: Path, constraint: str) -> RunResult:
+    """The whole space of scale_add, with one constraint more. Its tuned workload has n = 16384, the held-out n = 5000."""
+    folder = tmp_path / "task"
+    shutil.copytree(TASK, folder)
+    with (folder / "template.toml").open("a") as file:
+        file.write(f'\n[[constraints]]\nexpression = "{constraint}"\nbecause = "A test says so."\n')
+    return tune(
+        folder, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=1, seed=3
+    )
+
+
+def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_path: Path) -> None:
+    result = run(tmp_path, "ITEMS < 16 or n > 10000")
+    assert result.summary["general"]["config"] == {"GROUP": 16, "ITEMS": 4, "UNROLL": 1}
+    assert result.summary["disqualified"] == []
+    assert result.summary["tuned"][0]["best"]["config"] == {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    assert [row["workload"] for row in result.summary["dispatch"]] == ["16384"]
+    assert len(SimulatedPool.examined) == 2
+
+
+def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:
+    result = run(tmp_path, "n > 10000")
+    assert result.summary["general"] is None and result.valid
+    assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
+    assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
