@@ -5,6 +5,8 @@ Everything goes to standard error; standard output is for results.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +21,18 @@ PLAIN_SECONDS = 5.0
 """Between plain progress lines, so that logs stay short."""
 
 
+class _LastingConsole(Console):
+    """A reader of progress that goes away (`tunesmith tune TASK 2>&1 | head`) ends the showing, not the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 @contextmanager
 def view() -> Iterator[Listener]:
     """A listener fit for where standard error goes."""
-    console = Console(stderr=True, highlight=False)
+    console = _LastingConsole(stderr=True, highlight=False)
     if console.is_terminal:
         with _Live(console) as live:
             yield live
@@ -55,14 +65,18 @@ def _lanes(progress: Progress) -> str:
 
 class _Plain:
     def __init__(self, console: Console) -> None:
-        self._console, self._last = console, 0.0
+        self._console, self._last, self._ended = console, 0.0, ""
 
     def __call__(self, progress: Progress) -> None:
         if progress.message:
             self._print(progress, progress.message)
         elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
             self._last = time.monotonic()
-            self._print(progress, f"{progress.done}/{progress.budget} evaluations  {_account(progress)}")
+            text = f"{progress.done}/{progress.budget} evaluations  {_account(progress)}"
+            # The last result and the end of the search both ask for a line; one that says nothing new is left out.
+            if text != self._ended:
+                self._print(progress, text)
+            self._ended = text
 
     def _print(self, progress: Progress, text: str) -> None:
         self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)

@@ -7,9 +7,12 @@ Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 not
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Optional
 
 import typer
@@ -346,8 +349,22 @@ def exhaust(
     raise typer.Exit(run_exhaust(task, out, backend, workload, fix or [], seed))
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_as_from_the_keyboard() -> None:
+    """A job's end (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) are interruptions like Ctrl-C:
+    workers end, and the way to resume is told. What was ignored before (`nohup`) stays so."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupt)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; never returns."""
+    _end_as_from_the_keyboard()
     try:
         app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
     except TunesmithError as error:
