@@ -14,7 +14,7 @@ from rich.table import Table
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
 from tunesmith.actors.workers import CompileWorker
-from tunesmith.cli.tables import console
+from tunesmith.cli.tables import console, print_table
 from tunesmith.graph.run import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
@@ -65,7 +65,7 @@ def _measure(
     other = (
         task.sources(device.backend).baseline.template
         if vs == "baseline"
-        else template_of(task, device.backend, Path(vs), None)
+        else template_of(task, device.backend, Path(vs), None, option="--vs")
     )
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
@@ -139,7 +139,7 @@ def _print(found: dict[str, Any]) -> None:
         table.add_row(row["workload"], f"{seconds * 1e6:.2f}", f"{cold['baseline']['median'] * 1e6:.2f}",
                       f"{cold['ratio']:.4f}", f"{cold['low']:.4f} - {cold['high']:.4f}", cold["verdict"], share,
                       *apart)  # fmt: skip
-    out.print(table)
+    print_table(out, table)
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")
