@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
@@ -125,7 +126,8 @@ def _clear(folder: Path) -> None:
         baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
         if not begun or any(baseline.failure is None for baseline in baselines):
             raise SettingsError(
-                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
+                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {quote(str(folder))}`, or choose "
+                "another."
             )
         for name in ("journal.sqlite", "checkpoints.sqlite"):
             for suffix in ("", "-wal", "-shm"):

@@ -11,7 +11,7 @@ from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.examination import account
 from tunesmith.graph.export import export_best
-from tunesmith.graph.measurements import evaluations, failures_by_kind
+from tunesmith.graph.measurements import evaluations, failure_examples, failures_by_kind
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.report import render_report
 from tunesmith.graph.roles.model_plan import no_template
@@ -51,6 +51,7 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "evaluations": len(found),
         "from_cache": sum(evaluation.cached for evaluation in found),
         "failures": failures_by_kind(found),
+        "failure_examples": failure_examples(found),
         "searches": searches,
         "plans": [event.data for event in journal.events("plan")],
         "examined": account(context, verdict.data) if verdict else [],

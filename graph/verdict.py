@@ -132,6 +132,9 @@ def _sentence(ratio: float | None, rows: Sequence[Mapping[str, Any]], disqualifi
     if ratio is None:
         return f"no configuration is right on every workload{out}."
     shown = sum(row["general"] is not None and row["general"]["verdict"] == "faster" for row in rows)
-    return (
+    found = (
         f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
     )
+    if any(row["best"] is not None and row["best"]["verdict"] == "faster" for row in rows):
+        return found
+    return f"{found} Nothing was found that is faster than the baseline: keep it."

@@ -121,7 +121,7 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
 
 
 def _fits_held_out(context: Context) -> Callable[[Finalist], str]:
-    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if it breaks none."""
+    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
     found: dict[str, list[Rule]] = {}
 
     def broken(entrant: Finalist) -> str:

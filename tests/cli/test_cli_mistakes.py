@@ -200,5 +200,6 @@ def test_nothing_valid_is_exit_code_3(
     out, err = capsys.readouterr()
     assert ended.value.code == EXIT_NOTHING
     assert "no valid configuration was found" in out and "wrong_result 3" in out and "Code:" not in out
+    assert "Failed, wrong_result, such as GROUP=" in out and "wrong result in out: out[" in out
     assert "Traceback" not in err
     assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()
