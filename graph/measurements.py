@@ -15,7 +15,6 @@ from tunesmith.kernels.outcome import Evaluation, Measured, Outcome, describe
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.task import Workload
 
-
 MAX_EXAMPLES = 12
 
 

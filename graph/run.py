@@ -125,9 +125,9 @@ def _clear(folder: Path) -> None:
         begun = bool(events) and {event.kind for event in events} <= {"run", KIND, "baseline", "roofline"}
         baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
         if not begun or any(baseline.failure is None for baseline in baselines):
+            known = quote(str(folder))
             raise SettingsError(
-                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {quote(str(folder))}`, or choose "
-                "another."
+                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
         for name in ("journal.sqlite", "checkpoints.sqlite"):
             for suffix in ("", "-wal", "-shm"):

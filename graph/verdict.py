@@ -75,7 +75,7 @@ def _dispatched(row: Mapping[str, Any], general: tuple[str, Config] | None) -> d
         return None
     if general is not None and usual is not None and best["ratio"] >= (1 - DISPATCH_GAIN) * usual["ratio"]:
         best = {"template": general[0], "config": general[1], **usual}
-    return {**best, "workload": row["workload"], "sizes": row["sizes"]}
+    return {**best, "workload": row["workload"], "sizes": row["sizes"], "types": row["types"]}
 
 
 def _key(entry: Mapping[str, Any]) -> Key:

@@ -21,7 +21,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
 
 
 def run(tmp_path: Path, constraint: str) -> RunResult:
-    """The whole space of scale_add, with one constraint more. The tuned workload has n = 16384, the held-out n = 5000."""
+    """The whole space of scale_add, with one constraint more. Tuned is n = 16384, held out n = 5000."""
     folder = tmp_path / "task"
     shutil.copytree(TASK, folder)
     with (folder / "template.toml").open("a") as file:
