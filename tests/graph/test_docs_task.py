@@ -86,7 +86,8 @@ def test_the_program_of_the_page_runs_an_untuned_shape(best: Path, tmp_path: Pat
     # PoCL on processors newer than itself needs help, which is no matter of the page.
     known = (
         "import pyopencl\nfrom tunesmith.kernels.backends.pocl import name_processor\n"
-        "for platform in pyopencl.get_platforms():\n    for one in platform.get_devices():\n        name_processor(one)\n"
+        "for platform in pyopencl.get_platforms():\n"
+        "    for one in platform.get_devices():\n        name_processor(one)\n"
     )
     (tmp_path / "use.py").write_text(known + blocks("using.md")[0])
     run = [sys.executable, str(tmp_path / "use.py"), str(best)]
