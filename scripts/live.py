@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from tunesmith.graph.context import Listener, Progress
 
+WITH_BAR = 100
+"""Columns of a terminal that has room for a bar."""
 PLAIN_SECONDS = 5.0
 """Between plain progress lines, so that logs stay short."""
 
@@ -85,15 +88,17 @@ class _Plain:
 class _Live:
     def __init__(self, console: Console) -> None:
         self._console = console
+        # On a narrow terminal the account gives way, not the numbers before it.
         self._bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.fields[phase]:>8}"),
-            BarColumn(bar_width=24),
+            *([BarColumn(bar_width=24)] if console.width >= WITH_BAR else []),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[account]}"),
+            TextColumn("{task.fields[account]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
+            expand=True,
         )
         self._task = self._bar.add_task("", total=None, phase="start", account="")
 

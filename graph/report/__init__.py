@@ -16,6 +16,8 @@ from tunesmith.graph.settings import Settings
 
 WIDTH, HEIGHT = 860, 240
 """Of the search's figure, in SVG units."""
+MAX_BEST = 10
+"""Configurations in the table of the search's best."""
 
 
 def render_report(context: Context, summary: dict[str, Any]) -> str:
@@ -32,6 +34,7 @@ def render_report(context: Context, summary: dict[str, Any]) -> str:
     return environment.get_template("report.html.j2").render(
         summary=summary,
         figure=_figure(context) if summary["evaluations"] else None,
+        best=_best(context) if summary["evaluations"] else [],
         source=_source(context, summary),
     )
 
@@ -80,6 +83,18 @@ def _figure(context: Context) -> dict[str, Any] | None:
         "top": place(1, high)[1],
         "bottom": place(1, low)[1],
     }
+
+
+def _best(context: Context) -> list[dict[str, Any]]:
+    """The best configurations of the search, the fastest first, as it saw them on all tuned workloads: time over
+    baseline, and what the compiler says of them."""
+    baseline, names = baseline_seconds(context), [workload.name for workload in context.tuned]
+    ranked: list[dict[str, Any]] = [
+        {"ratio": value, "config": one.config, "template": one.template, "resources": one.resources}
+        for one in evaluations(context)
+        if (value := objective(one, names, baseline, context.weights)) is not None
+    ]
+    return sorted(ranked, key=lambda row: row["ratio"])[:MAX_BEST]
 
 
 def _source(context: Context, summary: dict[str, Any]) -> str:

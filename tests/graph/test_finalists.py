@@ -38,6 +38,10 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
     assert result.summary["tuned"][0]["best"]["config"] == {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
     assert [row["workload"] for row in result.summary["dispatch"]] == ["16384"]
     assert len(SimulatedPool.examined) == 2
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<dt>general</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
+    assert "<dt>16384</dt><dd><code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
+    assert page.index("<td><code>GROUP=16, ITEMS=16, UNROLL=1</code></td>") < page.index("<td><code>GROUP=16, ITEMS=4,")
 
 
 def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:
