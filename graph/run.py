@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
-from tunesmith.graph.prior import KIND, read_prior
+from tunesmith.graph.prior import KIND, read_prior, require_common
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.state import Plan
 from tunesmith.graph.summary import summarise, write_results
@@ -88,6 +88,8 @@ def tune(
     if (folder / "journal.sqlite").exists():
         _clear(folder)
     prior = None if chosen.prior is None else read_prior(Path(chosen.prior))
+    if prior is not None and chosen.model == "none" and models is None:
+        require_common(prior, loaded.sources(device.backend).templates)
     with Journal(folder, create=True) as journal, alone(folder):
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
