@@ -1,8 +1,8 @@
 """The command line: a thin layer over the Python API. Each command's body is in its own module.
 
-Exit codes: 0 done, 1 rejected (`check` only), 2 the user's mistake (one sentence on standard error), 3 nothing valid
-found, 4 waiting for somebody (standard error says for what; the run can be resumed), 130 interrupted by Ctrl-C, SIGTERM
-or SIGHUP (the run can be resumed).
+Exit codes: 0 done, 1 rejected (`check`, `bench`), 2 the user's mistake (one sentence on standard error), 3 nothing
+valid found, 4 waiting for somebody (standard error says for what; the run can be resumed), 130 interrupted by Ctrl-C,
+SIGTERM or SIGHUP (the run can be resumed).
 """
 
 from __future__ import annotations

@@ -134,6 +134,23 @@ def test_a_run_dir_where_nothing_can_be_written(fails: Fails, tmp_path: Path, na
     assert str(where) in fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", where)
 
 
+def test_a_comparison_of_what_a_constraint_excludes(fails: Fails, device: Any) -> None:
+    said = fails("bench", DATA / "scale_add" / "task.toml", "--config", '{"ITEMS": 1, "UNROLL": 1}')
+    assert "--config" in said and "not feasible on 16384" in said and "There is no loop to unroll" in said
+
+
+def test_a_source_to_compare_with_that_is_not_there(fails: Fails, tmp_path: Path, device: Any) -> None:
+    assert "--vs: " in fails("bench", DATA / "scale_add" / "task.toml", "--vs", tmp_path / "nothing.cl")
+
+
+def test_a_table_that_cannot_be_written(fails: Fails, device: Any) -> None:
+    assert "--out: /proc/x.json" in fails("exhaust", DATA / "scale_add" / "task.toml", "--out", "/proc/x.json")
+
+
+def test_prompts_of_no_role(fails: Fails) -> None:
+    assert "--role: there is no 'x'" in fails("prompts", "gemm", "--role", "x")
+
+
 @pytest.mark.parametrize("command", ["resume", "report"])
 def test_a_folder_that_is_no_run(fails: Fails, tmp_path: Path, command: str) -> None:
     assert str(tmp_path) in fails(command, tmp_path)
