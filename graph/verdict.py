@@ -137,4 +137,4 @@ def _sentence(ratio: float | None, rows: Sequence[Mapping[str, Any]], disqualifi
     )
     if any(row["best"] is not None and row["best"]["verdict"] == "faster" for row in rows):
         return found
-    return f"{found} Nothing was found that is faster than the baseline: keep it."
+    return f"{found} Nothing was shown to be faster than the baseline: keep it."

@@ -63,7 +63,8 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """What a run found: the sentence, a row for each workload, where everything is."""
     out = console()
     device = summary["device"]
-    out.print(f"\n{summary['task']} on {device['name']} ({device['backend']}): {summary['sentence']}", markup=False)
+    sentence = f"\n{summary['task']} on {device['name']} ({device['backend']}): {summary['sentence']}"
+    out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
     for title, key in (("Tuned workloads", "tuned"), ("Held-out workloads", "held_out")):
         if summary[key]:
             whole, short = (_workloads(title, summary, summary[key], shares=shares) for shares in (True, False))

@@ -159,7 +159,8 @@ def test_interrupted_from_the_keyboard(start: Any, command: Any, kind: str, leas
     check_interrupted(start, command, signal.SIGINT, kind, least)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_jobs_end_is_an_interruption(start: Any, command: Any, number: int) -> None:
     check_interrupted(start, command, number, "evaluation", 1)
 

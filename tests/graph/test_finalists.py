@@ -49,3 +49,13 @@ def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path
     assert result.summary["general"] is None and result.valid
     assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
+
+
+def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 30e-6 if config else 20e-6)
+    assert run(tmp_path, "ITEMS > 0").summary["sentence"] == (
+        "0.67x the baseline's speed over all tuned workloads, shown faster on 0 of 1. "
+        "Nothing was shown to be faster than the baseline: keep it."
+    )
