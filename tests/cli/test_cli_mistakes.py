@@ -180,12 +180,20 @@ def test_an_unknown_workload(fails: Fails, device: Any) -> None:
 
 @pytest.mark.parametrize("command", ["tune", "space"])
 def test_a_constraint_that_leaves_no_point_is_named(
-    fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any, command: str
+    fails: Fails, task: Any, tmp_path: Path, device: Any, command: str
 ) -> None:
     changed = task(("template.toml", '"ITEMS > 1 or UNROLL == 0"', '"GROUP * ITEMS > 100000"'))
     options = ["--run-dir", tmp_path / "run"] if command == "tune" else []
-    said = fails(command, changed, *options, early=command == "space")
+    said = fails(command, changed, *options)
     assert "GROUP * ITEMS > 100000" in said and "no feasible configuration" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_path: Path, device: Any) -> None:
+    changed = task(("task.toml", "sizes = { n = 16384 }", 'sizes = { n = 16384 }\ndevices = ["gpu"]'))
+    assert "no workload to tune on a cpu" in fails("tune", changed, "--run-dir", tmp_path / "run")
+    assert "no workload for a cpu" in fails("bench", changed)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_reference_that_raises(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
