@@ -135,7 +135,7 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
             values = ", ".join(map(str, known[name].values))
             raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
     parameters = tuple(
-        Parameter(name=p.name, values=(fixed[p.name],), doc=p.doc) if p.name in fixed else p
+        Parameter(name=p.name, values=(p.values[p.values.index(fixed[p.name])],), doc=p.doc) if p.name in fixed else p
         for p in template.parameters
     )
     return template.model_copy(update={"parameters": parameters})

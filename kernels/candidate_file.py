@@ -47,7 +47,8 @@ def parse_config(text: str | None, template: Template) -> Config:
                                  f"{', '.join(values) or 'none'}.")  # fmt: skip
         if value not in values[name]:
             raise TunesmithError(f"--config: {name} = {value!r} is not one of {', '.join(map(str, values[name]))}.")
-        config[name] = value
+        # 4.0 is the value 4, whose macro is another text.
+        config[name] = values[name][values[name].index(value)]
     return config
 
 
