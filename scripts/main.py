@@ -40,7 +40,7 @@ TaskArgument = Annotated[
 ]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option(help="A device by name (h200), architecture (sm_90) or TOML file, instead of or beside the one here."),
+    typer.Option(help="Instead of the device here, one by name (h200), architecture (sm_90) or TOML file."),
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
 
@@ -60,7 +60,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(short_help="List the devices that can be tuned on.")
 def devices(json: Json = False) -> None:
     """List the devices that can be tuned on, and what is missing for others."""
     from tunesmith.cli.show import show_devices
@@ -90,7 +90,7 @@ def graph(
     typer.echo(draw(None if settings is None else make_settings(task="any", **read_settings(settings)).roles))
 
 
-@app.command()
+@app.command(short_help="Show a task's parameters, and how many points are feasible.")
 def space(
     task: TaskArgument,
     workload: Annotated[Optional[str], typer.Option(help="One workload; left out, all tuned ones at once.")] = None,  # noqa: UP045
@@ -98,7 +98,7 @@ def space(
     backend: Backend = "auto",
     json: Json = False,
 ) -> None:
-    """Say how many configurations are feasible, and how many are rejected for which reason."""
+    """Show a task's parameters, how many configurations are feasible, and how many are rejected for which reason."""
     from tunesmith.cli.show import show_space
 
     show_space(task, workload, target, backend, as_json=json)
@@ -109,7 +109,10 @@ def tune(
     context: typer.Context,
     task: TaskArgument,
     backend: Backend = "auto",
-    target: Target = None,
+    target: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="A further device that the winner must fit: by name, architecture or TOML file."),
+    ] = None,
     evaluations: Annotated[int, typer.Option(help="Configurations to measure.")] = 100,
     time_limit: Annotated[Optional[str], typer.Option(help="Such as 90s, 10m, 1h30m; no limit if left out.")] = None,  # noqa: UP045
     rounds: Annotated[int, typer.Option(help="Turns of plan, template, tune, test.")] = 2,
@@ -214,7 +217,7 @@ def given(context: typer.Context, options: dict[str, object]) -> dict[str, objec
     }
 
 
-@app.command()
+@app.command(short_help="Compare rewriting, templates, and templates with search.")
 def ablate(
     context: typer.Context,
     task: TaskArgument,
@@ -252,7 +255,7 @@ def ablate(
     run_ablate(task, arms, repeats, calls, out, given(context, options), settings, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Say whether a kernel is right, and if not why.")
 def check(
     task: TaskArgument,
     source: Annotated[
@@ -273,7 +276,7 @@ def check(
     raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Time one configuration against the baseline.")
 def bench(
     task: TaskArgument,
     config: Annotated[str, typer.Option(help="Parameters as JSON; left out, the defaults.")] = "{}",
@@ -290,7 +293,7 @@ def bench(
     raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Print what a model would be asked; asks nobody.")
 def prompts(
     task: TaskArgument,
     role: Annotated[str, typer.Option(help="plan, template or all.")] = "all",
@@ -303,7 +306,7 @@ def prompts(
     show_prompts(task, role, target, backend)
 
 
-@app.command()
+@app.command(short_help="Go on with an interrupted run.")
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     json: Json = False,
@@ -314,7 +317,7 @@ def resume(
     raise typer.Exit(drive_resume(run_dir, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Print what a run found.")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
     json: Json = False,
@@ -325,7 +328,7 @@ def report(
     show_report(run_dir, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Replay a search on recorded tables.")
 def simulate(
     tables: Annotated[list[Path], typer.Argument(help="Kernel Tuner cache files, plain or .gz, also ones cut short.")],
     strategy: Annotated[str, typer.Option(help="A strategy's name; see docs/search.md.")] = "default",
@@ -341,7 +344,7 @@ def simulate(
     run_simulate(tables, strategy, budgets, seeds, workers, prior, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Measure a whole space, in Kernel Tuner's format.")
 def exhaust(
     task: TaskArgument,
     out: Annotated[Path, typer.Option(help="The table to write; compressed when it ends in .gz.")],
