@@ -102,11 +102,11 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
         for name, seconds in seconds_of(evaluation).items():
             if name in single and evaluation.failure is None:
                 single[name].append((seconds, entrant))
-    fits = _fits_held_out(context)
+    broken = _broken_on_held_out(context)
     in_order = (entrant for _, entrant in sorted(ranked, key=lambda item: item[0]))
-    general = list(islice((entrant for entrant in in_order if not fits(entrant)), context.settings.finalists))
+    general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
     if ranked and not general:
-        why = fits(min(ranked, key=lambda item: item[0])[1])
+        why = broken(min(ranked, key=lambda item: item[0])[1])
         context.note(
             "test",
             "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
@@ -120,7 +120,7 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
     return general, per_shape
 
 
-def _fits_held_out(context: Context) -> Callable[[Finalist], str]:
+def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
     """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
     found: dict[str, list[Rule]] = {}
 
