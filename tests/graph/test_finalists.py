@@ -11,6 +11,7 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import tune
 from tunesmith.graph.run import RunResult
+from tunesmith.graph.summary import unsteady
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 
@@ -59,3 +60,14 @@ def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
         "0.67x the baseline's speed over all tuned workloads, shown faster on 0 of 1. "
         "Nothing was shown to be faster than the baseline: keep it."
     )
+
+
+def test_what_was_measured_on_a_busy_device_is_told() -> None:
+    def row(workload: str, high: float, share: float | None) -> dict[str, Any]:
+        return {"workload": workload, "general": {"low": 0.5, "high": high}, "share_of_floor": share}
+
+    nothing = {"workload": "none", "general": None, "share_of_floor": None}
+    (note,) = unsteady({"tuned": [row("calm", 0.51, 1.05), row("a", 0.8, None)], "held_out": [nothing]})
+    assert note.startswith("The interval of the speed-up is wide on a: ")
+    (note,) = unsteady({"tuned": [row("b", 0.5, 1.5)], "held_out": [row("c", 0.5, 1.2)]})
+    assert note.startswith("Times are well below the floor on b, c: ")
