@@ -84,8 +84,8 @@ def unsteady(verdict: Mapping[str, Any]) -> list[str]:
         )
     if below:
         notes.append(
-            f"Times are well below the floor on {', '.join(below)}: its bandwidth was measured while something else used "
-            "the memory, or caches held part of the data."
+            f"Times are well below the floor on {', '.join(below)}: its bandwidth was measured while something else "
+            "used the memory, or caches held part of the data."
         )
     return notes
 
