@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +45,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     """
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -62,6 +65,9 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
+    # Ray puts handlers of its own in place, which print a stack and end the process at once. Whoever has one keeps it.
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)
     if not already:
         # A worker that dies is an outcome to us. Ray would print a paragraph about each on standard output, where
         # results go, and has no option for that but this flag of its own.

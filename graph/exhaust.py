@@ -67,6 +67,10 @@ def exhaust(
                             "one by one: fix some parameters.")  # fmt: skip
     identity = {"template": template.id, "workload": chosen.name, "device": device.name, "seed": seed}
     folder = out.with_name(out.name + ".journal")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
         alone(folder),
@@ -131,7 +135,7 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
             values = ", ".join(map(str, known[name].values))
             raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
     parameters = tuple(
-        Parameter(name=p.name, values=(fixed[p.name],), doc=p.doc) if p.name in fixed else p
+        Parameter(name=p.name, values=(p.values[p.values.index(fixed[p.name])],), doc=p.doc) if p.name in fixed else p
         for p in template.parameters
     )
     return template.model_copy(update={"parameters": parameters})
@@ -145,4 +149,3 @@ def _record(evaluation: Evaluation, workload: str) -> Record:
         interval = (outcome.low * 1e3, outcome.seconds * 1e3, outcome.high * 1e3)
         return Record(config, outcome.seconds * 1e3, None, interval, **milliseconds)
     return Record(config, None, outcome.kind, (), **milliseconds)
-

@@ -3,7 +3,7 @@
 best/
     general/        the configuration for all shapes: a kernel source for each combination of types
     <workload>/     the best for one shape, where it differs from the general one
-    dispatch.json   which folder to use for which shape
+    dispatch.json   which folder to use for which shape and types
     reference.py    the task's reference
 Each folder holds kernel sources, launch.json and launch.py, which runs without Tunesmith.
 """
@@ -46,8 +46,9 @@ def export_best(context: Context, folder: Path, summary: dict[str, Any]) -> None
         name = "general" if same else _free_name(folder, row["workload"])
         if not same:
             _export(context, folder / name, row["template"], row["config"], [context.task.workload(row["workload"])])
-        dispatch.append({"sizes": row["sizes"], "folder": name, "ratio": row["ratio"]})
-    rule = "an exact match of sizes uses its folder; any other shape uses `otherwise`"
+        types = context.task.workload(row["workload"]).types
+        dispatch.append({"sizes": row["sizes"], "types": types, "folder": name, "ratio": row["ratio"]})
+    rule = "an exact match of sizes and types uses its folder; anything else uses `otherwise`"
     otherwise = "general" if general is not None else None
     text = json.dumps({"rule": rule, "otherwise": otherwise, "shapes": dispatch}, indent=2)
     (folder / "dispatch.json").write_text(text + "\n", encoding="utf-8")
@@ -66,14 +67,15 @@ def _export(context: Context, folder: Path, template_id: str, config: Config, wo
     template = context.template(template_id)
     folder.mkdir()
     launches: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     for workload in workloads:
         source = specialise(template, config, workload.types)
         file = "-".join(["kernel", *(dtype for _, dtype in types_key(workload))]) + SUFFIX[template.backend]
         (folder / file).write_text(source.source, encoding="utf-8")
+        compiled = {"source": file, "max_registers": source.max_registers, "fast_math": source.fast_math}
+        sources[file] = {"types": workload.types, **compiled}
         launches[workload.name] = {
-            "source": file,
-            "max_registers": source.max_registers,
-            "fast_math": source.fast_math,
+            **compiled,
             **_launch(context, template, config, workload),
         }
     about = {
@@ -83,6 +85,9 @@ def _export(context: Context, folder: Path, template_id: str, config: Config, wo
         "device": context.device.name,
         "entry": template.entry,
         "reference": context.task.reference_name,
+        # For shapes that are no workload: expressions over sizes, types and the configuration.
+        "launch": template.launch.model_dump(mode="json"),
+        "sources": list(sources.values()),
         "workloads": launches,
     }
     (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tunesmith.actors.pool import Request
 from tunesmith.graph.context import Context, Progress, evaluation_from_json, evaluation_to_json
@@ -13,6 +14,8 @@ from tunesmith.kernels.bench import weighted_geomean
 from tunesmith.kernels.outcome import Evaluation, Measured, Outcome, describe
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.task import Workload
+
+MAX_EXAMPLES = 12
 
 
 class BaselineError(TunesmithError):
@@ -90,6 +93,18 @@ def observation(
     dropped = any(isinstance(one, Measured) and one.dropped for one in evaluation.outcomes.values())
     interval = (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread)))
     return Observation(value, interval, dropped=dropped)
+
+
+def failure_examples(found: Iterable[Evaluation]) -> list[dict[str, Any]]:
+    """One example of each distinct failure, at most `MAX_EXAMPLES`: its kind, what it said, the configuration."""
+    examples: dict[str, dict[str, Any]] = {}
+    for evaluation in found:
+        failure = evaluation.failure
+        if failure is not None:
+            text = describe(failure)
+            key = failure.kind + text[:60]
+            examples.setdefault(key, {"kind": failure.kind, "what": text, "config": evaluation.config})
+    return list(examples.values())[:MAX_EXAMPLES]
 
 
 def racing(found: Iterable[Evaluation]) -> dict[str, float]:

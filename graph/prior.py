@@ -6,6 +6,7 @@ source has gone. What a search makes of it is `tunesmith.kernels.search.Prior`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tunesmith.graph.measurements import observation, seconds_of
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.search import Observation, Prior
 from tunesmith.kernels.task import Task
+from tunesmith.kernels.template import Template
 
 KIND = "prior"
 
@@ -24,6 +26,17 @@ def read_prior(path: Path) -> dict[str, Any]:
     `TunesmithError`."""
     prior = _of_run(path) if path.is_dir() else _of_table(path)
     return {"name": prior.name, "results": [[config, seen.value, seen.failure] for config, seen in prior.results]}
+
+
+def require_common(prior: dict[str, Any], templates: Sequence[Template]) -> None:
+    """Raises `SettingsError` when no parameter of `templates` is known to the prior, which then says nothing."""
+    known = sorted({name for config, _, _ in prior["results"] for name in config})
+    names = sorted({parameter.name for template in templates for parameter in template.parameters})
+    if names and not set(names) & set(known):
+        raise SettingsError(
+            f"--prior: {prior['name']} knows the parameters {', '.join(known) or '(none)'}, of which this task's "
+            f"templates have none; they have {', '.join(names)}. Name results of the same or a similar template."
+        )
 
 
 def prior_of(journal: Store) -> Prior | None:
@@ -60,4 +73,4 @@ def _of_run(folder: Path) -> Prior:
     return Prior(results, f"the run {folder.name}")
 
 
-__all__ = ["KIND", "prior_of", "read_prior"]
+__all__ = ["KIND", "prior_of", "read_prior", "require_common"]

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
-from tunesmith.graph.prior import KIND, read_prior
+from tunesmith.graph.preconditions import limits_of, require_work
+from tunesmith.graph.prior import KIND, read_prior, require_common
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.state import Plan
 from tunesmith.graph.summary import summarise, write_results
@@ -27,7 +29,7 @@ from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.probe import Device, Inventory, probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.task import Task, TaskError
+from tunesmith.kernels.task import Task
 from tunesmith.kernels.taskfile import load_task
 
 if TYPE_CHECKING:
@@ -87,6 +89,10 @@ def tune(
     if (folder / "journal.sqlite").exists():
         _clear(folder)
     prior = None if chosen.prior is None else read_prior(Path(chosen.prior))
+    templates = loaded.sources(device.backend).templates
+    require_work(loaded, templates, limits_of(device, chosen))
+    if prior is not None and chosen.transport == "none" and models is None:
+        require_common(prior, templates)
     with Journal(folder, create=True) as journal, alone(folder):
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
@@ -124,8 +130,9 @@ def _clear(folder: Path) -> None:
         begun = bool(events) and {event.kind for event in events} <= {"run", KIND, "baseline", "roofline"}
         baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
         if not begun or any(baseline.failure is None for baseline in baselines):
+            known = quote(str(folder))
             raise SettingsError(
-                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {folder}`, or choose another."
+                f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
         for name in ("journal.sqlite", "checkpoints.sqlite"):
             for suffix in ("", "-wal", "-shm"):
@@ -199,18 +206,12 @@ def _carry_on(
     from tunesmith.graph.arms import roles_of
     from tunesmith.graph.build import build_graph
 
-    limits = [device.limits] + ([resolve_target(settings.target)] if settings.target else [])
     tuned = task.workloads_for(device.limits.kind, held_out=False)
-    if not tuned:
-        raise TaskError(
-            f"The task {task.name} has no workload to tune on a {device.limits.kind}: add one whose `devices` lists "
-            f"'{device.limits.kind}'."
-        )
     with_model = models is not None or settings.transport != "none"
     # A model's templates are tried on the held-out workloads, too.
     prepared = [*tuned, *(task.workloads_for(device.limits.kind, held_out=True) if with_model else ())]
     with pools(task, device, settings, [w.name for w in prepared], listener) as make_pool:
-        context = Context(task, device, tuple(limits), settings, journal, make_pool, listener, models)
+        context = Context(task, device, limits_of(device, settings), settings, journal, make_pool, listener, models)
         connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
         try:
             roles = roles_of(settings.arm)

@@ -111,7 +111,8 @@ def parse_duration(text: str) -> float:
 
 def new_run_dir(task: str, base: Path) -> Path:
     """A folder that does not exist yet, named by task and a counter."""
-    name = Path(task).parent.name if task.endswith(".toml") else Path(task).name
+    path = Path(task).resolve()
+    name = path.parent.name if task.endswith(".toml") else path.name
     number = 1
     while (path := base / f"{name or 'run'}-{number:03d}").exists():
         number += 1

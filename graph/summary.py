@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.examination import account
 from tunesmith.graph.export import export_best
-from tunesmith.graph.measurements import evaluations, failures_by_kind
+from tunesmith.graph.measurements import evaluations, failure_examples, failures_by_kind
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.report import render_report
 from tunesmith.graph.roles.model_plan import no_template
 from tunesmith.graph.tree import Node, read_tree
 
+WIDE = 1.5
+"""An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
+BELOW_FLOOR = 1.1
+"""A floor's share of a time: kernels that mostly read are up to 10 % faster than the copies that give the bandwidth."""
 PACKAGES = (
     "ray",
     "langgraph",
@@ -51,17 +56,38 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
         "evaluations": len(found),
         "from_cache": sum(evaluation.cached for evaluation in found),
         "failures": failures_by_kind(found),
+        "failure_examples": failure_examples(found),
         "searches": searches,
         "plans": [event.data for event in journal.events("plan")],
         "examined": account(context, verdict.data) if verdict else [],
         "models": models_summary(context.settings, journal),
         "templates": [_told(node) for node in read_tree(context).nodes if node.round],
         "explanations": [event.data | {"stage": event.stage} for event in journal.events("explanation")],
-        "notes": [event.data["sentence"] for event in journal.events("note")],
+        "notes": [event.data["sentence"] for event in journal.events("note")]
+        + (unsteady(verdict.data) if verdict else []),
         "roofline": context.roofline().to_json(),
         "versions": _versions(),
         **(verdict.data if verdict else empty),
     }
+
+
+def unsteady(verdict: Mapping[str, Any]) -> list[str]:
+    """What a reader should not take at face value: intervals too wide to say much, and times well below the floor."""
+    rows = [row for row in (*verdict["tuned"], *verdict["held_out"]) if row["general"] is not None]
+    wide = [row["workload"] for row in rows if row["general"]["high"] > WIDE * row["general"]["low"]]
+    below = [row["workload"] for row in rows if (row["share_of_floor"] or 0.0) > BELOW_FLOOR]
+    notes = []
+    if wide:
+        notes.append(
+            f"The interval of the speed-up is wide on {', '.join(wide)}: something else used the device while it was "
+            "measured. Run it again on an idle one."
+        )
+    if below:
+        notes.append(
+            f"Times are well below the floor on {', '.join(below)}: its bandwidth was measured while something else "
+            "used the memory, or caches held part of the data."
+        )
+    return notes
 
 
 def _told(node: Node) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _dispatched(row: Mapping[str, Any], general: tuple[str, Config] | None) -> d
         return None
     if general is not None and usual is not None and best["ratio"] >= (1 - DISPATCH_GAIN) * usual["ratio"]:
         best = {"template": general[0], "config": general[1], **usual}
-    return {**best, "workload": row["workload"], "sizes": row["sizes"]}
+    return {**best, "workload": row["workload"], "sizes": row["sizes"], "types": row["types"]}
 
 
 def _key(entry: Mapping[str, Any]) -> Key:
@@ -132,6 +132,9 @@ def _sentence(ratio: float | None, rows: Sequence[Mapping[str, Any]], disqualifi
     if ratio is None:
         return f"no configuration is right on every workload{out}."
     shown = sum(row["general"] is not None and row["general"]["verdict"] == "faster" for row in rows)
-    return (
+    found = (
         f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
     )
+    if any(row["best"] is not None and row["best"]["verdict"] == "faster" for row in rows):
+        return found
+    return f"{found} Nothing was shown to be faster than the baseline: keep it."

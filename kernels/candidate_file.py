@@ -12,9 +12,12 @@ from tunesmith.kernels.taskfile import read_template
 from tunesmith.kernels.template import Template
 
 
-def template_of(task: Task, backend: str, source: Path | None, template: Path | None) -> Template:
-    """A candidate's template: the file's, with `source`; without a file, the baseline's launch with `source`."""
-    text = None if source is None else read_source(source)
+def template_of(
+    task: Task, backend: str, source: Path | None, template: Path | None, *, option: str = "--source"
+) -> Template:
+    """A candidate's template: the file's, with `source`; without a file, the baseline's launch with `source`. option:
+    what names `source` on the command line."""
+    text = None if source is None else read_source(source, option)
     sources = task.sources(backend)
     if template is not None:
         return read_template(template, backend, task.entry, text)
@@ -44,15 +47,16 @@ def parse_config(text: str | None, template: Template) -> Config:
                                  f"{', '.join(values) or 'none'}.")  # fmt: skip
         if value not in values[name]:
             raise TunesmithError(f"--config: {name} = {value!r} is not one of {', '.join(map(str, values[name]))}.")
-        config[name] = value
+        # 4.0 is the value 4, whose macro is another text.
+        config[name] = values[name][values[name].index(value)]
     return config
 
 
-def read_source(path: Path) -> str:
-    """The text of --source; raises `TunesmithError`."""
+def read_source(path: Path, option: str = "--source") -> str:
+    """The text of the file that `option` names; raises `TunesmithError`."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TunesmithError(f"--source: {path} cannot be read: {error.strerror}.") from error
+        raise TunesmithError(f"{option}: {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise TunesmithError(f"--source: {path} is not UTF-8 text: {error}.") from error
+        raise TunesmithError(f"{option}: {path} is not UTF-8 text: {error}.") from error

@@ -5,6 +5,8 @@ Every error names file, key, value and remedy. What a task means is `tunesmith.k
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
+from tunesmith.kernels.parameter import NAME_PATTERN
 from tunesmith.kernels.task import Task, TaskError
 from tunesmith.kernels.template import BackendName, Template
 
@@ -30,16 +33,18 @@ def load_task(text: str) -> Task:
     library = library_tasks()
     if text in library:
         return read_task(library[text])
-    path = Path(text)
+    path, directory = Path(text), False
     try:
-        if path.is_dir() and (path / "task.toml").is_file():
+        directory = path.is_dir()
+        if directory and (path / "task.toml").is_file():
             path = path / "task.toml"
         found = path.is_file()
     except OSError:  # such as a text too long for a path
         found = False
     if found:
         return read_task(path)
-    raise TaskError(f"There is no task '{text:.200}': give the path of a task.toml or one of {', '.join(library)}.")
+    what = f"The folder '{text:.200}' holds no task.toml" if directory else f"There is no task '{text:.200}'"
+    raise TaskError(f"{what}: give the path of a task.toml or one of {', '.join(library)}.")
 
 
 def read_task(path: Path) -> Task:
@@ -57,13 +62,16 @@ def read_task(path: Path) -> Task:
         raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
     if not isinstance(workloads := data.get("workloads", []), list):
         raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
+    # The templates have the task's `entry`; a mistake in it is told of the task, whose own check comes after theirs.
+    entry = str(data.get("entry", ""))
+    entry = entry if re.match(NAME_PATTERN, entry) else "kernel"
     for name, sources in backends.items():
         if name not in get_args(BackendName):
             raise TaskError(f"{path}, key backends.{name}: there is no such backend; they are "
                             f"{', '.join(get_args(BackendName))}.")  # fmt: skip
         if not isinstance(sources, dict):
             raise TaskError(f"{path}, key backends.{name}: give a table with `baseline` and `templates`.")
-        _resolve_sources(sources, str(name), str(data.get("entry", "")), path)
+        _resolve_sources(sources, str(name), entry, path)
     for index, workload in enumerate(workloads):
         if isinstance(workload, dict):
             workload.setdefault("name", _workload_name(workload, index))
@@ -197,9 +205,20 @@ def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model
     except ExpressionError as error:
         raise TaskError(f"{path}: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        found = error.errors(include_url=False)
+        # A misspelled key is both unknown and missing; the spelling is what there is to mend.
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        key = ".".join(str(part) for part in first["loc"])
+        where = f"{path}, key {key}" if key else str(path)
         message = first["msg"].removeprefix("Value error, ")
-        value = "" if first["type"] in ("missing", "value_error") else f" (it is {first['input']!r:.80})"
-        more = f" ({error.error_count() - 1} more after that)" if error.error_count() > 1 else ""
-        raise TaskError(f"{path}, key {key}: {message}{value}{more}.") from error
+        if first["type"] == "extra_forbidden":
+            *outer, wrong = first["loc"]
+            known = [one["loc"][-1] for one in found if one["type"] == "missing" and list(one["loc"][:-1]) == outer]
+            close = difflib.get_close_matches(
+                str(wrong), map(str, known if outer else [*known, *model.model_fields]), 1
+            )
+            message = f"there is no such key{f', but there is {close[0]}' if close else ''}"
+        plain = first["type"] in ("missing", "value_error", "extra_forbidden")
+        value = "" if plain else f" (it is {first['input']!r:.80})"
+        more = f" ({len(found) - 1} more after that)" if len(found) > 1 else ""
+        raise TaskError(f"{where}: {message}{value}{more}.") from error

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tunesmith.cli.live import view
-from tunesmith.cli.tables import console
+from tunesmith.cli.tables import console, print_table
 from tunesmith.graph.ablate import Ablation, ablate
 from tunesmith.graph.settings import read_settings
 
@@ -53,7 +53,7 @@ def print_ablation(found: Ablation, out: Path) -> None:
             " ".join(str(repeat.evaluations) for repeat in arm.repeats),
             " ".join("-" if count is None else str(count) for count in calls),
         )  # fmt: skip
-    to.print(table)
+    print_table(to, table)
     if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):
         to.print("* nothing valid came out: counted as 1.00x, as the baseline stays in use.", markup=False)
     for one in found.differences:

@@ -14,7 +14,7 @@ from rich.table import Table
 from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
 from tunesmith.actors.workers import CompileWorker
-from tunesmith.cli.tables import console
+from tunesmith.cli.tables import console, print_table
 from tunesmith.graph.run import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
@@ -27,6 +27,7 @@ from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.task import Task, Workload
 from tunesmith.kernels.taskfile import load_task
 from tunesmith.kernels.timing import Comparison
+from tunesmith.kernels.verify import infeasible_on
 
 ROUNDS, SECONDS = 40, 1.0
 DEADLINE = 120.0
@@ -48,6 +49,9 @@ def run_bench(
     device = choose_device(task, backend, probe())
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     chosen = tuned if workload is None else (task.workload(workload),)
+    if not chosen:
+        kind = device.limits.kind
+        raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
     found = _measure(task, device, config, vs, template, chosen, seed)
     if as_json:
         json.dump(found, sys.stdout, indent=2)
@@ -65,13 +69,17 @@ def _measure(
     other = (
         task.sources(device.backend).baseline.template
         if vs == "baseline"
-        else template_of(task, device.backend, Path(vs), None)
+        else template_of(task, device.backend, Path(vs), None, option="--vs")
     )
+    point = parse_config(config, made)
+    for workload in workloads:
+        if (excluded := infeasible_on(made, point, workload, limits)) is not None:
+            raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
     ):
-        candidate = _compiled(compiler, made, parse_config(config, made), workloads)
+        candidate = _compiled(compiler, made, point, workloads)
         baseline = _compiled(compiler, other, {}, workloads)
         probes = compiler.call("probes", DEADLINE)
         examiner.call("acquire", PREPARE_SECONDS)
@@ -129,7 +137,6 @@ def _print(found: dict[str, Any]) -> None:
                   "warm L2, us", "call to call, us", title=f"{found['task']} on {found['device']}")  # fmt: skip
     for row in found["workloads"]:
         if "failure" in row:
-            table.add_row(row["workload"], row["failure"]["reason"], row["failure"]["detail"])
             continue
         cold = row["cold"]
         seconds = cold["candidate"]["median"]
@@ -139,7 +146,12 @@ def _print(found: dict[str, Any]) -> None:
         table.add_row(row["workload"], f"{seconds * 1e6:.2f}", f"{cold['baseline']['median'] * 1e6:.2f}",
                       f"{cold['ratio']:.4f}", f"{cold['low']:.4f} - {cold['high']:.4f}", cold["verdict"], share,
                       *apart)  # fmt: skip
-    out.print(table)
+    if table.rows:
+        print_table(out, table)
+    for row in found["workloads"]:
+        if "failure" in row:
+            told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
+            out.print(told, markup=False, soft_wrap=True)
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")

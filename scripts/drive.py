@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -45,7 +46,8 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
             result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():
-            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {folder}", err=True)
+            where = shlex.quote(str(folder))
+            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
         return EXIT_INTERRUPTED
     except Waiting as waiting:
         typer.echo(f"tunesmith: {waiting}", err=True)

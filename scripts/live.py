@@ -5,6 +5,8 @@ Everything goes to standard error; standard output is for results.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +14,28 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from tunesmith.graph.context import Listener, Progress
 
+WITH_BAR = 100
+"""Columns of a terminal that has room for a bar."""
 PLAIN_SECONDS = 5.0
 """Between plain progress lines, so that logs stay short."""
+
+
+class _LastingConsole(Console):
+    """A reader of progress that goes away (`tunesmith tune TASK 2>&1 | head`) ends the showing, not the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextmanager
 def view() -> Iterator[Listener]:
     """A listener fit for where standard error goes."""
-    console = Console(stderr=True, highlight=False)
+    console = _LastingConsole(stderr=True, highlight=False)
     if console.is_terminal:
         with _Live(console) as live:
             yield live
@@ -55,14 +68,18 @@ def _lanes(progress: Progress) -> str:
 
 class _Plain:
     def __init__(self, console: Console) -> None:
-        self._console, self._last = console, 0.0
+        self._console, self._last, self._ended = console, 0.0, ""
 
     def __call__(self, progress: Progress) -> None:
         if progress.message:
             self._print(progress, progress.message)
         elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
             self._last = time.monotonic()
-            self._print(progress, f"{progress.done}/{progress.budget} evaluations  {_account(progress)}")
+            text = f"{progress.done}/{progress.budget} evaluations  {_account(progress)}"
+            # The last result and the end of the search both ask for a line; one that says nothing new is left out.
+            if text != self._ended:
+                self._print(progress, text)
+            self._ended = text
 
     def _print(self, progress: Progress, text: str) -> None:
         self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
@@ -71,15 +88,17 @@ class _Plain:
 class _Live:
     def __init__(self, console: Console) -> None:
         self._console = console
+        # On a narrow terminal the account gives way, not the numbers before it.
         self._bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.fields[phase]:>8}"),
-            BarColumn(bar_width=24),
+            *([BarColumn(bar_width=24)] if console.width >= WITH_BAR else []),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[account]}"),
+            TextColumn("{task.fields[account]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
+            expand=True,
         )
         self._task = self._bar.add_task("", total=None, phase="start", account="")
 

@@ -1,15 +1,19 @@
 """The command line: a thin layer over the Python API. Each command's body is in its own module.
 
-Exit codes: 0 done, 2 the user's mistake (one sentence on standard error), 3 nothing valid found, 4 waiting for somebody
-(standard error says for what; the run can be resumed), 130 interrupted (the run can be resumed).
+Exit codes: 0 done, 1 rejected (`check`, `bench`), 2 the user's mistake (one sentence on standard error), 3 nothing
+valid found, 4 waiting for somebody (standard error says for what; the run can be resumed), 130 interrupted by Ctrl-C,
+SIGTERM or SIGHUP (the run can be resumed).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Optional
 
 import typer
@@ -36,7 +40,7 @@ TaskArgument = Annotated[
 ]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option(help="A device by name (h200), architecture (sm_90) or TOML file, instead of or beside the one here."),
+    typer.Option(help="Instead of the device here, one by name (h200), architecture (sm_90) or TOML file."),
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
 
@@ -56,7 +60,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(short_help="List the devices that can be tuned on.")
 def devices(json: Json = False) -> None:
     """List the devices that can be tuned on, and what is missing for others."""
     from tunesmith.cli.show import show_devices
@@ -73,14 +77,20 @@ def tasks(json: Json = False) -> None:
 
 
 @app.command()
-def graph() -> None:
+def graph(
+    settings: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A TOML file of settings, whose roles are drawn too.", exists=True, dir_okay=False),
+    ] = None,
+) -> None:
     """Print the state machine as a mermaid drawing."""
     from tunesmith.graph.build import draw
+    from tunesmith.graph.settings import make_settings, read_settings
 
-    typer.echo(draw())
+    typer.echo(draw(None if settings is None else make_settings(task="any", **read_settings(settings)).roles))
 
 
-@app.command()
+@app.command(short_help="Show a task's parameters, and how many points are feasible.")
 def space(
     task: TaskArgument,
     workload: Annotated[Optional[str], typer.Option(help="One workload; left out, all tuned ones at once.")] = None,  # noqa: UP045
@@ -88,7 +98,7 @@ def space(
     backend: Backend = "auto",
     json: Json = False,
 ) -> None:
-    """Say how many configurations are feasible, and how many are rejected for which reason."""
+    """Show a task's parameters, how many configurations are feasible, and how many are rejected for which reason."""
     from tunesmith.cli.show import show_space
 
     show_space(task, workload, target, backend, as_json=json)
@@ -99,7 +109,10 @@ def tune(
     context: typer.Context,
     task: TaskArgument,
     backend: Backend = "auto",
-    target: Target = None,
+    target: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="A further device that the winner must fit: by name, architecture or TOML file."),
+    ] = None,
     evaluations: Annotated[int, typer.Option(help="Configurations to measure.")] = 100,
     time_limit: Annotated[Optional[str], typer.Option(help="Such as 90s, 10m, 1h30m; no limit if left out.")] = None,  # noqa: UP045
     rounds: Annotated[int, typer.Option(help="Turns of plan, template, tune, test.")] = 2,
@@ -204,7 +217,7 @@ def given(context: typer.Context, options: dict[str, object]) -> dict[str, objec
     }
 
 
-@app.command()
+@app.command(short_help="Compare rewriting, templates, and templates with search.")
 def ablate(
     context: typer.Context,
     task: TaskArgument,
@@ -242,7 +255,7 @@ def ablate(
     run_ablate(task, arms, repeats, calls, out, given(context, options), settings, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Say whether a kernel is right, and if not why.")
 def check(
     task: TaskArgument,
     source: Annotated[
@@ -263,7 +276,7 @@ def check(
     raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Time one configuration against the baseline.")
 def bench(
     task: TaskArgument,
     config: Annotated[str, typer.Option(help="Parameters as JSON; left out, the defaults.")] = "{}",
@@ -280,7 +293,7 @@ def bench(
     raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Print what a model would be asked; asks nobody.")
 def prompts(
     task: TaskArgument,
     role: Annotated[str, typer.Option(help="plan, template or all.")] = "all",
@@ -293,7 +306,7 @@ def prompts(
     show_prompts(task, role, target, backend)
 
 
-@app.command()
+@app.command(short_help="Go on with an interrupted run.")
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     json: Json = False,
@@ -304,7 +317,7 @@ def resume(
     raise typer.Exit(drive_resume(run_dir, as_json=json))
 
 
-@app.command()
+@app.command(short_help="Print what a run found.")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
     json: Json = False,
@@ -315,7 +328,7 @@ def report(
     show_report(run_dir, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Replay a search on recorded tables.")
 def simulate(
     tables: Annotated[list[Path], typer.Argument(help="Kernel Tuner cache files, plain or .gz, also ones cut short.")],
     strategy: Annotated[str, typer.Option(help="A strategy's name; see docs/search.md.")] = "default",
@@ -331,7 +344,7 @@ def simulate(
     run_simulate(tables, strategy, budgets, seeds, workers, prior, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Measure a whole space, in Kernel Tuner's format.")
 def exhaust(
     task: TaskArgument,
     out: Annotated[Path, typer.Option(help="The table to write; compressed when it ends in .gz.")],
@@ -346,8 +359,22 @@ def exhaust(
     raise typer.Exit(run_exhaust(task, out, backend, workload, fix or [], seed))
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_as_from_the_keyboard() -> None:
+    """A job's end (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) are interruptions like Ctrl-C:
+    workers end, and the way to resume is told. What was ignored before (`nohup`) stays so."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupt)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; never returns."""
+    _end_as_from_the_keyboard()
     try:
         app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
     except TunesmithError as error:

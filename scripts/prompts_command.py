@@ -15,7 +15,7 @@ from tunesmith.graph.models.calls import Message
 from tunesmith.graph.roles.model_plan import plan_messages, share
 from tunesmith.graph.roles.template_prompt import template_messages
 from tunesmith.graph.run import choose_device
-from tunesmith.graph.settings import make_settings
+from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.graph.tree import read_tree
 from tunesmith.hw.probe import Device, probe
@@ -25,6 +25,8 @@ from tunesmith.kernels.taskfile import load_task
 
 def show_prompts(name: str, role: str, target: str | None, backend: str) -> None:
     """Prints the first round's prompts of the planner and the templater; what only measuring tells is not in them."""
+    if role not in ("plan", "template", "all"):
+        raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
     task = load_task(name)
     if target is not None:
         limits = resolve_target(target)

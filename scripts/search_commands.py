@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tunesmith.cli.live import view
 from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED
-from tunesmith.cli.tables import console
+from tunesmith.cli.tables import console, print_table
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.parameter import Scalar
 from tunesmith.kernels.simulate import simulate
@@ -47,7 +47,7 @@ def run_simulate(
         table.add_row(result.name, f"{result.optimum:.5g}", *cells, f"{result.milliseconds_per_ask:.2f}")
     table.add_row("geometric mean", "", *(f"{report.geomean(budget):.4f}" for budget in report.budgets), "")
     out = console()
-    out.print(table)
+    print_table(out, table)
     out.print(f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
               f"{workers} in flight{'' if prior is None else f', led by {prior.name}'}.",
               markup=False, soft_wrap=True)  # fmt: skip

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
-from tunesmith.cli.tables import console, print_summary
+from tunesmith.cli.tables import console, print_summary, print_table
 from tunesmith.graph.journal import JournalError
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
@@ -18,6 +19,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.feasible import feasible, require_points
 from tunesmith.kernels.task import Task, TaskError, Workload
 from tunesmith.kernels.taskfile import library_tasks, load_task
+from tunesmith.kernels.template import Template
 
 
 def _print_json(data: Any) -> None:
@@ -40,7 +42,7 @@ def show_devices(*, as_json: bool) -> None:
             _scaled(limits.memory_bytes, 2**30), _scaled(limits.l2_bytes, 2**20), _scaled(limits.clock_hz, 1e6),
         )  # fmt: skip
     if inventory.devices:
-        out.print(table)
+        print_table(out, table)
     for note in inventory.notes:
         out.print(note, markup=False, soft_wrap=True)
 
@@ -64,11 +66,14 @@ def show_tasks(*, as_json: bool) -> None:
             for name, task in loaded.items()
         ])  # fmt: skip
         return
-    table = Table("task", "what it computes", "backends", "workloads", "held out")
+    what = Column("what it computes", min_width=40)
+    table = Table("task", what, "backends", "workloads", "held out")
     for name, task in loaded.items():
         held_out = sum(workload.held_out for workload in task.workloads)
-        table.add_row(name, task.summary, ", ".join(task.backends), str(len(task.workloads) - held_out), str(held_out))
-    console().print(table)
+        table.add_row(
+            name, escape(task.summary), ", ".join(task.backends), str(len(task.workloads) - held_out), str(held_out)
+        )
+    print_table(console(), table)
 
 
 def show_space(name: str, workload: str | None, target: str | None, backend: str, *, as_json: bool) -> None:
@@ -78,7 +83,8 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
     workloads = (task.workload(workload),) if workload else task.workloads_for(limits.kind, held_out=False)
     if not workloads:
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
-    found = [_space(task, template, workloads, limits) for template in task.sources(limits.backend).templates]
+    templates = task.sources(limits.backend).templates
+    found = [_space(template, workloads, limits) for template in templates]
     if not found:
         raise TaskError(f"The task {task.name} has no {limits.backend} template, so it has no space.")
     if as_json:
@@ -86,13 +92,20 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
                      "workloads": [w.name for w in workloads], "templates": found})  # fmt: skip
         return
     out = console()
-    for entry in found:
+    for template, entry in zip(templates, found, strict=True):
         out.print(f"{task.name}, template {entry['template']}, on {limits.name}: {entry['feasible']} of "
                   f"{entry['cartesian']} points are feasible", markup=False, soft_wrap=True)  # fmt: skip
-        table = Table("rejected", "rule", "kind")
+        values = Table("parameter", "values", "default", Column("what it is", min_width=24))
+        for parameter in template.parameters:
+            known = ", ".join(map(str, parameter.values))
+            values.add_row(parameter.name, escape(known), escape(str(parameter.start)), escape(parameter.doc))
+        print_table(out, values)
+        table = Table("rejected", "rule", "kind", Column("because", min_width=20))
         for rejection in entry["rejected"]:
-            table.add_row(str(rejection["points"]), rejection["rule"], rejection["kind"])
-        out.print(table)
+            told = (rejection["rule"], rejection["kind"], rejection["because"])
+            table.add_row(str(rejection["points"]), *map(escape, told))
+        if entry["rejected"]:
+            print_table(out, table)
 
 
 def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
@@ -106,12 +119,14 @@ def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
         raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
 
 
-def _space(task: Task, template: Any, workloads: tuple[Workload, ...], limits: DeviceLimits) -> dict[str, Any]:
+def _space(template: Template, workloads: tuple[Workload, ...], limits: DeviceLimits) -> dict[str, Any]:
     space = feasible(template, workloads, limits)
     require_points(space, template)
     kinds = {rule.label: rule.kind for rule in space.rules}
     rejected = [
-        {"rule": label, "kind": kinds[label], "points": points} for label, points in space.rejected.items() if points
+        {"rule": label, "kind": kinds[label], "points": points, "because": _because(template, label)}
+        for label, points in space.rejected.items()
+        if points
     ]
     return {
         "template": template.name,
@@ -120,6 +135,13 @@ def _space(task: Task, template: Any, workloads: tuple[Workload, ...], limits: D
         "feasible": space.size,
         "rejected": rejected,
     }
+
+
+def _because(template: Template, label: str) -> str:
+    """What the template says of the constraint behind a rule; empty for a limit of the device."""
+    return next(
+        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
+    )
 
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:

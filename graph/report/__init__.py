@@ -12,11 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.measurements import baseline_seconds, evaluations, objective
-from tunesmith.kernels.outcome import describe
+from tunesmith.graph.settings import Settings
 
 WIDTH, HEIGHT = 860, 240
 """Of the search's figure, in SVG units."""
-MAX_FAILURES = 12
+MAX_BEST = 10
+"""Configurations in the table of the search's best."""
 
 
 def render_report(context: Context, summary: dict[str, Any]) -> str:
@@ -27,13 +28,21 @@ def render_report(context: Context, summary: dict[str, Any]) -> str:
     environment.filters["us"] = lambda seconds: "-" if seconds is None else f"{seconds * 1e6:.2f}"
     environment.filters["percent"] = lambda share: "-" if share is None else f"{share * 100:.1f} %"
     environment.filters["speedup"] = lambda ratio: "-" if ratio is None else f"{1 / ratio:.2f}x"
+    environment.filters["assignments"] = lambda config: ", ".join(f"{name}={value}" for name, value in config.items())
+    environment.filters["chosen"] = _chosen
     environment.filters["dollars"] = lambda cost: "unknown cost" if cost is None else f"${cost:.4f}"
     return environment.get_template("report.html.j2").render(
         summary=summary,
         figure=_figure(context) if summary["evaluations"] else None,
-        failures=_failures(context),
+        best=_best(context) if summary["evaluations"] else [],
         source=_source(context, summary),
     )
+
+
+def _chosen(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The settings that are not the defaults, by name; the task stands above."""
+    usual = Settings(task=settings["task"]).model_dump(mode="json")
+    return [(name, value) for name, value in settings.items() if value != usual.get(name)]
 
 
 def _figure(context: Context) -> dict[str, Any] | None:
@@ -76,16 +85,16 @@ def _figure(context: Context) -> dict[str, Any] | None:
     }
 
 
-def _failures(context: Context) -> list[dict[str, str]]:
-    """One example of each distinct failure."""
-    found: dict[str, dict[str, str]] = {}
-    for evaluation in evaluations(context):
-        failure = evaluation.failure
-        if failure is not None:
-            text = describe(failure)
-            key = failure.kind + text[:60]
-            found.setdefault(key, {"kind": failure.kind, "what": text, "config": str(evaluation.config)})
-    return list(found.values())[:MAX_FAILURES]
+def _best(context: Context) -> list[dict[str, Any]]:
+    """The best configurations of the search, the fastest first, as it saw them on all tuned workloads: time over
+    baseline, and what the compiler says of them."""
+    baseline, names = baseline_seconds(context), [workload.name for workload in context.tuned]
+    ranked: list[dict[str, Any]] = [
+        {"ratio": value, "config": one.config, "template": one.template, "resources": one.resources}
+        for one in evaluations(context)
+        if (value := objective(one, names, baseline, context.weights)) is not None
+    ]
+    return sorted(ranked, key=lambda row: row["ratio"])[:MAX_BEST]
 
 
 def _source(context: Context, summary: dict[str, Any]) -> str:

@@ -6,8 +6,9 @@ configuration is best in general, which for each shape, and what the general one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from tunesmith.actors.pool import Request
@@ -17,8 +18,11 @@ from tunesmith.graph.measurements import baseline_request, baseline_seconds, eva
 from tunesmith.graph.state import Done, State
 from tunesmith.graph.verdict import build_verdict
 from tunesmith.kernels.bench import Duel
+from tunesmith.kernels.expression import ExpressionError
+from tunesmith.kernels.feasible import rules
 from tunesmith.kernels.outcome import to_json
 from tunesmith.kernels.parameter import Config, config_key
+from tunesmith.kernels.rule import Rule
 from tunesmith.kernels.task import Workload
 from tunesmith.kernels.timing import Comparison
 
@@ -47,8 +51,8 @@ class Tester:
             return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
         duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
         for workload in (*context.tuned, *context.held_out):
-            if workload.name not in duels:
-                entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            if entrants and workload.name not in duels:
                 duels[workload.name] = self._duel(context, workload, entrants, number)
         verdict = build_verdict(context, list(duels.values()), general, struck(context))
         done = _done(context, number, verdict)
@@ -79,7 +83,11 @@ class Tester:
 
 
 def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
-    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload."""
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload.
+
+    One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
+    elsewhere: it may be the best for a shape, but is none for all.
+    """
     struck = {event.data["template"] for event in context.journal.events("struck")}
     baseline, known = baseline_seconds(context), [one for one in evaluations(context) if one.template not in struck]
     names = [workload.name for workload in context.tuned]
@@ -94,12 +102,39 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
         for name, seconds in seconds_of(evaluation).items():
             if name in single and evaluation.failure is None:
                 single[name].append((seconds, entrant))
-    general = [entrant for _, entrant in sorted(ranked, key=lambda item: item[0])[: context.settings.finalists]]
+    broken = _broken_on_held_out(context)
+    in_order = (entrant for _, entrant in sorted(ranked, key=lambda item: item[0]))
+    general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
+    if ranked and not general:
+        why = broken(min(ranked, key=lambda item: item[0])[1])
+        context.note(
+            "test",
+            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
+            f"there is no general one. Of the fastest: {why} Relax the constraint, or measure more configurations.",
+            "",
+        )
     per_shape = {
         name: [entrant for _, entrant in sorted(found, key=lambda item: item[0])[:PER_SHAPE]]
         for name, found in single.items()
     }
     return general, per_shape
+
+
+def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
+    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
+    found: dict[str, list[Rule]] = {}
+
+    def broken(entrant: Finalist) -> str:
+        template_id, config = entrant
+        if template_id not in found:
+            template = context.template(template_id)
+            found[template_id] = [r for limits in context.limits for r in rules(template, context.held_out, limits)]
+        try:
+            return next((rule.explain(config) for rule in found[template_id] if not rule.holds(config)), "")
+        except ExpressionError as error:
+            return str(error)
+
+    return broken
 
 
 def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:

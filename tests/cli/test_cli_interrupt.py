@@ -156,10 +156,20 @@ def test_killed_and_resumed(start: Any, command: Any, tmp_path: Path, kind: str,
     ],
 )
 def test_interrupted_from_the_keyboard(start: Any, command: Any, kind: str, least: int) -> None:
+    check_interrupted(start, command, signal.SIGINT, kind, least)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_jobs_end_is_an_interruption(start: Any, command: Any, number: int) -> None:
+    check_interrupted(start, command, number, "evaluation", 1)
+
+
+def check_interrupted(start: Any, command: Any, number: int, kind: str, least: int) -> None:
     run = start("--rounds", 1)
     run.until(kind, least)
     family = below(run.process.pid)
-    seconds, out, err = run.end(signal.SIGINT)
+    seconds, out, err = run.end(number)
     assert run.process.returncode == 130
     assert f"tunesmith resume {run.folder}" in err.splitlines()[-1]
     assert "Traceback" not in err and "Exception" not in err and out == ""

@@ -134,6 +134,23 @@ def test_a_run_dir_where_nothing_can_be_written(fails: Fails, tmp_path: Path, na
     assert str(where) in fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", where)
 
 
+def test_a_comparison_of_what_a_constraint_excludes(fails: Fails, device: Any) -> None:
+    said = fails("bench", DATA / "scale_add" / "task.toml", "--config", '{"ITEMS": 1, "UNROLL": 1}')
+    assert "--config" in said and "not feasible on 16384" in said and "There is no loop to unroll" in said
+
+
+def test_a_source_to_compare_with_that_is_not_there(fails: Fails, tmp_path: Path, device: Any) -> None:
+    assert "--vs: " in fails("bench", DATA / "scale_add" / "task.toml", "--vs", tmp_path / "nothing.cl")
+
+
+def test_a_table_that_cannot_be_written(fails: Fails, device: Any) -> None:
+    assert "--out: /proc/x.json" in fails("exhaust", DATA / "scale_add" / "task.toml", "--out", "/proc/x.json")
+
+
+def test_prompts_of_no_role(fails: Fails) -> None:
+    assert "--role: there is no 'x'" in fails("prompts", "gemm", "--role", "x")
+
+
 @pytest.mark.parametrize("command", ["resume", "report"])
 def test_a_folder_that_is_no_run(fails: Fails, tmp_path: Path, command: str) -> None:
     assert str(tmp_path) in fails(command, tmp_path)
@@ -163,12 +180,20 @@ def test_an_unknown_workload(fails: Fails, device: Any) -> None:
 
 @pytest.mark.parametrize("command", ["tune", "space"])
 def test_a_constraint_that_leaves_no_point_is_named(
-    fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any, command: str
+    fails: Fails, task: Any, tmp_path: Path, device: Any, command: str
 ) -> None:
     changed = task(("template.toml", '"ITEMS > 1 or UNROLL == 0"', '"GROUP * ITEMS > 100000"'))
     options = ["--run-dir", tmp_path / "run"] if command == "tune" else []
-    said = fails(command, changed, *options, early=command == "space")
+    said = fails(command, changed, *options)
     assert "GROUP * ITEMS > 100000" in said and "no feasible configuration" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_path: Path, device: Any) -> None:
+    changed = task(("task.toml", "sizes = { n = 16384 }", 'sizes = { n = 16384 }\ndevices = ["gpu"]'))
+    assert "no workload to tune on a cpu" in fails("tune", changed, "--run-dir", tmp_path / "run")
+    assert "no workload for a cpu" in fails("bench", changed)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_reference_that_raises(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
@@ -200,5 +225,6 @@ def test_nothing_valid_is_exit_code_3(
     out, err = capsys.readouterr()
     assert ended.value.code == EXIT_NOTHING
     assert "no valid configuration was found" in out and "wrong_result 3" in out and "Code:" not in out
+    assert "Failed, wrong_result, such as GROUP=" in out and "wrong result in out: out[" in out
     assert "Traceback" not in err
     assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()

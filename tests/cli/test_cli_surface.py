@@ -30,6 +30,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 def test_every_command_has_help(command: Any) -> None:
     shown = command("--help").stdout
     assert all(name in shown for name in COMMANDS)
+    assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
 
 
 @pytest.mark.parametrize("arguments", [["tune"], ["resume"], ["no-such"], ["tune", "softmax", "--no-such"]])

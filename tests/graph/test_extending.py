@@ -16,6 +16,7 @@ import pytest
 from model_runs import LIBRARY, RAW, entries, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
+from tunesmith.cli.main import main
 from tunesmith.graph.build import build_graph, draw, place
 from tunesmith.graph.models.calls import Call
 from tunesmith.graph.roles import BUILT_IN, RoleError, load_roles, register
@@ -108,6 +109,15 @@ def test_an_installed_role_is_found_and_drawn(installed: Path) -> None:
     drawing = draw({"reviewer": Placement(after="template")})
     assert "template -.-> reviewer" in drawing
     assert all(f"reviewer -.-> {name}" in drawing for name in ("tune", "template", "plan"))
+
+
+def test_the_command_draws_the_roles_of_a_settings_file(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
+    with pytest.raises(SystemExit):
+        main(["graph", "--settings", str(tmp_path / "run.toml")])
+    assert "template -.-> reviewer" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("simulation")

@@ -73,3 +73,12 @@ def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path:
     with pytest.raises(TunesmithError):
         run(tmp_path / "run", prior=str(tmp_path / "table.json"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_prior_that_shares_no_parameter_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    table = tmp_path / "other.json"
+    text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
+    table.write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
+    with pytest.raises(SettingsError, match=r"knows the parameters BM, .* they have GROUP, ITEMS, UNROLL"):
+        run(tmp_path / "run", prior=str(table))
+    assert not (tmp_path / "run").exists()

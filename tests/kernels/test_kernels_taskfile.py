@@ -203,7 +203,8 @@ MISTAKES = [
     ("template.toml", "values = [1, 2]", "values = [2, nan]", "the value nan of parameter VEC is not finite"),
     ("template.toml", "values = [1, 2]", 'values = [2, "a\\nb"]', "does not fit on one line"),
     ("template.toml", "values = [1, 2]", "values = []", "key parameters.1.values: Tuple should have at least 1 item"),
-    ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "key launch.block: Field required (1 more after that)."),
+    ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "key launch.blocks: there is no such key, but there is block (1 more "
+     "after that)."),
     ("template.toml", 'block = ["BLOCK"]', 'block = ["1", "1", "1", "1"]', "key launch.block: Tuple should have at most 3 items"),
     ("task.toml", "sizes = { n = 1024 }", "sizes = { n = 1024 }\nheld_out = true", "every workload is held out; leave at least one"),
     ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32"', "key arguments.2: the scalar a needs `value`"),
@@ -214,7 +215,10 @@ MISTAKES = [
     ("task.toml", 'role = "out"', 'role = "output"', "key arguments.1.role: Input should be 'in', 'out', 'inout' or 'scalar' (it is "
      "'output')."),
     ("task.toml", "fraction = 0.1", "fraction = 2", "key arguments.0.fill.special.0.fraction: Input should be less than or equal to 1"),
-    ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "key flop: Extra inputs are not permitted"),
+    ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "key flop: there is no such key, but there is flops."),
+    ("task.toml", 'entry = "scale"', 'entyr = "scale"', "task.toml, key entyr: there is no such key, but there is entry (1 more after that)."),
+    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int33", value = "n"', "task.toml: argument n: dtype: the dtype "
+     "'int33' is not known"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "T"', "must give a number, but gives 'float32'"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "2 * n *"', "bytes: In the expression `2 * n *`, column "),
@@ -260,7 +264,7 @@ def test_there_is_no_such_task(tmp_path: Path) -> None:
         TaskError, match=r"^There is no task 'gem': give the path of a task\.toml or one of .*gemm.*\.$"
     ):
         load_task("gem")
-    with pytest.raises(TaskError, match="There is no task"):
+    with pytest.raises(TaskError, match=r"^The folder '.*' holds no task\.toml: give the path"):
         load_task(str(tmp_path))
     with pytest.raises(TaskError, match="There is no task 'xxxx"):
         load_task("x" * 5000)

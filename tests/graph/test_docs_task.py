@@ -1,0 +1,108 @@
+"""The task that docs/tasks.md builds and the program of docs/using.md, as a reader saves them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunesmith.actors.judge import judge
+from tunesmith.graph.export import export_best
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import Artifact, open_compiler
+from tunesmith.kernels.feasible import feasible
+from tunesmith.kernels.specialise import specialise
+from tunesmith.kernels.task import Task
+from tunesmith.kernels.taskfile import load_task
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```\w+\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("scale")
+    names = (
+        "task.toml", "reference.py", "baseline.cu", "template.cu", "baseline.cl", "template.cl", "template.cuda.toml"
+    )  # fmt: skip
+    for name, text in zip(names, blocks("tasks.md"), strict=True):
+        (folder / name).write_text(text)
+    template = (folder / "template.cuda.toml").read_text()
+    (folder / "template.opencl.toml").write_text(template.replace("template.cu", "template.cl"))
+    return load_task(str(folder))
+
+
+def test_its_cuda_sources_compile(task: Task) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    compiler = open_compiler(resolve_target("h200"))
+    sources = task.sources("cuda")
+    for template, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
+        for dtype in task.types["T"]:
+            found = compiler.compile(specialise(template, config, {"T": dtype}))
+            assert isinstance(found, Artifact), found
+
+
+@pytest.mark.slow
+def test_its_opencl_sources_are_right(task: Task, device: Any) -> None:
+    sources = task.sources("opencl")
+    questions = [(one, one.default_config, None) for one in (sources.baseline.template, sources.templates[0])]
+    assert [verdict.verdict for verdict in judge(task, device.limits, device.index, questions)] == ["accepted"] * 2
+
+
+def test_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
+    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
+    tuned, held_out = task.workloads
+    assert feasible(template, [tuned], limits).size == 15
+    assert feasible(template, [held_out], limits).size == 10
+
+
+@pytest.fixture
+def best(task: Task, device: Any, tmp_path: Path) -> Path:
+    """What a run exports that found one configuration for all shapes, and another for the tuned one."""
+    template = task.sources("opencl").templates[0]
+    tuned, held_out = task.workloads
+    context = SimpleNamespace(
+        task=task, device=device, tuned=(tuned,), held_out=(held_out,), template=lambda _: template
+    )
+    row = {"template": template.id, "workload": tuned.name, "sizes": tuned.sizes, "types": tuned.types, "ratio": 0.5}
+    summary = {
+        "general": {"template": template.id, "config": {"BLOCK": 64, "VEC": 4}},
+        "dispatch": [row | {"config": {"BLOCK": 256, "VEC": 8}}],
+    }
+    export_best(context, tmp_path / "best", summary)  # type: ignore[arg-type]
+    return tmp_path / "best"
+
+
+def test_the_program_of_the_page_runs_an_untuned_shape(best: Path, tmp_path: Path) -> None:
+    # PoCL on processors newer than itself needs help, which is no matter of the page.
+    known = (
+        "import pyopencl\nfrom tunesmith.kernels.backends.pocl import name_processor\n"
+        "for platform in pyopencl.get_platforms():\n"
+        "    for one in platform.get_devices():\n        name_processor(one)\n"
+    )
+    (tmp_path / "use.py").write_text(known + blocks("using.md")[0])
+    run = [sys.executable, str(tmp_path / "use.py"), str(best)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "right {'BLOCK': 64, 'VEC': 4}\n"), done.stderr
+
+
+def test_what_is_exported_says_what_other_shapes_need(best: Path) -> None:
+    general = json.loads((best / "general" / "launch.json").read_text())
+    assert general["launch"] == {"grid": ["ceil_div(n, BLOCK * VEC)"], "block": ["BLOCK"], "shared_bytes": "0"}
+    assert [(one["types"], one["source"]) for one in general["sources"]] == [
+        ({"T": "float16"}, "kernel-float16.cl"),
+        ({"T": "float32"}, "kernel-float32.cl"),
+    ]
+    rows = json.loads((best / "dispatch.json").read_text())["shapes"]
+    assert [(row["sizes"], row["types"], row["folder"]) for row in rows] == [
+        ({"n": 1048576}, {"T": "float16"}, "1048576")
+    ]

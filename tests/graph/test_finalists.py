@@ -1,0 +1,73 @@
+"""Which configurations meet the baseline again: a general one must be feasible on the held-out workloads as well."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import tune
+from tunesmith.graph.run import RunResult
+from tunesmith.graph.summary import unsteady
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+def run(tmp_path: Path, constraint: str) -> RunResult:
+    """The whole space of scale_add, with one constraint more. Tuned is n = 16384, held out n = 5000."""
+    folder = tmp_path / "task"
+    shutil.copytree(TASK, folder)
+    with (folder / "template.toml").open("a") as file:
+        file.write(f'\n[[constraints]]\nexpression = "{constraint}"\nbecause = "A test says so."\n')
+    return tune(
+        folder, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=1, seed=3
+    )
+
+
+def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_path: Path) -> None:
+    result = run(tmp_path, "ITEMS < 16 or n > 10000")
+    assert result.summary["general"]["config"] == {"GROUP": 16, "ITEMS": 4, "UNROLL": 1}
+    assert result.summary["disqualified"] == []
+    assert result.summary["tuned"][0]["best"]["config"] == {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    assert [row["workload"] for row in result.summary["dispatch"]] == ["16384"]
+    assert len(SimulatedPool.examined) == 2
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<dt>general</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
+    assert "<dt>16384</dt><dd><code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
+    assert page.index("<td><code>GROUP=16, ITEMS=16, UNROLL=1</code></td>") < page.index("<td><code>GROUP=16, ITEMS=4,")
+
+
+def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:
+    result = run(tmp_path, "n > 10000")
+    assert result.summary["general"] is None and result.valid
+    assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
+    assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
+
+
+def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 30e-6 if config else 20e-6)
+    assert run(tmp_path, "ITEMS > 0").summary["sentence"] == (
+        "0.67x the baseline's speed over all tuned workloads, shown faster on 0 of 1. "
+        "Nothing was shown to be faster than the baseline: keep it."
+    )
+
+
+def test_what_was_measured_on_a_busy_device_is_told() -> None:
+    def row(workload: str, high: float, share: float | None) -> dict[str, Any]:
+        return {"workload": workload, "general": {"low": 0.5, "high": high}, "share_of_floor": share}
+
+    nothing = {"workload": "none", "general": None, "share_of_floor": None}
+    (note,) = unsteady({"tuned": [row("calm", 0.51, 1.05), row("a", 0.8, None)], "held_out": [nothing]})
+    assert note.startswith("The interval of the speed-up is wide on a: ")
+    (note,) = unsteady({"tuned": [row("b", 0.5, 1.5)], "held_out": [row("c", 0.5, 1.2)]})
+    assert note.startswith("Times are well below the floor on b, c: ")

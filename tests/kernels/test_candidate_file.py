@@ -1,0 +1,40 @@
+"""What a user writes for --config becomes values of the template, or one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.candidate_file import parse_config
+from tunesmith.kernels.parameter import Parameter
+from tunesmith.kernels.template import Launch, Template
+
+TEMPLATE = Template(
+    name="made",
+    backend="opencl",
+    source="x",
+    entry="f",
+    launch=Launch(grid=("1",), block=("1",)),
+    parameters=(Parameter(name="VEC", values=(1, 4), default=4), Parameter(name="FAST", values=(True, False))),
+)
+
+
+@pytest.mark.parametrize("text", ['{"VEC": 4}', '{"VEC": 4.0}', "{}"])
+def test_a_value_is_the_templates_own(text: str) -> None:
+    assert repr(parse_config(text, TEMPLATE)) == "{'VEC': 4, 'FAST': True}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{VEC: 4}", "--config: this is no JSON"),
+        ("[]", "--config: give a JSON object"),
+        ('{"VEC": 3}', "VEC = 3 is not one of 1, 4."),
+        ('{"VEC": [4]}', "VEC = [4] is not one of 1, 4."),
+        ('{"VECS": 4}', "has no parameter VECS; it has VEC, FAST."),
+    ],
+)
+def test_what_is_no_configuration_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(TunesmithError) as caught:
+        parse_config(text, TEMPLATE)
+    assert said in str(caught.value)
