@@ -1,0 +1,58 @@
+"""A bench on PoCL: what a visit makes of floors, and of a first launch that says little about the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.kernels.backends import Artifact, open_compiler
+from tunesmith.kernels.bench import Bench
+from tunesmith.kernels.candidate import Candidate, types_key
+from tunesmith.kernels.outcome import Implausible, Measured
+from tunesmith.kernels.specialise import specialise
+from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.timing import Precision
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+QUICK = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
+
+
+@pytest.fixture(scope="module")
+def bench(device: Any) -> Bench:
+    return Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
+
+
+@pytest.fixture(scope="module")
+def candidate(bench: Bench, device: Any) -> Candidate:
+    (template, *_), workload = bench.task.sources("opencl").templates, bench.task.workloads[0]
+    source = specialise(template, template.default_config, workload.types)
+    artifact = open_compiler(device.limits, device.index).compile(source)
+    assert isinstance(artifact, Artifact)
+    return Candidate(template, template.default_config, {types_key(workload): artifact})
+
+
+def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
+    name = bench.task.workloads[0].name
+    return bench.visit(candidate, [name], Precision(**{**QUICK, **precision}))[name]
+
+
+def test_a_time_far_below_the_floor_is_an_error(bench: Bench, candidate: Candidate) -> None:
+    """Not one a little below, on a processor: others may have used its memory while the floor was measured."""
+    fine = visit(bench, candidate)
+    assert isinstance(fine, Measured)
+    assert isinstance(visit(bench, candidate, floor=fine.low), Measured)
+    wrong = visit(bench, candidate, floor=100 * fine.high)
+    assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
+
+
+@pytest.mark.parametrize("said", [1.0, 1e-9])
+def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, said: float
+) -> None:
+    usual = visit(bench, candidate)
+    monkeypatch.setattr(bench.device, "once", lambda launch: bench.device.sequence([launch]).seconds() and said)
+    misled = visit(bench, candidate)
+    assert isinstance(usual, Measured) and isinstance(misled, Measured)
+    assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
