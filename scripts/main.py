@@ -320,12 +320,16 @@ def resume(
 @app.command(short_help="Print what a run found.")
 def report(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    csv: Annotated[Optional[Path], typer.Option(help="Write every measurement there, as CSV.")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
     """Print what a run found, and say where its HTML report is."""
-    from tunesmith.cli.show import show_report
+    from tunesmith.cli.show import show_report, write_measurements
 
-    show_report(run_dir, as_json=json)
+    if csv is not None:
+        write_measurements(run_dir, csv)
+    else:
+        show_report(run_dir, as_json=json)
 
 
 @app.command(short_help="Replay a search on recorded tables.")

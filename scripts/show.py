@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from tunesmith.cli.tables import console, print_summary, print_table
+from tunesmith.graph.csv_table import write_csv
 from tunesmith.graph.journal import JournalError
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
@@ -142,6 +143,12 @@ def _because(template: Template, label: str) -> str:
     return next(
         (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
     )
+
+
+def write_measurements(run_dir: Path, out: Path) -> None:
+    """Writes the measurements of a run as CSV and says how many rows there are."""
+    rows = write_csv(run_dir, out)
+    print(f"{out}: {rows} rows, one for each configuration and workload.")
 
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:

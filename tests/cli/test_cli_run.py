@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +122,25 @@ def test_report_shows_the_run_again(finished_run: Any, command: Any) -> None:
     assert str(finished_run.folder / "report.html") in plain.stdout
     as_json = command("report", finished_run.folder, "--json")
     assert json.loads(as_json.stdout) == finished_run.summary and as_json.stderr == ""
+
+
+def test_every_measurement_is_in_the_table(finished_run: Any, command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "measured.csv"
+    done = command("report", finished_run.folder, "--csv", out)
+    assert done.returncode == 0 and str(out) in done.stdout
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert f"{len(rows)} rows" in done.stdout
+    assert {row["evaluation"] for row in rows} == {"0", "1", "2", "3"}
+    tuned = [row["workload"] for row in finished_run.summary["tuned"]]
+    for number in "0123":
+        assert [row["workload"] for row in rows if row["evaluation"] == number] == tuned
+    assert all(float(row["low"]) <= float(row["seconds"]) <= float(row["high"]) for row in rows)
+    general = finished_run.summary["general"]["config"]
+    measured = [{name: row[name] for name in general} for row in rows if row["evaluation"] != "0"]
+    assert {name: str(value) for name, value in general.items()} in measured
+    nowhere = command("report", finished_run.folder, "--csv", tmp_path / "no" / "measured.csv")
+    assert nowhere.returncode == 2 and "choose another --csv" in nowhere.stderr
 
 
 def test_resuming_a_finished_run_only_says_so(finished_run: Any, command: Any) -> None:
