@@ -2,7 +2,9 @@
 
 Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments of
 the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on them in
-the order in which they came.
+the order in which they came. That is the order in which they were made, except that a call whose arguments Ray has to
+fetch first (beyond 100 kB) may be overtaken: of a lane, a visit, which then finds the device busy or its process lost,
+and is made again.
 """
 
 from __future__ import annotations
