@@ -6,7 +6,8 @@ Owns the parameter's own validity; which combinations are feasible is the busine
 from __future__ import annotations
 
 import math
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
@@ -57,6 +58,11 @@ class Parameter(BaseModel):
     def ordered(self) -> bool:
         """Whether neighbouring values are close: all are numbers, not flags."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+
+
+def assignments(config: Mapping[str, Any]) -> str:
+    """A configuration, or other values by name, for people: NAME=VALUE in the order they have."""
+    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 def config_key(config: Config) -> str:

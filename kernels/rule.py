@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.expression import Expression, ExpressionError, parse
-from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.parameter import Config, assignments
 
 Flags = NDArray[np.bool_]
 
@@ -84,7 +84,7 @@ class Rule:
         def explain(config: Config) -> str:
             shown = {name: config[name] for name in sorted(names)}
             shown |= {name: known[name] for name in sorted(expression.names & known.keys())}
-            numbers = ", ".join(f"{name}={value}" for name, value in shown.items())
+            numbers = assignments(shown)
             reason = f" ({because.strip().rstrip('.')})" if because.strip() else ""
             return f"`{expression.text}` does not hold for {numbers}{reason}."
 

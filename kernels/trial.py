@@ -71,6 +71,7 @@ def prepare(
         first = measure_set(data, alone)
         if isinstance(first, WrongResult):
             return first
+        # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.verify`.
         data.restore_set(alone, data.held(alone))
         # Launches that are timed are launches that were checked: the last of the first sample must be right too.
         rotation, last = _rotation(device, launches, alone, seconds, sample_seconds, data)

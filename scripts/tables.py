@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tunesmith.kernels.parameter import assignments
+
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -52,11 +54,6 @@ def print_table(out: Console, table: Table) -> None:
 
 def _plain(cell: Any) -> str:
     return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
-
-
-def assignments(config: Mapping[str, Any]) -> str:
-    """A configuration as NAME=VALUE, in the template's order."""
-    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tunesmith.graph.context import Context
 from tunesmith.graph.measurements import baseline_seconds, evaluations, objective
 from tunesmith.graph.settings import Settings
+from tunesmith.kernels.parameter import assignments
 
 WIDTH, HEIGHT = 860, 240
 """Of the search's figure, in SVG units."""
@@ -28,7 +29,7 @@ def render_report(context: Context, summary: dict[str, Any]) -> str:
     environment.filters["us"] = lambda seconds: "-" if seconds is None else f"{seconds * 1e6:.2f}"
     environment.filters["percent"] = lambda share: "-" if share is None else f"{share * 100:.1f} %"
     environment.filters["speedup"] = lambda ratio: "-" if ratio is None else f"{1 / ratio:.2f}x"
-    environment.filters["assignments"] = lambda config: ", ".join(f"{name}={value}" for name, value in config.items())
+    environment.filters["assignments"] = assignments
     environment.filters["chosen"] = _chosen
     environment.filters["dollars"] = lambda cost: "unknown cost" if cost is None else f"${cost:.4f}"
     return environment.get_template("report.html.j2").render(
