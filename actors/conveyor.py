@@ -22,6 +22,7 @@ from tunesmith.actors.pace import Pace
 from tunesmith.actors.packed import pack, unpack
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, node_died, result_of
 from tunesmith.actors.roster import Roster
+from tunesmith.actors.same_code import SameCode
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.artifact_cache import ArtifactCache, cache_key
@@ -68,6 +69,7 @@ class Conveyor:
         """Compiling and timing share the processor, so they take turns."""
         self._to_compile: deque[Compilation] = deque()
         self._to_visit: deque[Job] = deque()
+        self._same_code = SameCode()
         self.done: deque[tuple[Request, Evaluation]] = deque()
         self.in_flight = 0
         self._roofline = Roofline()
@@ -156,6 +158,8 @@ class Conveyor:
             job = compilation.job
             if job.failed:
                 continue
+            if self._same_code.joins(compilation, worker.version):
+                continue
             key = self._cache_key(compilation, worker)
             if key is not None and self.cache is not None and (found := self.cache.get(key)) is not None:
                 self._pace.compiled(0.0)
@@ -164,6 +168,7 @@ class Conveyor:
             job.cached = False
             reference = worker.actor.compile_packed.remote(pack(compilation.source))
             worker.begin(Call(reference, self.deadlines.compile, compilation))
+            self._same_code.begins(compilation)
             return
 
     def _cache_key(self, compilation: Compilation, worker: WorkerProcess) -> str | None:
@@ -219,6 +224,9 @@ class Conveyor:
             call.job.job.compile_seconds += seconds
             self._keep(call.job, worker, result)
             self._compiled(call.job, result)
+            for other in self._same_code.ends(call.job):
+                self._pace.compiled(0.0)
+                self._compiled(other, result)
 
     def _keep(self, compilation: Compilation, worker: WorkerProcess, result: Any) -> None:
         key = self._cache_key(compilation, worker)
@@ -279,6 +287,7 @@ class Conveyor:
             self.roster.died_idle(worker, outcome)
             return
         worker.deaths = 0
+        self._let_go(call)
         call.job.losses += not blameless
         if isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS:
             self._again(call)
@@ -294,7 +303,13 @@ class Conveyor:
         """Calls behind one that was lost did nothing wrong, and are made again."""
         for call in reversed(calls):
             if call.job is not None:
+                self._let_go(call)
                 self._again(call)
+
+    def _let_go(self, call: Call) -> None:
+        """Others that waited for the code of a lost compilation are compiled by themselves."""
+        if isinstance(call.job, Compilation):
+            self._to_compile.extendleft(reversed(self._same_code.ends(call.job)))
 
     def _again(self, call: Call) -> None:
         call.job.alone = True

@@ -83,12 +83,14 @@ class Job:
 
 @dataclass(slots=True)
 class Compilation:
-    """One source of a job, at a compile worker."""
+    """One source of a job, at a compile worker. making: the digest of the source and the version of the compiler that
+    makes something of it, or did so last."""
 
     job: Job
     key: TypesKey
     losses: int = 0
     alone: bool = False
+    making: tuple[str, str] = ("", "")
 
     @property
     def source(self) -> Specialised:

@@ -32,8 +32,12 @@ SCAN_EVERY = 0.05
 """Share of the bound that one process writes between two looks at the folder's size."""
 ABANDONED_SECONDS = 3600
 """Age at which a file that was never renamed belongs to a process that is gone."""
-_DECIDING = ("guard.py", "cubin.py", "backends/cuda_compiler.py", "backends/opencl.py")
-"""Modules whose text decides what a source becomes: a source that newer rules refuse must not come from the cache."""
+_DECIDING = (
+    "tokens.py", "guard.py", "shared_code.py", "specialise.py", "cubin.py", "backends/cuda_compiler.py",
+    "backends/opencl.py",
+)  # fmt: skip
+"""Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
+apart, must not come from the cache."""
 
 
 class CacheError(TunesmithError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.specialise import Specialised
 from tunesmith.kernels.template import MAX_SOURCE_BYTES, BackendName
+from tunesmith.kernels.tokens import TOKEN, splice
 
 HEADERS = frozenset({
     "cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp", "cuda_fp8.h", "cuda_fp8.hpp", "cuda_fp6.h",
@@ -46,13 +47,6 @@ _INCLUDE = re.compile(r"include[ \t]*(?:<([^<>\"]+)>|\"([^<>\"]+)\")[ \t]*")
 _LINE = re.compile(r'line[ \t]+\d+(?:[ \t]+"[^"/\\]*")?[ \t]*')
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _HIDDEN_INCLUDE = re.compile(r"(?:#|%:)(?:\s|/\*.*?\*/)*(?:include|include_next|import|embed)\b[^\n]*", re.DOTALL)
-_TOKEN = re.compile(
-    r"(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)"
-    r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>'(?:[^'\\\n]|\\.)*')"
-    r"|(?P<number>\.?[0-9](?:[eEpP][+-]|'[0-9A-Fa-f]|[A-Za-z0-9_.])*)|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
-    r"|(?P<stray>[\"']|/\*)|(?P<other>[^A-Za-z_$0-9\"'/.]+|[/.])",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,7 @@ def refuse(source: Specialised) -> Rejected | None:
 
 def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     """`refuse` for a text of accepted size."""
-    spliced = re.sub(r"\\[ \t\f\v]*\n", "", source.replace("\r\n", "\n").replace("\r", "\n"))
+    spliced = splice(source)
     if (odd := re.search(r"[\x00-\x08\x0e-\x1f\x7f\ufeff]", spliced)) is not None:
         return _forbidden("characters", f"the character U+{ord(odd.group()):04X} has no place in source code")
     if "??" in spliced and (trigraph := re.search(r"\?\?[=/'()!<>-]", spliced)) is not None:
@@ -104,7 +98,7 @@ def _forbidden(rule: str, detail: str) -> Rejected:
 def _lex(spliced: str) -> _Text | Rejected:
     code, strings, names = [], [], set()
     before = ""
-    for token in _TOKEN.finditer(spliced):
+    for token in TOKEN.finditer(spliced):
         kind, text = token.lastgroup, token.group()
         if kind == "stray":
             line = spliced[: token.start()].count("\n") + 1

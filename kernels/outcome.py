@@ -159,7 +159,7 @@ class Evaluation:
     """One configuration of one template on several workloads: an outcome for each, by workload name.
 
     compile_seconds and lane_seconds are wall-clock time spent in the compile worker and on the device's lane. cached:
-    everything it needed compiled came from the cache on disk.
+    everything it needed compiled came from the cache on disk, or was being compiled for another configuration.
     """
 
     template: str

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tunesmith.kernels.expression import SIZEOF, parse
 from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.shared_code import stand_in, uses
 from tunesmith.kernels.task import Workload
 from tunesmith.kernels.template import BackendName, Template
 
@@ -37,18 +38,22 @@ _UNDEFINED = re.compile(r"^[ \t]*#[ \t]*undef[ \t]+(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Specialised:
-    """A complete translation unit. max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed."""
+    """A complete translation unit. max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed; alike:
+    equal for sources that differ in nothing that reaches the machine code (`tunesmith.kernels.shared_code`), empty
+    where that is not known."""
 
     backend: BackendName
     entry: str
     source: str
     max_registers: int | None = None
     fast_math: bool = False
+    alike: str = ""
 
     @property
     def digest(self) -> str:
         """Content hash of everything that decides the machine code, compiler and architecture apart."""
-        text = "\0".join((self.backend, self.entry, str(self.max_registers), str(self.fast_math), self.source))
+        what = self.alike or self.source
+        text = "\0".join((self.backend, self.entry, str(self.max_registers), str(self.fast_math), what))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -88,6 +93,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
         lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(used) if dtype in CUDA_HEADERS]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {C_TYPES[template.backend][dtype]}", f"#define {name}_IS_{dtype.upper()} 1"]
+    head = list(lines)
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items())]
     lines.append(f'#line 1 "{template.name}"')
     names: dict[str, Any] = {**{dtype: dtype for dtype in SIZEOF}, **types, **config}
@@ -98,7 +104,21 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
         source="\n".join(lines) + "\n" + template.source,
         max_registers=cap or None,
         fast_math=bool(parse(template.fast_math).evaluate(names)),
+        alike=_alike(template.source, head, config),
     )
+
+
+def _alike(source: str, head: Sequence[str], config: Config) -> str:
+    """A digest of the source with those values left out that it cannot tell apart; empty where it tells all apart."""
+    names = uses(source)
+    # The text of a value may name anything.
+    if names is None or any(isinstance(value, str) for value in config.values()):
+        return ""
+    stand_ins = {name: stand_in(value, names.get(name, frozenset())) for name, value in config.items()}
+    if not any(stand_ins.values()):
+        return ""
+    lines = [f"{name} {stand_ins[name] or '= ' + literal(value)}" for name, value in sorted(config.items())]
+    return hashlib.sha256("\n".join([*head, *lines, source]).encode()).hexdigest()
 
 
 def geometry(template: Template, config: Config, workload: Workload) -> Geometry:

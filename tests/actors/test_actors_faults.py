@@ -49,6 +49,16 @@ def two_nodes() -> Iterator[Any]:
             cluster.shutdown()
 
 
+@pytest.fixture
+def pretended_gpu() -> Iterator[None]:
+    import ray
+
+    with aside():
+        ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False,
+                 logging_level="ERROR")  # fmt: skip
+        yield
+
+
 def make_pool(
     task: Any, lanes: int = 1, compilers: int = 2, deadlines: Deadlines | None = None, **pretence: Any
 ) -> Pool:
@@ -212,3 +222,36 @@ def measured(folder: Path) -> list[str]:
 
     with Journal(folder, create=False) as journal:
         return [event.data["key"] for event in journal.events("evaluation")]
+
+
+def test_code_that_evaluations_share_is_compiled_once(task: Any, pretended_gpu: None) -> None:
+    """silu_and_mul's source compares GRID_CAP with 0 and no more, so two of its three values have one code."""
+    template = task.sources("cuda").templates[0]
+    choices = [{"UNROLL": unroll, "GRID_CAP": cap} for unroll in (1, 2) for cap in (528, 2112, 0)]
+    configs = [template.default_config | choice for choice in choices]
+    with make_pool(task, lanes=1, compilers=2, compile_seconds=0.5) as pool:
+        requests = [Request(number, template, config, WORKLOAD) for number, config in enumerate(configs)]
+        found = pool.evaluate(requests)
+        assert [one.config for one in found] == configs
+        assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found)
+        assert [one.cached for one in found] == [False, True, False, False, True, False]
+        assert [one.compile_seconds >= 0.5 for one in found] == [not one.cached for one in found]
+        assert found[0].artifact == found[1].artifact != found[2].artifact
+
+
+def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, pretended_gpu: None) -> None:
+    import ray
+
+    template = task.sources("cuda").templates[0]
+    configs = [dict(template.default_config, GRID_CAP=cap) for cap in (528, 2112)]
+    with make_pool(task, lanes=1, compilers=1, compile_seconds=1.0) as pool:
+        pool.evaluate([Request(0, template, dict(template.default_config), WORKLOAD)])
+        for number, config in enumerate(configs):
+            pool.submit(Request(number, template, config, WORKLOAD))
+        pool.collect(timeout=0.3)
+        ray.kill(pool.roster.compilers[0].actor)
+        found = dict[int, Evaluation]()
+        while len(found) < 2:
+            found.update({request.number: evaluation for request, evaluation in pool.collect()})
+        assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found.values())
+        assert pool.in_flight == 0
