@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any
 
 import ray
 
@@ -70,6 +69,8 @@ class Conveyor:
         self._to_compile: deque[Compilation] = deque()
         self._to_visit: deque[Job] = deque()
         self._same_code = SameCode()
+        self._to_keep: dict[str, Artifact | CompileFailed] = {}
+        """What is not yet in the cache, by its key there."""
         self.done: deque[tuple[Request, Evaluation]] = deque()
         self.in_flight = 0
         self._roofline = Roofline()
@@ -91,6 +92,11 @@ class Conveyor:
         """Compilations that wait for a worker."""
         return len(self._to_compile)
 
+    @property
+    def waiting_for_code(self) -> int:
+        """Compilations that wait for the same one of another evaluation."""
+        return self._same_code.waiting
+
     def submit(self, request: Request) -> None:
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
         self.in_flight += 1
@@ -102,6 +108,8 @@ class Conveyor:
     def step(self, until: float) -> None:
         """Gives workers what there is for them, and waits for something to happen, until a monotonic time at most."""
         self._dispatch()
+        # Files take longer to write than anything else here, and compilers often end at the same time.
+        self.keep()
         if self.done or not self.in_flight:
             return
         busy = [worker for worker in self.roster.workers if worker.calls]
@@ -161,7 +169,7 @@ class Conveyor:
             if self._same_code.joins(compilation, worker.version):
                 continue
             key = self._cache_key(compilation, worker)
-            if key is not None and self.cache is not None and (found := self.cache.get(key)) is not None:
+            if key is not None and (found := self._known(key)) is not None:
                 self._pace.compiled(0.0)
                 self._compiled(compilation, found)
                 continue
@@ -222,19 +230,26 @@ class Conveyor:
         else:
             self._pace.compiled(seconds)
             call.job.job.compile_seconds += seconds
-            self._keep(call.job, worker, result)
+            key = self._cache_key(call.job, worker)
+            if key is not None and isinstance(result, Artifact | CompileFailed):
+                self._to_keep[key] = result
             self._compiled(call.job, result)
             for other in self._same_code.ends(call.job):
                 self._pace.compiled(0.0)
                 self._compiled(other, result)
 
-    def _keep(self, compilation: Compilation, worker: WorkerProcess, result: Any) -> None:
-        key = self._cache_key(compilation, worker)
-        if key is not None and self.cache is not None and isinstance(result, Artifact | CompileFailed):
-            before = self.cache.trouble
-            self.cache.put(key, result)
-            if self.cache.trouble != before:
-                self.roster.say(self.cache.trouble)
+    def _known(self, key: str) -> Artifact | CompileFailed | None:
+        return self._to_keep.get(key) or (self.cache.get(key) if self.cache is not None else None)
+
+    def keep(self) -> None:
+        """Writes to the cache what was compiled."""
+        for key, result in self._to_keep.items():
+            if self.cache is not None:
+                before = self.cache.trouble
+                self.cache.put(key, result)
+                if self.cache.trouble != before:
+                    self.roster.say(self.cache.trouble)
+        self._to_keep.clear()
 
     def _compiled(self, compilation: Compilation, result: Artifact | CompileFailed | Rejected) -> None:
         job = compilation.job

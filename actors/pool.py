@@ -91,17 +91,18 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._conveyor.keep()
         self.roster.end()
 
     @property
     def ahead(self) -> int:
         """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
-        nothing from what is under way."""
-        return self._pace.ahead
+        nothing from what is under way. Those that wait for code that is made for others occupy no compiler."""
+        return self._pace.ahead + self._conveyor.waiting_for_code
 
     @property
     def most_ahead(self) -> int:
-        """The most that `ahead` ever is."""
+        """The most that `ahead` is where no two share their code."""
         return self._pace.most
 
     @property

@@ -11,6 +11,10 @@ class SameCode:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], list[Compilation]] = {}
 
+    @property
+    def waiting(self) -> int:
+        return sum(len(others) for others in self._waiting.values())
+
     def joins(self, compilation: Compilation, version: str) -> bool:
         """Whether the same is being compiled already: then `compilation` waits for that."""
         compilation.making = compilation.source.digest, version

@@ -248,7 +248,9 @@ def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, pretended_gpu: 
         pool.evaluate([Request(0, template, dict(template.default_config), WORKLOAD)])
         for number, config in enumerate(configs):
             pool.submit(Request(number, template, config, WORKLOAD))
+        before = pool.ahead
         pool.collect(timeout=0.3)
+        assert pool.ahead == before + 1, "the one that waits leaves its place to another"
         ray.kill(pool.roster.compilers[0].actor)
         found = dict[int, Evaluation]()
         while len(found) < 2:
