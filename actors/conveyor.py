@@ -3,8 +3,6 @@
 Workers have their next call before they have ended the one at hand, so that they never wait for this process. Whatever
 goes wrong becomes the outcome of that evaluation and of no other: a worker that dies or overruns its deadline is
 replaced, and its other calls are made again.
-
-The cache is this process's: artifacts pass through here, nodes come and go, and a second run finds all in one place.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from dataclasses import replace
 
 import ray
 
+from tunesmith.actors.compiling import Compiling
 from tunesmith.actors.job import ATTEMPTS, Compilation, Job, Request, sources_of
 from tunesmith.actors.lane_host import Busy, Lost
 from tunesmith.actors.pace import Pace
 from tunesmith.actors.packed import pack, unpack
 from tunesmith.actors.process import LOST, Call, Deadlines, WorkerProcess, cause_of, node_died, result_of
 from tunesmith.actors.roster import Roster
-from tunesmith.actors.same_code import SameCode
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.artifact_cache import ArtifactCache, cache_key
+from tunesmith.kernels.artifact_cache import ArtifactCache
 from tunesmith.kernels.backends import Artifact
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -62,15 +60,12 @@ class Conveyor:
         deadlines: Deadlines,
         cache: ArtifactCache | None,
     ) -> None:
-        self.task, self.limits, self.roster, self.cache = task, limits, roster, cache
+        self.task, self.limits, self.roster = task, limits, roster
         self.precision, self.deadlines, self._seed, self._pace = precision, deadlines, seed, pace
         self._exclusive = limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
-        self._to_compile: deque[Compilation] = deque()
+        self.compiling = Compiling(limits.arch, cache, deadlines.compile, roster.say)
         self._to_visit: deque[Job] = deque()
-        self._same_code = SameCode()
-        self._to_keep: dict[str, Artifact | CompileFailed] = {}
-        """What is not yet in the cache, by its key there."""
         self.done: deque[tuple[Request, Evaluation]] = deque()
         self.in_flight = 0
         self._roofline = Roofline()
@@ -87,29 +82,18 @@ class Conveyor:
     def roofline(self, roofline: Roofline) -> None:
         self._roofline, self._floors = roofline, {}
 
-    @property
-    def queue(self) -> int:
-        """Compilations that wait for a worker."""
-        return len(self._to_compile)
-
-    @property
-    def waiting_for_code(self) -> int:
-        """Compilations that wait for the same one of another evaluation."""
-        return self._same_code.waiting
-
     def submit(self, request: Request) -> None:
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
         self.in_flight += 1
         if (known := self._quarantine.get(request.key)) is not None:
             self._fail(job, known)
             return
-        self._to_compile.extend(Compilation(job, key) for key in job.sources)
+        self.compiling.add(job)
 
     def step(self, until: float) -> None:
         """Gives workers what there is for them, and waits for something to happen, until a monotonic time at most."""
         self._dispatch()
-        # Files take longer to write than anything else here, and compilers often end at the same time.
-        self.keep()
+        self.compiling.keep()
         if self.done or not self.in_flight:
             return
         busy = [worker for worker in self.roster.workers if worker.calls]
@@ -149,7 +133,7 @@ class Conveyor:
         if not (self._exclusive and any(lane.calls for lane in roster.lanes)):
             for depth in range(1 if self._exclusive else QUEUED):
                 for worker in roster.compilers:
-                    if self._to_compile and _has_room(worker, depth, self._to_compile[0].alone):
+                    if self.compiling and _has_room(worker, depth, self.compiling.next_alone):
                         self._start_compile(worker)
         if not (self._exclusive and any(worker.calls for worker in roster.compilers)):
             for depth in range(1 if self._exclusive else QUEUED):
@@ -161,28 +145,9 @@ class Conveyor:
         # A worker that is not ready says so first: what stops it from starting is no fault of the source.
         if not worker.ready:
             return
-        while self._to_compile:
-            compilation = self._to_compile.popleft()
-            job = compilation.job
-            if job.failed:
-                continue
-            if self._same_code.joins(compilation, worker.version):
-                continue
-            key = self._cache_key(compilation, worker)
-            if key is not None and (found := self._known(key)) is not None:
-                self._pace.compiled(0.0)
-                self._compiled(compilation, found)
-                continue
-            job.cached = False
-            reference = worker.actor.compile_packed.remote(pack(compilation.source))
-            worker.begin(Call(reference, self.deadlines.compile, compilation))
-            self._same_code.begins(compilation)
-            return
-
-    def _cache_key(self, compilation: Compilation, worker: WorkerProcess) -> str | None:
-        if self.cache is None:
-            return None
-        return cache_key(compilation.source, self.limits.arch, worker.version)
+        for compilation, found in self.compiling.start(worker):
+            self._pace.compiled(0.0)
+            self._compiled(compilation, found)
 
     def _start_visit(self, lane: WorkerProcess) -> None:
         if lane.seed != self._seed:
@@ -230,26 +195,10 @@ class Conveyor:
         else:
             self._pace.compiled(seconds)
             call.job.job.compile_seconds += seconds
-            key = self._cache_key(call.job, worker)
-            if key is not None and isinstance(result, Artifact | CompileFailed):
-                self._to_keep[key] = result
             self._compiled(call.job, result)
-            for other in self._same_code.ends(call.job):
+            for other in self.compiling.made(call.job, result):
                 self._pace.compiled(0.0)
                 self._compiled(other, result)
-
-    def _known(self, key: str) -> Artifact | CompileFailed | None:
-        return self._to_keep.get(key) or (self.cache.get(key) if self.cache is not None else None)
-
-    def keep(self) -> None:
-        """Writes to the cache what was compiled."""
-        for key, result in self._to_keep.items():
-            if self.cache is not None:
-                before = self.cache.trouble
-                self.cache.put(key, result)
-                if self.cache.trouble != before:
-                    self.roster.say(self.cache.trouble)
-        self._to_keep.clear()
 
     def _compiled(self, compilation: Compilation, result: Artifact | CompileFailed | Rejected) -> None:
         job = compilation.job
@@ -302,7 +251,8 @@ class Conveyor:
             self.roster.died_idle(worker, outcome)
             return
         worker.deaths = 0
-        self._let_go(call)
+        if isinstance(call.job, Compilation):
+            self.compiling.lost(call.job)
         call.job.losses += not blameless
         if isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS:
             self._again(call)
@@ -318,20 +268,16 @@ class Conveyor:
         """Calls behind one that was lost did nothing wrong, and are made again."""
         for call in reversed(calls):
             if call.job is not None:
-                self._let_go(call)
+                if isinstance(call.job, Compilation):
+                    self.compiling.lost(call.job)
                 self._again(call)
-
-    def _let_go(self, call: Call) -> None:
-        """Others that waited for the code of a lost compilation are compiled by themselves."""
-        if isinstance(call.job, Compilation):
-            self._to_compile.extendleft(reversed(self._same_code.ends(call.job)))
 
     def _again(self, call: Call) -> None:
         call.job.alone = True
         if isinstance(call.job, Job):
             self._to_visit.appendleft(call.job)
         else:
-            self._to_compile.appendleft(call.job)
+            self.compiling.again(call.job)
 
     def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
         if job.failed:

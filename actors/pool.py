@@ -91,14 +91,14 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._conveyor.keep()
+        self._conveyor.compiling.keep()
         self.roster.end()
 
     @property
     def ahead(self) -> int:
         """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
         nothing from what is under way. Those that wait for code that is made for others occupy no compiler."""
-        return self._pace.ahead + self._conveyor.waiting_for_code
+        return self._pace.ahead + self._conveyor.compiling.waiting_for_code
 
     @property
     def most_ahead(self) -> int:
@@ -140,7 +140,7 @@ class Pool:
         if self._metrics is not None:
             for _, evaluation in results:
                 self._metrics.ended(evaluation.failure.kind if evaluation.failure else None)
-            self._metrics.tell(self.roster.lanes, self.roster.compilers, conveyor.queue, self.in_flight)
+            self._metrics.tell(self.roster.lanes, self.roster.compilers, len(conveyor.compiling), self.in_flight)
         return results
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:

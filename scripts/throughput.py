@@ -50,7 +50,9 @@ class Place:
 
 @dataclass
 class Stretch:
-    """Many evaluations in one go. Seconds and shares of what the workers did between the first and the last."""
+    """Many evaluations in one go. Seconds and shares of what the workers did between the first and the last.
+    cores_busy, cores_stolen: shares of the machine's processor time, the latter taken by others on a virtual machine's
+    host; None where the system does not tell."""
 
     points: int
     seconds: float
@@ -66,6 +68,8 @@ class Stretch:
     compile_ms: float
     visit_ms: float
     samples: float
+    cores_busy: float | None = None
+    cores_stolen: float | None = None
 
 
 def find_place(long: int, seed: int) -> Place:
@@ -103,6 +107,27 @@ def ready(pool: Pool) -> float:
     return round(time.monotonic() - started, 3)
 
 
+def _processor_times() -> tuple[float, float, float] | None:
+    """Ticks of all cores since the machine started, as Linux counts them: busy, stolen, all."""
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
+    except OSError:
+        return None
+    # cpu user nice system idle iowait irq softirq steal ...: what guests take is part of user and nice.
+    user, nice, system, idle, iowait, irq, softirq, steal = (float(ticks) for ticks in line.split()[1:9])
+    busy = user + nice + system + irq + softirq
+    return busy, steal, busy + steal + idle + iowait
+
+
+def _shares(
+    before: tuple[float, float, float] | None, after: tuple[float, float, float] | None
+) -> tuple[float | None, float | None]:
+    if before is None or after is None or after[2] <= before[2]:
+        return None, None
+    whole = after[2] - before[2]
+    return round((after[0] - before[0]) / whole, 3), round((after[1] - before[1]) / whole, 3)
+
+
 def stretch(
     pool: Pool, place: Place, template: Template, configs: Sequence[Config]
 ) -> tuple[Stretch, list[Evaluation]]:
@@ -111,7 +136,7 @@ def stretch(
     before = (sum(w.busy_seconds for w in roster.lanes), sum(w.busy_seconds for w in roster.compilers))
     waiting = iter(enumerate(configs))
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal:
-        started = time.monotonic()
+        started, cores = time.monotonic(), _processor_times()
         while len(found) < len(configs):
             while pool.in_flight < pool.ahead and (one := next(waiting, None)) is not None:
                 pool.submit(Request(one[0], template, one[1], (place.workload,)))
@@ -119,6 +144,7 @@ def stretch(
                 journal.append("evaluation", evaluation_to_json(evaluation))
                 found[request.number] = evaluation
         seconds = time.monotonic() - started
+        cores_busy, cores_stolen = _shares(cores, _processor_times())
     lanes, compilers = len(roster.lanes), len(roster.compilers)
     lane_busy = (sum(w.busy_seconds for w in roster.lanes) - before[0]) / seconds / lanes
     compiler_busy = (sum(w.busy_seconds for w in roster.compilers) - before[1]) / seconds / compilers
@@ -142,10 +168,14 @@ def stretch(
         compile_ms=round(1e3 * statistics.median(compiled), 2) if compiled else 0.0,
         visit_ms=round(1e3 * statistics.median(one.lane_seconds for one in evaluations), 3),
         samples=statistics.mean(one.samples for one in measured) if measured else 0.0,
+        cores_busy=cores_busy,
+        cores_stolen=cores_stolen,
     ), evaluations
 
 
 def progress(name: str, found: Stretch) -> None:
     rates = f"{found.points} points in {found.seconds:.2f} s, {found.rate:.1f}/s"
     busy = f"lanes busy {found.lane_busy:.0%}, compilers {found.compiler_busy:.0%}"
+    if found.cores_busy is not None:
+        busy += f", cores {found.cores_busy:.0%} (stolen {found.cores_stolen:.0%})"
     print(f"{name}: {rates}, {busy}, failures {found.failures or 'none'}", file=sys.stderr, flush=True)
