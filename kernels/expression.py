@@ -12,29 +12,28 @@ import ast
 import io
 import math
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.operations import (
+    BINARY,
+    COMPARE,
+    FUNCTIONS,
+    MAX_INTEGER,
+    Value,
+    as_number,
+    is_array,
+    is_text,
+    member,
+)
 
 MAX_LENGTH = 8000
 MAX_DEPTH = 100
 """Nested operations, so that neither checking nor evaluating exhausts Python's stack."""
-MAX_EXPONENT = 64
-MAX_INTEGER = 1 << 62
-
-SIZEOF = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
-    "int64": 8, "uint64": 8, "int32": 4, "uint32": 4, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
-"""Bytes of one element of each data type Tunesmith knows."""
-
-Value = Any
-"""A bool, int, float, str, or an array of them."""
 
 
 class ExpressionError(TunesmithError):
@@ -59,148 +58,6 @@ def _at(text: str, node: ast.AST) -> str:
 
 def _located(text: str, where: str, what: str) -> ExpressionError:
     return ExpressionError(f"In the expression `{_shown(text)}`, {where}: {what.rstrip('.')}.")
-
-
-def _is_array(*values: Value) -> bool:
-    return any(isinstance(value, np.ndarray) for value in values)
-
-
-def _sizeof(name: Value) -> Value:
-    if isinstance(name, np.ndarray):
-        return np.array([_sizeof(item) for item in name.tolist()])
-    if name not in SIZEOF:
-        raise ValueError(f"sizeof() takes a data type, one of {', '.join(SIZEOF)}, not {name!r}")
-    return SIZEOF[name]
-
-
-def _is_text(value: Value) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind == "U" or (value.dtype == object and any(isinstance(item, str) for item in value.flat))
-    return isinstance(value, str)
-
-
-def _number(value: Value) -> Value:
-    """`value` for arithmetic: flags in arrays become 0 and 1, as they are in scalars."""
-    return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype == np.bool_ else value
-
-
-def _checked(result: Value, bound: Callable[[], Value]) -> Value:
-    """`result`, an array of int64 that may have wrapped around; `bound` is the same in float64."""
-    if (
-        isinstance(result, np.ndarray)
-        and result.dtype.kind == "i"
-        and (np.any(np.abs(bound()) > 1.01 * MAX_INTEGER) or np.any(np.abs(result) > MAX_INTEGER))
-    ):
-        raise OverflowError(f"the value exceeds {MAX_INTEGER}")
-    return result
-
-
-def _float(value: Value) -> Value:
-    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
-
-
-def _multiply(a: Value, b: Value) -> Value:
-    return _checked(a * b, lambda: _float(a) * _float(b))
-
-
-def _ceil_div(a: Value, b: Value) -> Value:
-    return -(-a // b)
-
-
-def _round_up(a: Value, b: Value) -> Value:
-    return _multiply(_ceil_div(a, b), b)
-
-
-def _log2(a: Value) -> Value:
-    if np.any(a <= 0):
-        raise ValueError("log2() takes a positive number")
-    return np.log2(a) if _is_array(a) else math.log2(a)
-
-
-def _is_pow2(a: Value) -> Value:
-    if _is_array(a):
-        return (a > 0) & ((a & (a - 1)) == 0)
-    return a > 0 and a & (a - 1) == 0
-
-
-def _fold(scalar: Callable[..., Value], vector: Callable[..., Value]) -> Callable[..., Value]:
-    def apply(*values: Value) -> Value:
-        if not _is_array(*values):
-            return scalar(*values)
-        result = values[0]
-        for value in values[1:]:
-            result = vector(result, value)
-        return result
-
-    return apply
-
-
-def _rounded(scalar: Callable[[float], int], vector: Callable[..., Value]) -> Callable[[Value], Value]:
-    def apply(value: Value) -> Value:
-        if not _is_array(value):
-            return scalar(value)
-        rounded = vector(value)
-        if not np.all(np.abs(rounded) <= MAX_INTEGER):
-            raise OverflowError(f"the value exceeds {MAX_INTEGER}")
-        return rounded.astype(np.int64)
-
-    return apply
-
-
-FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int, int]] = {
-    "min": (_fold(min, np.minimum), 2, 16),
-    "max": (_fold(max, np.maximum), 2, 16),
-    "abs": (abs, 1, 1),
-    "ceil": (_rounded(math.ceil, np.ceil), 1, 1),
-    "floor": (_rounded(math.floor, np.floor), 1, 1),
-    "ceil_div": (_ceil_div, 2, 2),
-    "round_up": (_round_up, 2, 2),
-    "log2": (_log2, 1, 1),
-    "is_pow2": (_is_pow2, 1, 1),
-    "sizeof": (_sizeof, 1, 1),
-}
-"""Function name -> (implementation, fewest arguments, most arguments)."""
-
-
-def _power(a: Value, b: Value) -> Value:
-    if np.any(np.abs(b) > MAX_EXPONENT):
-        raise ValueError(f"an exponent is at most {MAX_EXPONENT}")
-    negative = np.less(b, 0)
-    if np.any(np.equal(a, 0) & negative):
-        raise ZeroDivisionError("0 has no negative power")
-    if np.any(np.less(a, 0) & (np.floor(b) != b)):
-        raise ValueError("a negative number has no power that is not whole")
-    if not _is_array(a, b):
-        return a**b
-    if np.any(negative):
-        return _float(a) ** b
-    return _checked(a**b, lambda: _float(a) ** b)
-
-
-_BINARY: Mapping[type[ast.operator], Callable[[Value, Value], Value]] = {
-    ast.Add: lambda a, b: _checked(a + b, lambda: _float(a) + _float(b)),
-    ast.Sub: lambda a, b: _checked(a - b, lambda: _float(a) - _float(b)),
-    ast.Mult: _multiply,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: _power,
-    ast.BitAnd: lambda a, b: a & b,
-}
-_COMPARE: Mapping[type[ast.cmpop], Callable[[Value, Value], Value]] = {
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-}
-
-
-def _member(item: Value, options: tuple[Value, ...]) -> Value:
-    if not _is_array(item, *options):
-        return item in options
-    return reduce(np.logical_or, [np.asarray(item == option) for option in options], np.zeros((), dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,21 +118,21 @@ class Expression:
                 return values[node.id]
             case ast.BinOp():
                 left, right = self._operand(node.left, values), self._operand(node.right, values)
-                return _BINARY[type(node.op)](left, right)
+                return BINARY[type(node.op)](left, right)
             case ast.UnaryOp():
                 if isinstance(node.op, ast.USub):
                     return -self._operand(node.operand, values)
                 operand = self._value(node.operand, values)
-                return np.logical_not(operand) if _is_array(operand) else not operand
+                return np.logical_not(operand) if is_array(operand) else not operand
             case ast.BoolOp():
                 return self._boolean(node, values)
             case ast.Compare():
                 return self._comparison(node, values)
             case ast.IfExp():
                 test = self._value(node.test, values)
-                if _is_array(test):
+                if is_array(test):
                     body, orelse = self._value(node.body, values), self._value(node.orelse, values)
-                    if _is_text(body) != _is_text(orelse):
+                    if is_text(body) != is_text(orelse):
                         body, orelse = np.asarray(body, dtype=object), np.asarray(orelse, dtype=object)
                     return np.where(test, body, orelse)
                 return self._value(node.body if test else node.orelse, values)
@@ -288,16 +145,16 @@ class Expression:
 
     def _operand(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
         value = self._value(node, values)
-        if _is_text(value):
+        if is_text(value):
             raise TypeError("text takes part in comparisons only")
-        return _number(value)
+        return as_number(value)
 
     def _boolean(self, node: ast.BoolOp, values: Mapping[str, Value]) -> Value:
         conjunction = isinstance(node.op, ast.And)
         result: Value = conjunction
         for item in node.values:
             value = self._value(item, values)
-            if _is_array(result, value):
+            if is_array(result, value):
                 result = np.logical_and(result, value) if conjunction else np.logical_or(result, value)
             else:
                 result = bool(value)
@@ -311,12 +168,12 @@ class Expression:
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             right = self._value(right_node, values)
             if isinstance(operator, ast.In | ast.NotIn):
-                held = _member(left, right)
+                held = member(left, right)
                 if isinstance(operator, ast.NotIn):
-                    held = np.logical_not(held) if _is_array(held) else not held
+                    held = np.logical_not(held) if is_array(held) else not held
             else:
-                held = _COMPARE[type(operator)](left, right)
-            result = np.logical_and(result, held) if _is_array(result, held) else bool(result and held)
+                held = COMPARE[type(operator)](left, right)
+            result = np.logical_and(result, held) if is_array(result, held) else bool(result and held)
             if result is False:
                 return result
             left = right
@@ -337,13 +194,13 @@ def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
         case ast.Name():
             names.add(node.id)
             return
-        case ast.BinOp() if type(node.op) in _BINARY:
+        case ast.BinOp() if type(node.op) in BINARY:
             pass
         case ast.UnaryOp(op=ast.USub() | ast.Not()):
             pass
         case ast.BoolOp() | ast.IfExp():
             pass
-        case ast.Compare() if all(type(op) in _COMPARE or isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+        case ast.Compare() if all(type(op) in COMPARE or isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             _check(node.left, text, names, depth + 1)
             for operator, right in zip(node.ops, node.comparators, strict=True):
                 if not isinstance(operator, ast.In | ast.NotIn):

@@ -15,7 +15,8 @@ from typing import Any
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import Occupancy, occupancy
-from tunesmith.kernels.expression import MAX_INTEGER, Expression, parse
+from tunesmith.kernels.expression import Expression, parse
+from tunesmith.kernels.operations import MAX_INTEGER
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.rule import Rule

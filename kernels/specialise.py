@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tunesmith.kernels.expression import SIZEOF, parse
+from tunesmith.kernels.expression import parse
+from tunesmith.kernels.operations import SIZEOF
 from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.shared_code import stand_in, uses
 from tunesmith.kernels.task import Workload

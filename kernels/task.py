@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
+from tunesmith.kernels.expression import ExpressionError, parse
+from tunesmith.kernels.operations import SIZEOF
 from tunesmith.kernels.parameter import NAME_PATTERN
 from tunesmith.kernels.template import BackendName, ExpressionText, Template
 

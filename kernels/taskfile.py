@@ -14,7 +14,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
+from tunesmith.kernels.expression import ExpressionError, parse
+from tunesmith.kernels.operations import SIZEOF
 from tunesmith.kernels.parameter import NAME_PATTERN
 from tunesmith.kernels.task import Task, TaskError
 from tunesmith.kernels.template import BackendName, Template

@@ -12,7 +12,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tunesmith.kernels.expression import SIZEOF, ExpressionError, parse
+from tunesmith.kernels.expression import ExpressionError, parse
+from tunesmith.kernels.operations import SIZEOF
 from tunesmith.kernels.parameter import NAME_PATTERN, Config, Parameter
 
 BackendName = Literal["cuda", "opencl"]

@@ -11,8 +11,8 @@ from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.graph.tree import Tree
-from tunesmith.kernels.expression import FUNCTIONS
 from tunesmith.kernels.guard import HEADER_FOLDERS, HEADERS
+from tunesmith.kernels.operations import FUNCTIONS
 from tunesmith.kernels.taskfile import library_tasks, load_task
 
 EXAMPLES = ("silu_and_mul", "softmax")

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.expression import MAX_DEPTH, MAX_INTEGER, SIZEOF, ExpressionError, parse
+from tunesmith.kernels.expression import MAX_DEPTH, ExpressionError, parse
+from tunesmith.kernels.operations import MAX_INTEGER, SIZEOF
 from tunesmith.kernels.rule import Rule
 
 NAMES = ("A", "B", "C")

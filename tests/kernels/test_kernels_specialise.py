@@ -10,7 +10,8 @@ import pytest
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Artifact, Compiler, Launch, open_compiler, open_device
-from tunesmith.kernels.expression import SIZEOF, ExpressionError
+from tunesmith.kernels.expression import ExpressionError
+from tunesmith.kernels.operations import SIZEOF
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.specialise import C_TYPES, Geometry, geometry, literal, specialise
 from tunesmith.kernels.task import Workload
