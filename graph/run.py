@@ -18,6 +18,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
+from tunesmith.graph.extension import extend, reopened, settings_of
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.preconditions import limits_of, require_work
@@ -103,15 +104,27 @@ def tune(
 
 
 def resume(
-    run_dir: str | Path, *, listener: Listener = silent, models: Models | None = None, ask: Ask | None = None
+    run_dir: str | Path,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    listener: Listener = silent,
+    models: Models | None = None,
+    ask: Ask | None = None,
 ) -> RunResult:
-    """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again."""
+    """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
+
+    With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
+    if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
+    that leaves nothing to do.
+    """
     folder = Path(run_dir)
     with Journal(folder, create=False) as journal, alone(folder):
         started = journal.last("run")
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
-        settings = Settings.model_validate(started.data["settings"])
+        settings = settings_of(journal, Settings.model_validate(started.data["settings"]))
         task = Task.model_validate(started.data["task"])
         inventory, old = inventory_for(settings.backend), started.data["device"]
         same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
@@ -119,6 +132,7 @@ def resume(
         if not same:
             raise JournalError(f"{folder} was measured on {old['name']}, but this machine has "
                                f"{device.name}: resume it where it began.")  # fmt: skip
+        settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
         return _carry_on(folder, journal, task, device, settings, listener, models, ask)
 
 
@@ -222,15 +236,16 @@ def _carry_on(
             begun = snapshot.values
             # What is done may still have to be explained. `next` would not tell: it leaves out a role whose results
             # are written but not yet part of a checkpoint.
-            if begun.get("done") and not snapshot.tasks:
-                listener(Progress("done", f"the run had ended: {begun['done']}"))
+            again = bool(begun.get("done")) and not snapshot.tasks and reopened(journal)
+            if begun.get("done") and not snapshot.tasks and not again:
+                listener(Progress("done", f"the run had ended: {begun['done']}; --more N lets it measure more"))
             else:
                 if context.models is None:
                     context.models = open_models(settings, journal, folder, listener)
                 if where := destination(settings):
                     listener(Progress("model", where))
                 # None goes on from the checkpoint; the journal tells each role what it already did.
-                step: Any = None if begun else {"round": 0}
+                step: Any = {"done": ""} if again else None if begun else {"round": 0}
                 while True:
                     graph.invoke(step, config, context=context)
                     waiting = [one for task in graph.get_state(config).tasks for one in task.interrupts]

@@ -34,9 +34,14 @@ def drive_tune(task: str, run_dir: Path | None, options: dict[str, Any], file: P
     )
 
 
-def drive_resume(run_dir: Path, *, as_json: bool) -> int:
+def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str | None, *, as_json: bool) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
-    return _drive(run_dir, lambda listener, ask: resume(run_dir, listener=listener, ask=ask), as_json)
+    seconds = None if time_limit is None else parse_duration(time_limit)
+
+    def work(listener: Listener, ask: Ask | None) -> RunResult:
+        return resume(run_dir, more=more, rounds=rounds, time_limit=seconds, listener=listener, ask=ask)
+
+    return _drive(run_dir, work, as_json)
 
 
 def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_json: bool) -> int:

@@ -306,15 +306,21 @@ def prompts(
     show_prompts(task, role, target, backend)
 
 
-@app.command(short_help="Go on with an interrupted run.")
+@app.command(short_help="Go on with a run: an interrupted one, or one that is to measure more.")
 def resume(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    more: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Measure so many more configurations, also if the run had ended."),
+    ] = None,
+    rounds: Annotated[Optional[int], typer.Option(min=1, help="In so many more rounds.")] = None,  # noqa: UP045
+    time_limit: Annotated[Optional[str], typer.Option(help="Take at most so much longer, as 10m.")] = None,  # noqa: UP045
     json: Json = False,
 ) -> None:
-    """Go on with an interrupted run; nothing measured is lost or measured again."""
+    """Go on with a run; nothing measured is lost or measured again."""
     from tunesmith.cli.drive import drive_resume
 
-    raise typer.Exit(drive_resume(run_dir, as_json=json))
+    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_json=json))
 
 
 @app.command(short_help="Print what a run found.")

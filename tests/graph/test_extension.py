@@ -1,0 +1,115 @@
+"""A run that is given more: it goes on where it ended, and loses that wish in no way that a process may end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool
+from test_graph_resume import Killed, asked, end_after, entries, run, simulation
+
+from tunesmith.graph import resume
+from tunesmith.graph.journal import Journal
+from tunesmith.graph.settings import SettingsError
+
+__all__ = ["simulation"]
+
+
+def keys(folder: Path) -> list[str]:
+    return [event.data["key"] for event in entries(folder, "evaluation")]
+
+
+def test_an_ended_run_measures_more(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = run(folder, evaluations=5, rounds=2)
+    before = keys(folder)
+    result = resume(folder, more=4)
+    assert keys(folder)[:5] == before and len(set(keys(folder))) == len(keys(folder)) == 9
+    assert result.summary["evaluations"] == result.summary["settings"]["evaluations"] == 9
+    assert [plan["round"] for plan in result.summary["plans"]] == [1, 2, 3]
+    assert result.summary["ended_by"] == "rounds"
+    # Against other noise and contents: as good as before, within what comparisons tell.
+    assert result.summary["ratio"] <= 1.05 * first.summary["ratio"]
+    again = resume(folder)
+    assert again.summary["evaluations"] == 9 and len(entries(folder, "verdict")) == 3
+    assert resume(folder, more=2, rounds=2).summary["evaluations"] == 11
+    assert [plan["round"] for plan in resume(folder).summary["plans"]] == [1, 2, 3, 4, 5]
+
+
+def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        end_after(patch, 9)
+        with pytest.raises(Killed):
+            run(folder, evaluations=5, rounds=2)
+    result = resume(folder, more=3)
+    assert len(set(keys(folder))) == len(keys(folder)) == 8
+    assert [plan["round"] for plan in result.summary["plans"]] == [1, 2]
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_ended_after_any_entry_the_extension_goes_on_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    folder = tmp_path / "run"
+    run(folder, evaluations=4, rounds=1)
+    with monkeypatch.context() as patch:
+        end_after(patch, count)
+        try:
+            resume(folder, more=3)
+        except Killed:
+            result = resume(folder)
+        else:
+            result = resume(folder)
+    assert len(set(keys(folder))) == len(keys(folder)) == 7, f"ended after entry {count}"
+    assert len(entries(folder, "extended")) == 1
+    assert [event.stage for event in entries(folder, "searched")] == ["round-1", "round-2"]
+    assert result.valid
+
+
+def test_the_same_extension_asks_the_same(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(tmp_path / name, evaluations=4, rounds=1, strategy="surrogate")
+        resume(tmp_path / name, more=4)
+    assert asked(tmp_path / "a") == asked(tmp_path / "b")
+
+
+def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    spent = [0.0]
+    monkeypatch.setattr(Journal, "seconds_spent", lambda self: spent[0])
+    original = SimulatedPool.submit
+
+    def submit(self: Any, request: Any) -> None:
+        spent[0] += 10.0
+        original(self, request)
+
+    monkeypatch.setattr(SimulatedPool, "submit", submit)
+    ended = run(folder, evaluations=8, rounds=3, time_limit=35.0)
+    assert ended.summary["ended_by"] == "time" and len(keys(folder)) < 8
+    with pytest.raises(SettingsError, match=r"time limit of 35 s is spent; say with --time-limit"):
+        resume(folder, more=4)
+    assert len(entries(folder, "extended")) == 0
+    result = resume(folder, time_limit=1000.0)
+    assert len(keys(folder)) == 8
+    assert result.summary["settings"]["time_limit"] > 1000.0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rounds": 1}, r"measured all that it may; say with --more"),
+        ({"more": -1}, r"--more: -1 is negative"),
+        ({"more": 10_000_000}, r"cannot be extended so far: evaluations"),
+        ({"more": 1, "rounds": 1000}, r"cannot be extended so far: rounds"),
+    ],
+)
+def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    folder = tmp_path / "run"
+    run(folder, evaluations=3, rounds=1)
+    count = len(entries(folder))
+    with pytest.raises(SettingsError, match=sentence):
+        resume(folder, **options)
+    assert len(entries(folder)) == count
+    assert resume(folder).summary["evaluations"] == 3
