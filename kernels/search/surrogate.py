@@ -58,6 +58,10 @@ class SurrogateSearch(Strategy):
     """Models of which one follows a prior, after that."""
     BELIEVED: ClassVar[int] = 200
     """Best points of a prior that are always candidates."""
+    GREEDY: ClassVar[range] = range(50, 100)
+    """Numbers of results at which one ask in `EVERY` goes to the point that is expected to be best, however little is
+    left to learn there: where the model is wrong and sure of it, expected improvement leads elsewhere."""
+    EVERY: ClassVar[int] = 3
 
     def __init__(
         self,
@@ -127,7 +131,9 @@ class SurrogateSearch(Strategy):
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
         limit = self.LIMIT * float(rng.random())
-        scores = log_expected_improvement(best, *self._expected(model, weights, None))
+        greedy = len(self.known) in self.GREEDY and len(self.asked) % self.EVERY == 0
+        mean, deviation = self._expected(model, weights, None)
+        scores = best - mean if greedy else log_expected_improvement(best, mean, deviation)
         scores[self._gone] = -np.inf
         first = foremost(scores, limit, lambda places: self._success([self._candidates[place] for place in places]))
         if first is None:
@@ -135,7 +141,7 @@ class SurrogateSearch(Strategy):
             return found[0] if found else None
         chosen, score = self._candidates[first.place], first.score
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
-        if not self._complete:
+        if not self._complete and not greedy:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
                 beside = log_expected_improvement(best, *self._expected(model, weights, others))
