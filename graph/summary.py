@@ -17,11 +17,10 @@ from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.report import render_report
 from tunesmith.graph.roles.model_plan import no_template
 from tunesmith.graph.tree import Node, read_tree
+from tunesmith.graph.verdict import BELOW_FLOOR
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
-BELOW_FLOOR = 1.1
-"""A floor's share of a time: kernels that mostly read are up to 10 % faster than the copies that give the bandwidth."""
 PACKAGES = (
     "ray",
     "langgraph",

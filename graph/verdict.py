@@ -18,6 +18,9 @@ Examined = tuple[str, str, str]
 DISPATCH_GAIN = 0.01
 """Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
 """
+BELOW_FLOOR = 1.1
+"""A floor's share of a time up to which the floor is believed: kernels that mostly read are up to 10 % faster than the
+copies that give the bandwidth. Beyond it the roofs were measured while something else used the memory."""
 NOTHING: Mapping[Examined, str] = MappingProxyType({})
 
 

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from tunesmith.graph.context import Listener, Progress
+from tunesmith.graph.verdict import BELOW_FLOOR
 
 WITH_BAR = 100
 """Columns of a terminal that has room for a bar."""
@@ -46,7 +47,10 @@ def view() -> Iterator[Listener]:
 def _account(progress: Progress) -> str:
     parts = []
     if progress.best is not None:
-        share = f", {progress.share_of_floor:.0%} of the floor" if progress.share_of_floor is not None else ""
+        share = ""
+        if progress.share_of_floor is not None:
+            known = progress.share_of_floor <= BELOW_FLOOR
+            share = f", {progress.share_of_floor:.0%} of the floor" if known else ", faster than the measured roofs"
         parts.append(f"best {1 / progress.best:.2f}x baseline{share}")
     if progress.failures:
         parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(progress.failures.items())))

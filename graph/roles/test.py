@@ -16,7 +16,7 @@ from tunesmith.graph.context import Context, Progress
 from tunesmith.graph.examination import examine_winners, struck
 from tunesmith.graph.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.state import Done, State
-from tunesmith.graph.verdict import build_verdict
+from tunesmith.graph.verdict import BELOW_FLOOR, build_verdict
 from tunesmith.kernels.bench import Duel
 from tunesmith.kernels.expression import ExpressionError
 from tunesmith.kernels.feasible import rules
@@ -160,7 +160,7 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all((row["share_of_floor"] or 0.0) >= FLOOR_SHARE for row in verdict["tuned"]):
+    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELOW_FLOOR for row in verdict["tuned"]):
         return "floor"
     searched = context.journal.last("searched", f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.

@@ -12,6 +12,7 @@ from simulated_pool import SimulatedPool, simulate_device
 from tunesmith.graph import tune
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.summary import unsteady
+from tunesmith.hw.roofline import Roofline
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 
@@ -71,3 +72,17 @@ def test_what_was_measured_on_a_busy_device_is_told() -> None:
     assert note.startswith("The interval of the speed-up is wide on a: ")
     (note,) = unsteady({"tuned": [row("b", 0.5, 1.5)], "held_out": [row("c", 0.5, 1.2)]})
     assert note.startswith("Times are well below the floor on b, c: ")
+
+
+@pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "rounds"), (3.2e11, "rounds")])
+def test_a_floor_that_a_busy_machine_raised_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bandwidth: float, ended_by: str
+) -> None:
+    """The best point of scale_add is at the floor of the first bandwidth, far below and far above that of the others."""
+    monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, bandwidth),), {}, 1e-7))
+    result = tune(
+        TASK, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=2, seed=3
+    )
+    (share,) = [row["share_of_floor"] for row in result.summary["tuned"]]
+    assert result.summary["ended_by"] == ended_by, share
+    assert (0.95 <= share <= 1.1) == (ended_by == "floor")
