@@ -78,7 +78,7 @@ def test_what_was_measured_on_a_busy_device_is_told() -> None:
 def test_a_floor_that_a_busy_machine_raised_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bandwidth: float, ended_by: str
 ) -> None:
-    """The best point of scale_add is at the floor of the first bandwidth, far below and far above that of the others."""
+    """The best point of scale_add is at the floor of the first bandwidth, and far from that of the others."""
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, bandwidth),), {}, 1e-7))
     result = tune(
         TASK, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=2, seed=3
