@@ -47,6 +47,8 @@ FAULTS = {1: "launch_failed", 202: "crashed", 403: "timed_out", 604: "compile_fa
 """Remainder of a point's number by `EVERY`, and what must come out: the device is lost, the lane dies each time, it
 hangs, the compiler refuses, the compile worker dies each time."""
 VISIT_SECONDS = 2.0
+HANG_SECONDS = 0.2
+"""From which on a pretended visit, of no time at all, hangs."""
 KILL_EVERY = 400
 """Evaluations between two killings from outside."""
 
@@ -120,6 +122,13 @@ def family(pid: int) -> dict[int, str]:
     return {one: titles[one] for one in found}
 
 
+def hanging(pool: Pool) -> bool:
+    """Whether a lane hangs, as planted. Who loses its process twice is held to end it itself, and a hang lasts long
+    enough to be met by two killings from outside."""
+    now = time.monotonic()
+    return any(lane.calls and lane.ready and now - lane.started > HANG_SECONDS for lane in pool.roster.lanes)
+
+
 def workers() -> list[int]:
     return [pid for pid, title in family(os.getpid()).items() if title.startswith("ray::Pretended")]
 
@@ -166,9 +175,9 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
                         sizes = [memory_of(pid) for pid in workers()]
                         descriptors = len(list(Path("/proc/self/fd").iterdir()))
                         samples.append((done, memory_of(os.getpid()), max(sizes, default=0), descriptors))
-                    if done % KILL_EVERY == 0 and (alive := workers()):
-                        os.kill(chance.choice(alive), signal.SIGKILL)
-                        kills += 1
+                if kills < done // KILL_EVERY and not hanging(pool) and (alive := workers()):
+                    os.kill(chance.choice(alive), signal.SIGKILL)
+                    kills += 1
         seconds = time.monotonic() - started
         kept = journal.count("evaluation")
         deadline = time.monotonic() + 20
