@@ -38,15 +38,17 @@ def uses(source: str) -> Mapping[str, frozenset[Comparison] | None] | None:
     found: dict[str, set[Comparison] | None] = {}
     calls: list[str] = []
     macros = _macros(tokens)
-    directive = ""
+    directive, before = "", ""
     for at, text in enumerate(tokens):
-        before = tokens[at - 1] if at else "\n"
         if text == "(":
             calls.append(before)
         elif text == ")" and calls:
             calls.pop()
         elif text == "\n" or text[0] == "#":
             directive = text if text[0] == "#" else ""
+        if text != "\n":
+            # A macro's arguments may begin on the next line.
+            before = text
         if not (text[0].isalpha() or text[0] in "_$"):
             continue
         one = None if macros & set(calls) else _comparison(tokens, at, directive)

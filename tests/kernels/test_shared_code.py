@@ -82,6 +82,8 @@ def test_values_on_different_sides_are_two(body: str) -> None:
         "\n#ifdef P\nout[0] = 1;\n#endif\n",
         "\n#define Q P > 0\nout[0] = Q + x;",
         "\n#define Q(a, b) a b\nout[0] = Q((P > 0), + x);",
+        "\n#define Q(a) a + 1\nout[0] = Q\n(P > 0);",
+        "\n#define Q(a) a + 1\nout[0] = Q( /* P */\n(P > 0, x));",
         "\n#define Q(a) #a\nout[0] = P > 0;",
         "\n#define Q(a) a##1\nout[0] = x;",
         "\n%:define Q P\nout[0] = Q;",
