@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
 from tunesmith.cli.ask import ask_on
 from tunesmith.cli.live import view
-from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph.approval import Ask
 from tunesmith.graph.context import Listener

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED
 from tunesmith.cli.live import view
-from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED
 from tunesmith.cli.tables import console, print_table
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.parameter import Scalar

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tunesmith.cli.main import EXIT_MISTAKE, EXIT_NOTHING, main
+from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING
+from tunesmith.cli.main import main
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 Fails = Callable[..., str]

@@ -20,7 +20,8 @@ from fake_openai import FakeOpenAI, answer, hang, status
 from opened_models import KEY, Move
 from simulated_pool import SimulatedPool
 
-from tunesmith.cli.main import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING, main
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
+from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import Journal
