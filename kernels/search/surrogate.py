@@ -61,7 +61,7 @@ class SurrogateSearch(Strategy):
     GREEDY: ClassVar[range] = range(50, 100)
     """Numbers of results at which one ask in `EVERY` goes to the point that is expected to be best, however little is
     left to learn there: where the model is wrong and sure of it, expected improvement leads elsewhere."""
-    EVERY: ClassVar[int] = 3
+    EVERY: ClassVar[int] = 4
 
     def __init__(
         self,
