@@ -42,7 +42,7 @@ processor's memory is shared with other programs, and what they took while roofs
 """
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
-LONG = 8
+LONG = 13
 """How many times longer the samples of a comparison are than those of a search."""
 
 

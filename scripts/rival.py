@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -19,10 +21,13 @@ from tunesmith.kernels.specialise import specialise
 def rival(seed: int) -> dict[str, Any]:
     """Kernel Tuner in a process of its own, so that neither disturbs the other."""
     command = [sys.executable, __file__, str(seed)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": "Kernel Tuner did not end within 150 s"}
+    with tempfile.TemporaryDirectory() as folder:
+        # CuPy keeps what it compiled for the next process: on the second run of this script nothing would be compiled.
+        cold = os.environ | {"CUPY_CACHE_DIR": folder}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=cold)
+        except subprocess.TimeoutExpired:
+            return {"error": "Kernel Tuner did not end within 150 s"}
     try:
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, json.JSONDecodeError):

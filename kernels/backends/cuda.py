@@ -87,7 +87,7 @@ class CudaDevice:
     backend: ClassVar[str] = "cuda"
     has_edges = True
     loads_quickly = True
-    sample_seconds = 0.25e-3
+    sample_seconds = 0.15e-3
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:
         import cupy
