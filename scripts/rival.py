@@ -61,6 +61,7 @@ def kernel_tuner(place: Place) -> dict[str, Any]:
         tiles = -(-d // (config["BLOCK_X"] * config["VEC"] * config["UNROLL"])) * -(-n // config["BLOCK_Y"])
         return min(tiles, config["GRID_CAP"] or tiles)
 
+    _mend_uuid()
     started = time.monotonic()
     results, _ = kernel_tuner.tune_kernel(
         template.entry, source, grid, arguments, {p.name: list(p.values) for p in template.parameters}, lang="cupy",
@@ -77,6 +78,19 @@ def kernel_tuner(place: Place) -> dict[str, Any]:
         "rate": round(len(results) / seconds, 2),
         "best_us": round(1e3 * min(times), 3) if times else None,
     }
+
+
+def _mend_uuid() -> None:
+    """CuPy cuts a GPU's UUID off at its first zero byte, and Kernel Tuner ends with an error over the rest."""
+    from cupy.cuda import runtime
+
+    told = runtime.getDeviceProperties
+
+    def whole(device: int) -> dict[str, Any]:
+        properties = told(device)
+        return {**properties, "uuid": properties["uuid"].ljust(16, b"\0")}
+
+    runtime.getDeviceProperties = whole
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ class TimedSequence(Protocol):
     count: int
 
     def seconds(self) -> float:
-        """Runs all launches once and returns the device time they took together, in seconds."""
+        """Runs all launches once and returns the device time they took together, in seconds; what the sequence takes to
+        start and to end is no part of it, as far as that is known."""
         ...
 
 
@@ -107,11 +108,12 @@ class Device(Protocol):
     cold_bytes: int
     """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
     sample_seconds: float
-    """How long a timed sequence should last: long against the clock's resolution and against its start and end."""
+    """How long a timed sequence should last: long against the clock's resolution and against its start and end, which
+    are only known to some tenths of a microsecond."""
     loads_quickly: bool
     """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
     has_edges: bool
-    """Whether the time of a sequence has a start and an end of its own beside the kernels' times."""
+    """Whether a sequence takes time to start and to end, besides its kernels."""
 
     def allocate(self, nbytes: int) -> Any: ...
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:

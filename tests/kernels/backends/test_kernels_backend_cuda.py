@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import CompilerContract, DeviceContract, compiled
+from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
@@ -135,6 +135,17 @@ class TestCudaDevice(DeviceContract):
         opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
         opened.synchronize()
         assert self.ints(opened, buffer, 32) == list(range(32, 0, -1))
+
+    def test_a_launch_takes_the_same_in_short_and_in_long_sequences(self, compiler: Compiler, opened: Device) -> None:
+        """What a sequence takes to start and to end is no part of it: some 6 % of the short one."""
+        kernel = opened.load(compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add"))
+        buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
+        launch = Launch(kernel, Geometry((1 << 13, 1, 1), (128, 1, 1)), (buffer, np.int32(1 << 20), np.float32(1)))
+        short, long = opened.sequence([launch] * 10), opened.sequence([launch] * 300)
+        opened.times([long])
+        rounds = [opened.times([short, long]) for _ in range(15)]
+        few, many = (np.median(times) for times in zip(*rounds, strict=True))
+        assert few / short.count == pytest.approx(many / long.count, rel=0.03)
 
     def test_an_illegal_address_is_sticky(self) -> None:
         """In a process of its own, as the device is lost to it."""
