@@ -1,17 +1,21 @@
 """The planner by rules: names the bottleneck from roofline and measurements, and says what the round tunes.
 
 First the general configuration over all workloads; then, round by round, the workload with the most left to gain
-gets a search of its own, which starts from what is known.
+gets a search of its own, which starts from what is known; then all again, and so on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tunesmith.graph.context import Context, Progress
 from tunesmith.graph.measurements import baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.state import Bottleneck, Plan, State
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.parameter import config_key
 from tunesmith.kernels.task import Workload
 
 FIRST_SHARE = 0.6
@@ -62,44 +66,65 @@ class RulePlanner:
 
     def _next(self, context: Context, number: int, baseline: dict[str, float]) -> Plan:
         known = evaluations(context)
-        planned = {event.data["template"] for event in context.journal.events("plan")}
-        untried = [template for template in context.sources.templates if template.name not in planned]
+        plans = [event.data for event in context.journal.events("plan")]
+        untried = [template for template in context.sources.templates
+                   if all(plan["template"] != template.name for plan in plans)]  # fmt: skip
         rounds_left = max(1, context.settings.rounds - number + 1)
         share = max(1, context.evaluations_left() // rounds_left)
-        names = [workload.name for workload in context.tuned]
         if untried:
             return self._general(context, number, baseline).model_copy(
                 update={"template": untried[0].name, "evaluations": share}
             )
         best_seconds = {
-            name: min((s[name] for e in known if name in (s := seconds_of(e))), default=baseline[name])
-            for name in names
+            w.name: min((s[w.name] for e in known if w.name in (s := seconds_of(e))), default=baseline[w.name])
+            for w in context.tuned
         }
-        tried = {name for event in context.journal.events("plan") if event.data["scope"] == "workload"
-                 for name in event.data["workloads"]}  # fmt: skip
-        fresh = [workload for workload in context.tuned if workload.name not in tried] or list(context.tuned)
-        # What is mostly launch and ramp-up is far from its floor without being able to come nearer.
-        fresh = [w for w in fresh if bottleneck(context, w, best_seconds[w.name]) != "latency"] or fresh
-        target = max(fresh, key=lambda w: w.weight * headroom(context, w, best_seconds[w.name]))
-        ranked = sorted(
-            (value, index)
-            for index, evaluation in enumerate(known)
-            if (value := objective(evaluation, [target.name], baseline, context.weights)) is not None
-        )
-        last = context.journal.last("plan")
-        assert last is not None
-        general = len(names) == 1
+        due = _due(context, plans, best_seconds)
+        workloads = context.tuned if due is None else (due,)
+        names = [workload.name for workload in workloads]
+        best = _ranked(known, names, baseline, context.weights)[:1]
+        template = next((t for t in context.sources.templates if best and t.id == best[0].template), None)
+        mine = [one for one in known if template is None or one.template == template.id]
+        # A search of all begins with what those of each have found.
+        each, count = ([names], SEEDS) if due is not None else ([[name] for name in names], 1)
+        best_known = [one for wanted in each for one in _ranked(mine, wanted, baseline, context.weights)[:count]]
+        seeds = {config_key(one.config): one.config for one in best_known}
+        target = max(workloads, key=lambda w: headroom(context, w, best_seconds[w.name]))
+        together = f"search all {len(names)} workloads together again, from the best known points of each"
+        alone = f"search the space of {target.name} on its own, from its best known points"
         return Plan(
             round=number,
             bottleneck=bottleneck(context, target, best_seconds[target.name]),
-            scope="general" if general else "workload",
-            template=last.data["template"],
-            workloads=(target.name,),
+            scope="general" if len(names) == len(context.tuned) else "workload",
+            template=template.name if template is not None else plans[-1]["template"],
+            workloads=tuple(names),
             evaluations=share,
-            moves=(f"search the space of {target.name} on its own, from its best known points",),
+            moves=(together if due is None else alone,),
             expected=expectation(context, target, best_seconds[target.name]),
-            seeds=tuple(known[index].config for _, index in ranked[:SEEDS]),
+            seeds=tuple(seeds.values()),
         )
+
+
+def _due(context: Context, plans: Sequence[Mapping[str, Any]], best_seconds: Mapping[str, float]) -> Workload | None:
+    """The workload whose turn it is, None for all together: after a general search each gets one of its own, the one
+    with the most to gain first, and then all are searched together again."""
+    if len(context.tuned) == 1:
+        return context.tuned[0]
+    # What is mostly launch and ramp-up is far from its floor without being able to come nearer.
+    worth = [w for w in context.tuned if bottleneck(context, w, best_seconds[w.name]) != "latency"]
+    last = max((at for at, plan in enumerate(plans) if plan["scope"] == "general"), default=-1)
+    own = {name for plan in plans[last + 1 :] for name in plan["workloads"]}
+    left = [workload for workload in worth or context.tuned if workload.name not in own]
+    return max(left, key=lambda w: w.weight * headroom(context, w, best_seconds[w.name]), default=None)
+
+
+def _ranked(
+    known: Sequence[Evaluation], names: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+) -> list[Evaluation]:
+    """Those of `known` that were measured on all of `names`, the best first."""
+    valued = [(value, at) for at, one in enumerate(known)
+              if (value := objective(one, names, baseline, weights)) is not None]  # fmt: skip
+    return [known[at] for _, at in sorted(valued)]
 
 
 def headroom(context: Context, workload: Workload, seconds: float) -> float:

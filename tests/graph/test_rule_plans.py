@@ -1,0 +1,97 @@
+"""What rounds tune when rules plan them: all workloads, then each by itself, then all again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal import Journal
+from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.parameter import config_key
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """scale_add with three tuned workloads."""
+    folder = tmp_path / "task"
+    shutil.copytree(TASK, folder)
+    text = (folder / "task.toml").read_text().replace("held_out = true\n", "")
+    (folder / "task.toml").write_text(text + "\n[[workloads]]\nsizes = { n = 777 }\nweight = 2.0\n")
+    return folder
+
+
+def plans(folder: Path) -> list[tuple[str, tuple[str, ...]]]:
+    with Journal(folder, create=False) as journal:
+        return [(event.data["scope"], tuple(event.data["workloads"])) for event in journal.events("plan")]
+
+
+def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=6, seed=1)
+    everything = ("16384", "5000", "777")
+    found = plans(folder)
+    assert [scope for scope, _ in found] == ["general", "workload", "workload", "workload", "general", "workload"]
+    assert found[0] == found[4] == ("general", everything)
+    assert sorted(names[0] for _, names in found[1:4]) == sorted(everything)
+    with Journal(folder, create=False) as journal:
+        measured = [event.data for event in journal.events("evaluation")]
+        before = [event.data for event in journal.events("evaluation") if event.stage not in ("round-5", "round-6")]
+        again = next(event.data for event in journal.events("plan") if event.data["round"] == 5)
+    what = [(one["key"], tuple(one["outcomes"])) for one in measured]
+    assert len(set(what)) == len(what) > 20, "nothing is measured twice on the same workloads"
+
+    def best(workload: str) -> str:
+        times = {one["key"]: one["outcomes"][workload]["seconds"] for one in before if workload in one["outcomes"]
+                 and one["outcomes"][workload]["kind"] == "measured"}  # fmt: skip
+        return min(times, key=lambda key: times[key])
+
+    assert {config_key(one) for one in again["seeds"]} == {best(name) for name in everything}
+
+
+def test_a_run_that_goes_on_takes_up_where_the_turns_were(task: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=8, rounds=2, seed=1)
+    resume(folder, more=9, rounds=3)
+    assert [scope for scope, _ in plans(folder)] == ["general", "workload", "workload", "workload", "general"]
+
+
+@pytest.mark.parametrize("better", ["runs", "other"])
+def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: str
+) -> None:
+    text = (task / "template.toml").read_text()
+    (task / "other.toml").write_text(text.replace('name = "runs"', 'name = "other"', 1))
+    described = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(
+        described.replace('templates = ["template.toml"]', 'templates = ["template.toml", "other.toml"]')
+    )
+    whole = SimulatedPool._evaluate
+
+    def slower(self: SimulatedPool, request: Any) -> Evaluation:
+        found = whole(self, request)
+        factor = 1.0 if request.template.name == better or not request.config else 3.0
+        times = {
+            name: replace(one, seconds=factor * one.seconds) if isinstance(one, Measured) else one
+            for name, one in found.outcomes.items()
+        }
+        return replace(found, outcomes=times)
+
+    monkeypatch.setattr(SimulatedPool, "_evaluate", slower)
+    folder = tmp_path / "run"
+    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=4, seed=1)
+    with Journal(folder, create=False) as journal:
+        templates = [event.data["template"] for event in journal.events("plan")]
+    assert templates == ["runs", "other", better, better]
