@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.cuda_driver import read_uuid
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import Artifact, DeviceError, Launch, OutOfDeviceMemory
-from tunesmith.kernels.specialise import Geometry
+from tunesmith.kernels.specialise import Geometry, Specialised
 
 # Errors after which the context is lost and every later call fails (CUDA driver and runtime API, "sticky" errors):
 # illegal address, launch timeout, hardware stack error, illegal instruction, misaligned address, invalid address
@@ -47,7 +47,21 @@ AGAIN:
     ret;
 }
 \0"""
-"""Waits on the device and leaves its caches as they are. PTX, which the driver itself compiles."""
+"""Waits on the device and leaves its caches as they are. PTX, which the driver itself compiles, so that a process needs
+no compiler for it."""
+_SPIN_AGAIN = """
+__device__ unsigned long long now() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+extern "C" __global__ void spin(unsigned long long nanoseconds) {
+    for (unsigned long long begin = now(); now() - begin < nanoseconds;) { }
+}
+"""
+"""The same for drivers that compile no PTX."""
+NO_JIT = frozenset({218, 221, 222, 223})
+"""The driver cannot compile PTX (CUDA driver API): invalid or too new for it, no compiler found, or switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +136,22 @@ class CudaDevice:
     def _wait_kernel(self) -> Any:
         if self._spin is None:
             module = self.cupy.cuda.function.Module()
-            module.load(_SPIN)
+            try:
+                module.load(_SPIN)
+            except self._driver.CUDADriverError as error:
+                if error.status not in NO_JIT:
+                    raise
+                module.load(self._compile_spin())
             self._spin = module.get_function("spin")
         return self._spin
+
+    def _compile_spin(self) -> bytes:
+        from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+
+        made = NvrtcCompiler(self.limits.arch).compile(Specialised("cuda", "spin", _SPIN_AGAIN))
+        if not isinstance(made, Artifact):
+            raise DeviceError(f"the kernel that waits does not compile: {made}")
+        return made.code
 
     @property
     def edges(self) -> float:

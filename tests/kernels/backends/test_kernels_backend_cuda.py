@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -152,7 +153,29 @@ class TestCudaDevice(DeviceContract):
         done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=90)
         assert "sticky: True, then: True" in done.stdout, done.stdout + done.stderr
 
+    def test_times_need_no_compiler_of_ptx_in_the_driver(self) -> None:
+        """Where it is switched off, as administrators can, or missing, as in some containers."""
+        without = os.environ | {"CUDA_DISABLE_PTX_JIT": "1", "CUDA_CACHE_DISABLE": "1"}
+        done = subprocess.run([sys.executable, "-c", TIMED], capture_output=True, text=True, timeout=90, env=without)
+        assert "in order: True" in done.stdout, done.stdout + done.stderr
 
+
+TIMED = """
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.specialise import Geometry, Specialised
+import numpy as np
+
+here = probe_cuda().devices[0]
+text = 'extern "C" __global__ void tick(int* a) { a[0] += 1; }'
+artifact = open_compiler(here.limits).compile(Specialised("cuda", "tick", text))
+device = open_device(here.limits, here.index)
+buffer = device.allocate(512)
+launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
+few, many = device.sequence([launch]), device.sequence([launch] * 40)
+first, second = device.times([few, many])
+print(f"in order: {0 < first < second < 1}, edges: {device.edges}", flush=True)
+"""
 ILLEGAL = r"""
 import numpy as np
 from tunesmith.hw.probe import probe_cuda
