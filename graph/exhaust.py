@@ -14,8 +14,9 @@ import numpy as np
 
 from tunesmith.actors.pool import Pool, Request
 from tunesmith.graph.context import Listener, Progress, evaluation_from_json, evaluation_to_json, silent
+from tunesmith.graph.device_choice import choose_device, inventory_for
 from tunesmith.graph.journal import Journal, JournalError
-from tunesmith.graph.run import alone, choose_device, inventory_for, pools
+from tunesmith.graph.run import alone, pools
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.hw.probe import Device
 from tunesmith.kernels.cachefile import Record, write_cache

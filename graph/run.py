@@ -1,6 +1,6 @@
 """A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
 
-Owns the run's folder, the choice of the device, and the life of cluster and pool around the graph. Both functions are
+Owns the run's folder, and the life of cluster and pool around the graph. Both functions are
 the Python API; the command line is a thin layer over them.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
+from tunesmith.graph.device_choice import choose_device, inventory_for
 from tunesmith.graph.extension import extend, reopened, settings_of
 from tunesmith.graph.journal import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
@@ -26,8 +26,8 @@ from tunesmith.graph.prior import KIND, read_prior, require_common
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.state import Plan
 from tunesmith.graph.summary import summarise, write_results
-from tunesmith.hw.errors import NoDevice, TunesmithError
-from tunesmith.hw.probe import Device, Inventory, probe
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.task import Task
@@ -153,55 +153,6 @@ def _clear(folder: Path) -> None:
                 (folder / (name + suffix)).unlink(missing_ok=True)
 
 
-def inventory_for(backend: str) -> Inventory:
-    """The devices that a run may be on: those of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this
-    machine's OpenCL devices. Raises `ClusterError` when the cluster cannot be reached."""
-    here = probe()
-    if "RAY_ADDRESS" not in os.environ or backend == "opencl":
-        return here
-    from tunesmith.actors.cluster import cluster
-    from tunesmith.actors.survey import survey
-
-    with cluster():
-        found = survey()
-    return Inventory(found.devices + here.of("opencl"), found.notes + here.notes)
-
-
-def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
-    """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
-    task has sources. Among several models the one there is most of, or that whose name has `model` in it. Raises
-    `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
-    if model is not None:
-        named = tuple(device for device in inventory.devices if model.lower() in device.name.lower())
-        if not named:
-            names = ", ".join(sorted({device.name for device in inventory.devices})) or "none at all"
-            raise NoDevice(f"--target-device: no device here is called '{model}'; there are {names}.")
-        inventory = Inventory(named, inventory.notes)
-    if backend != "auto":
-        task.sources(backend)
-        found = inventory.of("cuda" if backend == "cuda" else "opencl")
-        # Without any, `device` says what is missing.
-        return _most_common(found) if found else inventory.device("cuda" if backend == "cuda" else "opencl")
-    candidates = [device for device in inventory.devices if device.backend in task.backends]
-    if not candidates:
-        notes = " ".join(inventory.notes)
-        raise NoDevice(
-            f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}"
-        )
-    cuda = [device for device in candidates if device.backend == "cuda"]
-    if cuda:
-        return _most_common(cuda)
-    return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
-
-
-def _most_common(devices: Sequence[Device]) -> Device:
-    """The first device of the model there is most of: a tuning's results belong to one model."""
-    if devices[0].backend != "cuda":
-        return devices[0]
-    counts = Counter(device.name for device in devices)
-    return min(devices, key=lambda device: -counts[device.name])
-
-
 def _carry_on(
     folder: Path,
     journal: Journal,
@@ -323,4 +274,4 @@ def pools(
         yield make
 
 
-__all__ = ["RunResult", "TunesmithError", "choose_device", "resume", "tune"]
+__all__ = ["RunResult", "TunesmithError", "resume", "tune"]

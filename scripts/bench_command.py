@@ -15,7 +15,7 @@ from tunesmith.actors.isolated import Isolated
 from tunesmith.actors.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.tables import console, print_table
-from tunesmith.graph.run import choose_device
+from tunesmith.graph.device_choice import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from tunesmith.actors.judge import Limits, Verdict, judge, rejected
-from tunesmith.graph.run import choose_device
+from tunesmith.graph.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.candidate_file import parse_config, read_source, template_of
 from tunesmith.kernels.check import REASONS

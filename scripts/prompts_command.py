@@ -9,12 +9,12 @@ import typer
 
 from tunesmith.actors.pool import Pool
 from tunesmith.graph.context import Context
+from tunesmith.graph.device_choice import choose_device
 from tunesmith.graph.evidence import examine
 from tunesmith.graph.journal import Journal
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.roles.model_plan import plan_messages, share
 from tunesmith.graph.roles.template_prompt import template_messages
-from tunesmith.graph.run import choose_device
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.graph.tree import read_tree

@@ -112,7 +112,7 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
 def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
     if target is not None:
         return resolve_target(target)
-    from tunesmith.graph.run import choose_device
+    from tunesmith.graph.device_choice import choose_device
 
     try:
         return choose_device(task, backend, probe()).limits

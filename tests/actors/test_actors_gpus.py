@@ -16,7 +16,7 @@ from pretence import aside, pretending
 from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.actors.shares import FORGET_SECONDS, TURN_SECONDS, Shares, fair
 from tunesmith.actors.survey import survey
-from tunesmith.graph.run import choose_device
+from tunesmith.graph.device_choice import choose_device
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
