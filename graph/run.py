@@ -1,7 +1,7 @@
 """A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
 
-Owns the run's folder, and the life of cluster and pool around the graph. Both functions are
-the Python API; the command line is a thin layer over them.
+Owns the run's folder, and the life of cluster and pool around the graph. Both functions are the Python API; the command
+line is a thin layer over them.
 """
 
 from __future__ import annotations
