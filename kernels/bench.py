@@ -43,7 +43,7 @@ processor's memory is shared with other programs, and what they took while roofs
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
 LONG = 13
-"""How many times longer the samples of a comparison are than those of a search."""
+"""How many times longer the samples of a comparison are than those of a search: about 2 ms with CUDA."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -28,6 +29,10 @@ Target = Annotated[
     typer.Option(help="Instead of the device here, one by name (h200), architecture (sm_90) or TOML file."),
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
+SettingsFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
+]
 
 
 def given(context: typer.Context, options: dict[str, object]) -> dict[str, object]:

@@ -26,6 +26,7 @@ from tunesmith.cli.app import (
     EXIT_WAITING,
     Backend,
     Json,
+    SettingsFile,
     Target,
     TaskArgument,
     app,
@@ -149,10 +150,7 @@ def tune(
     repairs: Annotated[int, typer.Option(help="How often a template that does not work goes back to the model.")] = 3,
     explain: Annotated[bool, typer.Option(help="Let the model sum up each round for the next plan.")] = True,
     approve: Annotated[str, typer.Option(help="'plans' stops before each plan is carried out.")] = "none",
-    settings: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
-    ] = None,
+    settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Backend, Json, Target, TaskArgument, app, given
+from tunesmith.cli.app import Backend, Json, SettingsFile, Target, TaskArgument, app, given
 
 
 @app.command(short_help="Compare rewriting, templates, and templates with search.")
@@ -28,10 +28,7 @@ def ablate(
     out: Annotated[Path, typer.Option(help="Where to keep the runs; the same folder goes on with them.")] = Path(
         "runs/ablation"
     ),
-    settings: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A TOML file of settings; options given here override it.", exists=True, dir_okay=False),
-    ] = None,
+    settings: SettingsFile = None,
     json: Json = False,
 ) -> None:
     """Compare direct rewriting, templates and templates with search on a task, with equal budgets."""
