@@ -8,6 +8,10 @@ another.
 from __future__ import annotations
 
 import importlib
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +56,31 @@ def load() -> Any | OpenClUnavailable:
         )
 
 
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Puts this process's handlers of interruptions back in their place.
+
+    The LLVM inside PoCL takes SIGINT, SIGTERM and SIGHUP for itself when devices are listed. It hands the first on, but
+    a second that comes at once (`timeout` signals a process, and then its group) ends the process without a word.
+    """
+    try:
+        yield
+    finally:
+        # Python sets handlers in its main thread only.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                handler = signal.getsignal(number)
+                if handler is not None:
+                    signal.signal(number, handler)
+
+
 def read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
     """List the devices, or say why that cannot be done."""
+    with signals_kept():
+        return _read_devices(cl)
+
+
+def _read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:

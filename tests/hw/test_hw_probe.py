@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -216,3 +217,35 @@ def test_the_real_opencl_cpu():
     limits = cpus[0].limits
     assert limits.max_threads_per_block >= 1 and limits.registers_per_sm is None
     assert limits.shared_per_block is not None and limits.shared_per_block > 0
+
+
+HANDLERS = """
+import ctypes, signal
+from tunesmith.hw.probe import probe
+
+def natively():
+    # glibc's sigaction begins with the handler.
+    found = (ctypes.c_void_p * 64)()
+    addresses = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        ctypes.CDLL(None).sigaction(int(number), None, found)
+        addresses.append(found[0])
+    return addresses
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+before = natively()
+inventory = probe()
+print(len(inventory.of("opencl")), before == natively())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what glibc keeps")
+def test_listing_devices_leaves_signals_to_those_that_had_them() -> None:
+    """LLVM inside PoCL would take them, and end the process at the second of two that come at once."""
+    done = subprocess.run([sys.executable, "-c", HANDLERS], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    count, kept = done.stdout.split()
+    if count == "0":
+        pytest.skip("no OpenCL device")
+    assert kept == "True"
