@@ -42,6 +42,7 @@ test-all: .venv/.ready
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -68,15 +68,19 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
             raise RoleError(f"[roles.{name}]: {name} has its place already; only further roles are placed.")
         if name not in roles:
             names = ", ".join(sorted(set(roles) - set(BUILT_IN))) or "none"
-            raise RoleError(f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
-                            "package that brings it, or mend the name.")  # fmt: skip
+            raise RoleError(
+                f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
+                "package that brings it, or mend the name."
+            )
         if placement.after not in BUILT_IN and placement.after not in placements:
             raise RoleError(f'[roles.{name}]: after = "{placement.after}" names no role; it may be one of {known}.')
     while left:
         ready = [name for name, placement in left.items() if placement.after in chain]
         if not ready:
-            raise RoleError(f"The roles {', '.join(left)} stand in a circle, each after another of them; place one "
-                            "of them after " + ", ".join(BUILT_IN) + ".")  # fmt: skip
+            raise RoleError(
+                f"The roles {', '.join(left)} stand in a circle, each after another of them; place one "
+                "of them after " + ", ".join(BUILT_IN) + "."
+            )
         # Of several behind the same role, the first that is listed comes first.
         for name in reversed(ready):
             chain.insert(chain.index(left.pop(name).after) + 1, name)

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from tunesmith.actors.pool import LaneStatus, Pool
-from tunesmith.graph.journal import Store
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.calls import Models
+from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, from_json, to_json
 from tunesmith.kernels.outcome import Resources as Resources
-from tunesmith.kernels.task import BackendSources, Task, Workload
-from tunesmith.kernels.template import Template
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One thing that happened, for showing. phase: the role at work; best: objective of the best so far (time over
-    baseline), None before the first; failures: count by kind; lanes: what each does, as far as that is known."""
-
-    phase: str
-    message: str = ""
-    done: int = 0
-    budget: int = 0
-    best: float | None = None
-    share_of_floor: float | None = None
-    failures: Mapping[str, int] = field(default_factory=dict)
-    lanes: tuple[LaneStatus, ...] = ()
-
-
-class Listener(Protocol):
-    """Shows progress; must be quick and must not raise."""
-
-    def __call__(self, progress: Progress) -> None: ...
-
-
-def silent(progress: Progress) -> None:
-    """A listener that shows nothing."""
+from tunesmith.kernels.spec.task import BackendSources, Task, Workload
+from tunesmith.kernels.spec.template import Template
 
 
 @dataclass(slots=True)

@@ -16,27 +16,28 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.context import Context, Listener, Progress, evaluation_from_json, silent
-from tunesmith.graph.device_choice import choose_device, inventory_for
-from tunesmith.graph.extension import extend, reopened, settings_of
-from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
-from tunesmith.graph.preconditions import limits_of, require_work
-from tunesmith.graph.prior import KIND, read_prior, require_common
+from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.results.summary import summarise, write_results
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.setup.device_choice import choose_device, inventory_for
+from tunesmith.graph.setup.extension import extend, reopened, settings_of
+from tunesmith.graph.setup.preconditions import limits_of, require_work
+from tunesmith.graph.setup.prior import KIND, read_prior, require_common
 from tunesmith.graph.state import Plan
-from tunesmith.graph.summary import summarise, write_results
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 if TYPE_CHECKING:
-    from tunesmith.actors.pool import Pool
-    from tunesmith.graph.approval import Ask
+    from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
+    from tunesmith.graph.roles.approval import Ask
 
 THREAD = "run"
 """The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
@@ -98,8 +99,14 @@ def tune(
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(KIND, prior)
-        journal.append("run", {"settings": chosen.model_dump(mode="json"), "task": loaded.model_dump(mode="json"),
-                               "device": device.to_json()})  # fmt: skip
+        journal.append(
+            "run",
+            {
+                "settings": chosen.model_dump(mode="json"),
+                "task": loaded.model_dump(mode="json"),
+                "device": device.to_json(),
+            },
+        )
         return _carry_on(folder, journal, loaded, device, chosen, listener, models, ask)
 
 
@@ -130,8 +137,9 @@ def resume(
         same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
         device = same[0] if same else choose_device(task, old["backend"], inventory)
         if not same:
-            raise JournalError(f"{folder} was measured on {old['name']}, but this machine has "
-                               f"{device.name}: resume it where it began.")  # fmt: skip
+            raise JournalError(
+                f"{folder} was measured on {old['name']}, but this machine has {device.name}: resume it where it began."
+            )
         settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
         return _carry_on(folder, journal, task, device, settings, listener, models, ask)
 
@@ -167,9 +175,9 @@ def _carry_on(
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.types import Command
 
-    from tunesmith.graph.approval import decide
-    from tunesmith.graph.arms import roles_of
     from tunesmith.graph.build import build_graph
+    from tunesmith.graph.roles.approval import decide
+    from tunesmith.graph.roles.arms import roles_of
 
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     with_model = models is not None or settings.transport != "none"
@@ -219,8 +227,10 @@ def _carry_on(
 
 
 def _unwritable(folder: Path, error: Exception) -> JournalError:
-    return JournalError(f"The run in {folder} cannot be written ({error}); what was measured is kept: make room on the "
-                        f"disk, and go on with `tunesmith resume {folder}`.")  # fmt: skip
+    return JournalError(
+        f"The run in {folder} cannot be written ({error}); what was measured is kept: make room on the "
+        f"disk, and go on with `tunesmith resume {folder}`."
+    )
 
 
 @contextmanager
@@ -242,9 +252,9 @@ def pools(
     task: Task, device: Device, settings: Settings, workloads: Sequence[str], listener: Listener = silent
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
-    from tunesmith.actors.cluster import cluster, wait_for
-    from tunesmith.actors.pool import Pool
-    from tunesmith.kernels.artifact_cache import open_cache
+    from tunesmith.actors.cluster.cluster import cluster, wait_for
+    from tunesmith.actors.pool.pool import Pool
+    from tunesmith.kernels.build.artifact_cache import open_cache
 
     cache = open_cache()
     with ExitStack() as stack:

@@ -38,7 +38,7 @@ class Settings(ModelSettings):
     With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
     work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
     stops before each plan is carried out. roles: further roles by name, and where they stand. arm: what of the graph
-    works, for ablations (`tunesmith.graph.arms`).
+    works, for ablations (`tunesmith.graph.roles.arms`).
     """
 
     task: str

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
 
-from tunesmith.kernels.parameter import Config
+from tunesmith.kernels.spec.parameter import Config
 
 Done = Literal["", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model"]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]

@@ -66,8 +66,7 @@ def load() -> Any | CudaUnavailable:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError:
         return CudaUnavailable(
-            "The package cuda-bindings is not installed, so CUDA cannot be used: "
-            "pip install 'tunesmith[cuda13]'."
+            "The package cuda-bindings is not installed, so CUDA cannot be used: pip install 'tunesmith[cuda13]'."
         )
 
 

@@ -84,8 +84,7 @@ class DeviceLimits:
         missing = sorted(_REQUIRED - values.keys())
         if missing:
             raise TunesmithError(
-                f"The device description lacks {', '.join(missing)}: "
-                "write it again with DeviceLimits.to_json()."
+                f"The device description lacks {', '.join(missing)}: write it again with DeviceLimits.to_json()."
             )
         return cls(**values)
 

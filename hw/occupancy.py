@@ -83,9 +83,7 @@ class Occupancy:
         }
 
 
-def blocks_per_sm(
-    limits: DeviceLimits, threads: ArrayLike, registers: ArrayLike, shared: ArrayLike
-) -> Counts:
+def blocks_per_sm(limits: DeviceLimits, threads: ArrayLike, registers: ArrayLike, shared: ArrayLike) -> Counts:
     """Blocks that one SM holds, for arrays of configurations (int64, the broadcast shape).
 
     `threads` per block (at least 1), `registers` per thread (0 where not known yet), `shared` bytes per
@@ -119,9 +117,7 @@ def _smallest(limits: DeviceLimits, bounds: dict[Limiter, Counts]) -> Counts:
     return np.asarray(np.where(blocks == _UNBOUNDED, 1, blocks), dtype=np.int64)
 
 
-def _bounds(
-    limits: DeviceLimits, threads: ArrayLike, registers: ArrayLike, shared: ArrayLike
-) -> dict[Limiter, Counts]:
+def _bounds(limits: DeviceLimits, threads: ArrayLike, registers: ArrayLike, shared: ArrayLike) -> dict[Limiter, Counts]:
     t, r, s = np.broadcast_arrays(
         np.asarray(threads, dtype=np.int64),
         np.asarray(registers, dtype=np.int64),
@@ -154,9 +150,7 @@ def _bounds(
     }
 
 
-def _register_bounds(
-    limits: DeviceLimits, warps: Counts, registers: Counts, free: Counts
-) -> tuple[Counts, Counts]:
+def _register_bounds(limits: DeviceLimits, warps: Counts, registers: Counts, free: Counts) -> tuple[Counts, Counts]:
     """The launch check of a block's registers, and how many blocks the register file holds."""
     warp_size, partitions = limits.warp_size, limits.warp_allocation_granularity
     if warp_size is None or partitions is None:

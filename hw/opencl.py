@@ -51,8 +51,7 @@ def load() -> Any | OpenClUnavailable:
         return importlib.import_module("pyopencl")
     except ImportError:
         return OpenClUnavailable(
-            "The package pyopencl is not installed, so OpenCL devices are not seen: "
-            "pip install 'tunesmith[opencl]'."
+            "The package pyopencl is not installed, so OpenCL devices are not seen: pip install 'tunesmith[opencl]'."
         )
 
 
@@ -110,9 +109,7 @@ def _read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
                 name = str(device.name).strip()
                 notes.append(f"The OpenCL device {name} is neither a CPU nor a GPU and is left out.")
                 continue
-            devices.append(
-                OpenClDevice(index, platform_index, device_index, platform.name.strip(), driver, limits)
-            )
+            devices.append(OpenClDevice(index, platform_index, device_index, platform.name.strip(), driver, limits))
     return OpenClReport(tuple(devices), tuple(notes))
 
 

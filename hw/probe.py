@@ -231,6 +231,4 @@ def _hidden(gpus: tuple[NvmlGpu, ...], visible: str | None) -> str:
     names = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in gpus)
     if visible is None:
         return f"NVML sees {names}, but CUDA does not: check it with nvidia-smi."
-    return (
-        f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use what is hidden."
-    )
+    return f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use what is hidden."

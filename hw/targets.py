@@ -93,9 +93,7 @@ def _from_file(path: Path) -> DeviceLimits:
         raise UnknownTarget(f"The target file {path} is not valid TOML ({error}): mend that line.") from error
     base = data.pop("base", None)
     if not isinstance(base, str):
-        raise UnknownTarget(
-            f"The target file {path} lacks the key 'base': begin with a line such as base = \"sm_90\"."
-        )
+        raise UnknownTarget(f"The target file {path} lacks the key 'base': begin with a line such as base = \"sm_90\".")
     limits = _from_table(base.strip())
     if limits is None:
         raise UnknownTarget(f"The target file {path} has base = '{base}', which is unknown: {_unknown(base)}")

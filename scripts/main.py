@@ -53,7 +53,7 @@ def _root(
 @app.command(short_help="List the devices that can be tuned on.")
 def devices(json: Json = False) -> None:
     """List the devices that can be tuned on, and what is missing for others."""
-    from tunesmith.cli.show import show_devices
+    from tunesmith.cli.commands.show import show_devices
 
     show_devices(as_json=json)
 
@@ -61,7 +61,7 @@ def devices(json: Json = False) -> None:
 @app.command()
 def tasks(json: Json = False) -> None:
     """List the tasks that ship with Tunesmith."""
-    from tunesmith.cli.show import show_tasks
+    from tunesmith.cli.commands.show import show_tasks
 
     show_tasks(as_json=json)
 
@@ -89,7 +89,7 @@ def space(
     json: Json = False,
 ) -> None:
     """Show a task's parameters, how many configurations are feasible, and how many are rejected for which reason."""
-    from tunesmith.cli.show import show_space
+    from tunesmith.cli.commands.show import show_space
 
     show_space(task, workload, target, backend, as_json=json)
 
@@ -154,8 +154,8 @@ def tune(
     json: Json = False,
 ) -> None:
     """Tune a task on the device, and report what was found."""
-    from tunesmith.cli.drive import drive_tune
-    from tunesmith.cli.model_options import parse_options, parse_roles
+    from tunesmith.cli.commands.run import drive_tune
+    from tunesmith.cli.view.model_options import parse_options, parse_roles
 
     options: dict[str, object] = {
         "backend": backend,
@@ -206,7 +206,7 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with a run; nothing measured is lost or measured again."""
-    from tunesmith.cli.drive import drive_resume
+    from tunesmith.cli.commands.run import drive_resume
 
     raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_json=json))
 
@@ -218,7 +218,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Print what a run found, and say where its HTML report is."""
-    from tunesmith.cli.show import show_report, write_measurements
+    from tunesmith.cli.commands.show import show_report, write_measurements
 
     if csv is not None:
         write_measurements(run_dir, csv)
@@ -227,7 +227,7 @@ def report(
 
 
 # It adds its commands, which stand behind these in the help.
-from tunesmith.cli import study_commands  # noqa: E402, F401
+from tunesmith.cli.commands import study  # noqa: E402, F401
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

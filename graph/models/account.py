@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tunesmith.graph.journal import Store
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.settings import ModelSettings
 from tunesmith.graph.models.structured import again_name
 
@@ -116,11 +116,15 @@ class Account:
             return f"--max-calls {settings.max_calls} allows no further call."
         needs = worst.prompt_tokens + worst.completion_tokens
         if settings.max_tokens is not None and tokens + needs > settings.max_tokens:
-            return (f"--max-tokens {settings.max_tokens} does not allow the call: {tokens} are spent, and it may take "
-                    f"{needs}.")  # fmt: skip
+            return (
+                f"--max-tokens {settings.max_tokens} does not allow the call: {tokens} are spent, and it may take "
+                f"{needs}."
+            )
         if settings.max_cost is not None and cost + (worst.cost or 0.0) > settings.max_cost:
-            return (f"--max-cost {settings.max_cost:g} does not allow the call: ${cost:.4f} is spent, and it may cost "
-                    f"${worst.cost or 0.0:.4f}.")  # fmt: skip
+            return (
+                f"--max-cost {settings.max_cost:g} does not allow the call: ${cost:.4f} is spent, and it may cost "
+                f"${worst.cost or 0.0:.4f}."
+            )
         return None
 
     def to_json(self) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tunesmith.graph.context import Listener, Progress
-from tunesmith.graph.journal import Store
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.account import Tokens
 from tunesmith.graph.models.calllog import CallLog
 from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Usage
@@ -25,6 +24,7 @@ from tunesmith.graph.models.recording import Recording
 from tunesmith.graph.models.settings import METHODS, Method, ModelSettings
 from tunesmith.graph.models.structured import Valid, again, read_answer, request_body
 from tunesmith.graph.models.transport import Completion, Failure, Pending, Request, Transport, identify
+from tunesmith.graph.progress import Listener, Progress
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds before the first retry, doubled for each further one."""
@@ -252,8 +252,9 @@ class Asker:
             return
         used, so_far = data["usage"], job.usage
         cost = None if so_far.cost is None or used["cost"] is None else so_far.cost + used["cost"]
-        job.usage = Usage(so_far.prompt_tokens + used["prompt_tokens"],
-                          so_far.completion_tokens + used["completion_tokens"], cost)  # fmt: skip
+        job.usage = Usage(
+            so_far.prompt_tokens + used["prompt_tokens"], so_far.completion_tokens + used["completion_tokens"], cost
+        )
         read = read_answer(data["answer"], job.call.schema)
         if isinstance(read, Valid):
             job.result = Reply(read.value, read.text, str(data["answer"].get("model") or data["model"]), job.usage)

@@ -57,5 +57,6 @@ class BatchTransport:
             lines = [request_line(request) for name, request in wanted.items() if name not in self._answers]
             write_lines(self._requests, lines)
         except OSError as error:
-            raise BatchFileError(f"{self._requests} cannot be written ({error.strerror}); choose another "
-                                 "folder for --model batch:DIR.") from error  # fmt: skip
+            raise BatchFileError(
+                f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
+            ) from error

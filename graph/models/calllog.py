@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tunesmith.graph.journal import Store
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.account import BYTES_PER_TOKEN, PROMPT_OVERHEAD, Account, Tokens
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.models.prices import Prices
@@ -100,16 +100,26 @@ class CallLog:
             written = math.ceil(len(answer_text(body).encode()) / BYTES_PER_TOKEN)
         details = told.get("prompt_tokens_details")
         cached = (_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None) or 0
-        return {"prompt_tokens": prompt, "completion_tokens": written, "cached_tokens": cached, "estimated": estimated,
-                "cost": self._prices.cost(request.body["model"], prompt, written, cached)}  # fmt: skip
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "cached_tokens": cached,
+            "estimated": estimated,
+            "cost": self._prices.cost(request.body["model"], prompt, written, cached),
+        }
 
     def _stays(self, data: Mapping[str, Any]) -> bool:
         return bool(data["final"]) and (data["answer"] is not None or not self._live)
 
 
 def _about(call: Call, request: Request) -> dict[str, Any]:
-    return {"id": request.custom_id, "custom_id": call.custom_id, "digest": call.digest, "role": call.role,
-            "model": request.body["model"]}  # fmt: skip
+    return {
+        "id": request.custom_id,
+        "custom_id": call.custom_id,
+        "digest": call.digest,
+        "role": call.role,
+        "model": request.body["model"],
+    }
 
 
 def _judged(read: Valid | Invalid | ModelFailed) -> tuple[str, str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tunesmith.graph.context import Listener
-from tunesmith.graph.journal import Store
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.account import Account
 from tunesmith.graph.models.asker import Asker
 from tunesmith.graph.models.batch import BatchTransport
@@ -20,6 +19,7 @@ from tunesmith.graph.models.recording import Recording
 from tunesmith.graph.models.replay import ReplayTransport
 from tunesmith.graph.models.settings import OPENAI_URL, ModelSettings
 from tunesmith.graph.models.transport import Transport, identify
+from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import SettingsError
 
 TRANSCRIPTS = "transcripts"
@@ -41,9 +41,11 @@ def check_models(settings: ModelSettings) -> Prices:
     unknown = [name for name in settings.names if prices.of(name) is None]
     if settings.max_cost is not None and unknown and settings.transport != "replay":
         name = unknown[0]
-        raise SettingsError(f"--max-cost: no price is known for the model '{name}'; name a file with --prices that has "
-                            f'[models] and "{name}" = {{ input = ..., output = ... }} in US dollars for a million '
-                            "tokens.")  # fmt: skip
+        raise SettingsError(
+            f"--max-cost: no price is known for the model '{name}'; name a file with --prices that has "
+            f'[models] and "{name}" = {{ input = ..., output = ... }} in US dollars for a million '
+            "tokens."
+        )
     if settings.transport == "replay":
         ReplayTransport(settings.folder, exact=settings.replay_exact)
     if settings.transport == "batch":
@@ -82,15 +84,19 @@ def destination(settings: ModelSettings) -> str | None:
     if settings.transport == "none":
         return None
     if settings.transport == "batch":
-        return (f"kernel sources, compiler messages and measurements are written to {settings.folder} for a model to "
-                "read; nothing is sent")  # fmt: skip
+        return (
+            f"kernel sources, compiler messages and measurements are written to {settings.folder} for a model to "
+            "read; nothing is sent"
+        )
     if settings.transport == "replay":
         return f"answers come from the recording in {settings.folder}; nothing is sent"
     parts = urlsplit(settings.base_url or OPENAI_URL)
     key = f"with the key in {settings.key_env}" if _key(settings) else "without a key"
     open_line = "" if parts.scheme == "https" or _is_loopback(parts.hostname or "") else "; the line is not encrypted"
-    return (f"kernel sources, compiler messages and measurements go to {parts.netloc} "
-            f"({', '.join(settings.names)}), {key}{open_line}")  # fmt: skip
+    return (
+        f"kernel sources, compiler messages and measurements go to {parts.netloc} "
+        f"({', '.join(settings.names)}), {key}{open_line}"
+    )
 
 
 def models_summary(settings: ModelSettings, journal: Store) -> dict[str, Any] | None:
@@ -107,8 +113,10 @@ def _key(settings: ModelSettings) -> str | None:
     if key:
         return key
     if settings.base_url is None or settings.key_env != "OPENAI_API_KEY":
-        raise SettingsError(f"--model: the environment variable {settings.key_env} holds no key; set it, or name "
-                            "another with --key-env, or give --base-url for a server that needs none.")  # fmt: skip
+        raise SettingsError(
+            f"--model: the environment variable {settings.key_env} holds no key; set it, or name "
+            "another with --key-env, or give --base-url for a server that needs none."
+        )
     return None
 
 
@@ -123,11 +131,14 @@ def _check_url(url: str | None) -> None:
     if not host or parts.scheme not in ("http", "https"):
         raise SettingsError(f"--base-url: '{url}' is no URL; write it as http://localhost:8000/v1.")
     if parts.username or parts.password:
-        raise SettingsError("--base-url: a URL with a name or password would end up in the journal; put the key into "
-                            "the environment and name the variable with --key-env.")  # fmt: skip
+        raise SettingsError(
+            "--base-url: a URL with a name or password would end up in the journal; put the key into "
+            "the environment and name the variable with --key-env."
+        )
     if parts.fragment or parse_qs(parts.query, keep_blank_values=True).keys() - {"api-version"}:
-        raise SettingsError("--base-url: nothing may follow the path but Azure's ?api-version=...; a key belongs into "
-                            "the environment.")  # fmt: skip
+        raise SettingsError(
+            "--base-url: nothing may follow the path but Azure's ?api-version=...; a key belongs into the environment."
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -83,5 +83,7 @@ def _read(path: Path) -> Mapping[str, Price]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise PricesError(f"{path}: {place}: {first['msg']}; write it as [models] and a line such as "
-                          '"name" = { input = 1.0, output = 4.0 }.') from error  # fmt: skip
+        raise PricesError(
+            f"{path}: {place}: {first['msg']}; write it as [models] and a line such as "
+            '"name" = { input = 1.0, output = 4.0 }.'
+        ) from error

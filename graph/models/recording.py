@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunesmith.graph.journal import Event, Store
+from tunesmith.graph.journal.store import Event, Store
 from tunesmith.graph.models.batchfile import ANSWERS, REQUESTS, answer_line, request_line, write_lines
 from tunesmith.graph.models.transport import Completion, Failure, Request
 

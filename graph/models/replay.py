@@ -34,8 +34,10 @@ class ReplayTransport:
         if not (folder / ANSWERS).exists() and (folder / "transcripts" / ANSWERS).exists():
             folder = folder / "transcripts"
         if not (folder / ANSWERS).exists():
-            raise ReplayError(f"--model replay: {folder} holds no recording ({ANSWERS}); give a run's folder, or one "
-                              "with its transcripts.")  # fmt: skip
+            raise ReplayError(
+                f"--model replay: {folder} holds no recording ({ANSWERS}); give a run's folder, or one "
+                "with its transcripts."
+            )
         self.folder, self._exact = folder, exact
         self._answers = read_answers(folder / ANSWERS)
         self._requests = read_requests(folder / REQUESTS) if (folder / REQUESTS).exists() else {}

@@ -11,13 +11,38 @@ from collections.abc import Mapping
 from typing import Any
 
 _TOLD = (
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
-    "format", "minItems", "maxItems", "uniqueItems",
-)  # fmt: skip
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+)
 """Constraints that some server of strict mode rejects."""
 _SILENT = ("default", "title", "examples", "discriminator", "$comment")
-_KNOWN = {"type", "properties", "required", "additionalProperties", "items", "anyOf", "oneOf", "allOf", "enum", "const",
-          "description", "$ref", "$defs", *_TOLD, *_SILENT}  # fmt: skip
+_KNOWN = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "enum",
+    "const",
+    "description",
+    "$ref",
+    "$defs",
+    *_TOLD,
+    *_SILENT,
+}
 
 
 class _Unsupported(Exception):

@@ -1,14 +1,15 @@
 """The approver: stops before a plan is carried out, until a person has agreed to it or changed it.
 
 The stop is LangGraph's interrupt: the run's state is on disk, the process may end, and the node is begun again when the
-run goes on. How the person is asked is `tunesmith.graph.approval`.
+run goes on. How the person is asked is `tunesmith.graph.roles.approval`.
 """
 
 from __future__ import annotations
 
 from langgraph.types import interrupt
 
-from tunesmith.graph.context import Context, Progress
+from tunesmith.graph.context import Context
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.state import Plan, State
 
 

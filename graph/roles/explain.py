@@ -5,13 +5,14 @@ Nothing depends on it: without a model, or when the model fails, the run goes on
 
 from __future__ import annotations
 
-from tunesmith.graph.context import Context, Progress
-from tunesmith.graph.facts import node_facts
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.roles.answers import ExplainAnswer
+from tunesmith.graph.prompts.answers import ExplainAnswer
+from tunesmith.graph.prompts.facts import node_facts
 from tunesmith.graph.state import Plan, State
-from tunesmith.graph.tree import read_tree
 
 MAX_LINES, MAX_LINE = 5, 400
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 
-from tunesmith.graph.context import Context, Progress
-from tunesmith.graph.evidence import examine
-from tunesmith.graph.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
-from tunesmith.graph.measurements import baseline_seconds
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_seconds
+from tunesmith.graph.journal.tree import Tree, read_tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.roles.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.evidence import examine
+from tunesmith.graph.prompts.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
 from tunesmith.graph.roles.plan import RulePlanner, bottleneck, expectation, headroom
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
-from tunesmith.graph.tree import Tree, read_tree
 
 KEEP = 3
 """Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tunesmith.graph.context import Context, Progress
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
-from tunesmith.graph.roles.answers import TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.template import LibraryTemplater
-from tunesmith.graph.roles.template_prompt import template_messages
 from tunesmith.graph.roles.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
-from tunesmith.graph.tree import read_tree
-from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.template import Template
 
 
 @dataclass(slots=True)
@@ -85,9 +86,15 @@ class ModelTemplater:
         return kept
 
     def _write(
-        self, context: Context, models: Models, plan: Plan, works: list[_Work], stage: str, turn: int,
+        self,
+        context: Context,
+        models: Models,
+        plan: Plan,
+        works: list[_Work],
+        stage: str,
+        turn: int,
         objections: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         # What this very turn adds to the tree must not change its questions when it is begun again.
         tree = read_tree(context, before=_begin(context, stage, turn))
         for work in works:
@@ -206,8 +213,13 @@ def _register(
 ) -> None:
     """Puts a template into the tree, once. answers: how many the model needed for it."""
     if all(event.data["id"] != template.id for event in context.journal.events("template")):
-        data = {"id": template.id, "template": template.model_dump(mode="json"), "parent": parent,
-                "moves": list(moves), "answers": answers}  # fmt: skip
+        data = {
+            "id": template.id,
+            "template": template.model_dump(mode="json"),
+            "parent": parent,
+            "moves": list(moves),
+            "answers": answers,
+        }
         context.journal.append("template", data, stage)
 
 
@@ -218,8 +230,12 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
 
 
 def _give_up(context: Context, work: _Work, stage: str) -> None:
-    data = {"branch": work.number, "parent": work.branch.parent, "moves": list(work.branch.moves),
-            "problem": "\n".join(work.history) or work.failed}  # fmt: skip
+    data = {
+        "branch": work.number,
+        "parent": work.branch.parent,
+        "moves": list(work.branch.moves),
+        "problem": "\n".join(work.history) or work.failed,
+    }
     known = [event.data for event in context.journal.events("given_up", stage)]
     if data not in known:
         context.journal.append("given_up", data, stage)

@@ -10,13 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.graph.context import Context, Progress
-from tunesmith.graph.measurements import baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.state import Bottleneck, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.parameter import config_key
-from tunesmith.kernels.task import Workload
+from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.task import Workload
 
 FIRST_SHARE = 0.6
 """Of the evaluations, for the general search when more rounds follow."""
@@ -48,8 +49,10 @@ class RulePlanner:
     def _general(self, context: Context, number: int, baseline: dict[str, float]) -> Plan:
         templates = context.sources.templates
         if not templates:
-            raise NoTemplate(f"The task {context.task.name} has no {context.device.backend} template: add one to "
-                             f"`templates` under [backends.{context.device.backend}] of its task.toml.")  # fmt: skip
+            raise NoTemplate(
+                f"The task {context.task.name} has no {context.device.backend} template: add one to "
+                f"`templates` under [backends.{context.device.backend}] of its task.toml."
+            )
         settings = context.settings
         share = FIRST_SHARE if settings.rounds > 1 else 1.0
         worst = max(context.tuned, key=lambda w: headroom(context, w, baseline[w.name]))
@@ -67,8 +70,11 @@ class RulePlanner:
     def _next(self, context: Context, number: int, baseline: dict[str, float]) -> Plan:
         known = evaluations(context)
         plans = [event.data for event in context.journal.events("plan")]
-        untried = [template for template in context.sources.templates
-                   if all(plan["template"] != template.name for plan in plans)]  # fmt: skip
+        untried = [
+            template
+            for template in context.sources.templates
+            if all(plan["template"] != template.name for plan in plans)
+        ]
         rounds_left = max(1, context.settings.rounds - number + 1)
         share = max(1, context.evaluations_left() // rounds_left)
         if untried:
@@ -122,8 +128,9 @@ def _ranked(
     known: Sequence[Evaluation], names: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
 ) -> list[Evaluation]:
     """Those of `known` that were measured on all of `names`, the best first."""
-    valued = [(value, at) for at, one in enumerate(known)
-              if (value := objective(one, names, baseline, weights)) is not None]  # fmt: skip
+    valued = [
+        (value, at) for at, one in enumerate(known) if (value := objective(one, names, baseline, weights)) is not None
+    ]
     return [known[at] for _, at in sorted(valued)]
 
 

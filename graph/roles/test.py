@@ -11,20 +11,21 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from tunesmith.actors.pool import Request
-from tunesmith.graph.context import Context, Progress
-from tunesmith.graph.examination import examine_winners, struck
-from tunesmith.graph.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.actors.pool.pool import Request
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.examination import examine_winners, struck
+from tunesmith.graph.roles.verdict import BELOW_FLOOR, build_verdict
 from tunesmith.graph.state import Done, State
-from tunesmith.graph.verdict import BELOW_FLOOR, build_verdict
-from tunesmith.kernels.bench import Duel
-from tunesmith.kernels.expression import ExpressionError
-from tunesmith.kernels.feasible import rules
+from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import to_json
-from tunesmith.kernels.parameter import Config, config_key
-from tunesmith.kernels.rule import Rule
-from tunesmith.kernels.task import Workload
-from tunesmith.kernels.timing import Comparison
+from tunesmith.kernels.space.feasible import rules
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Workload
 
 PER_SHAPE = 2
 """Finalists that a workload sends beside the general ones."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.actors.pool import Request
+from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
-from tunesmith.kernels.expression import ExpressionError
-from tunesmith.kernels.feasible import EmptySpace, feasible, require_points
-from tunesmith.kernels.guard import refuse
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.outcome import (
     CompileFailed,
     Crashed,
@@ -26,10 +25,12 @@ from tunesmith.kernels.outcome import (
     WrongResult,
     describe,
 )
-from tunesmith.kernels.parameter import config_key
-from tunesmith.kernels.rule import SpaceError
-from tunesmith.kernels.specialise import geometry, specialise
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.space.feasible import EmptySpace, feasible, require_points
+from tunesmith.kernels.space.rule import SpaceError
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.template import Template
 
 MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
@@ -59,8 +60,12 @@ def infeasible(template: Template, context: Context) -> Problem | None:
             space = feasible(template, context.tuned, limits)
             require_points(space, template)
             if (reason := space.reject(template.default_config)) is not None:
-                return Problem("infeasible", "The default configuration is not feasible.", reason.detail,
-                               "Choose a default that meets the constraints and the device's limits.")  # fmt: skip
+                return Problem(
+                    "infeasible",
+                    "The default configuration is not feasible.",
+                    reason.detail,
+                    "Choose a default that meets the constraints and the device's limits.",
+                )
     except (ExpressionError, EmptySpace, SpaceError) as error:
         return Problem("infeasible", "The parameters, constraints and launch do not fit together.", str(error))
     return None
@@ -105,8 +110,12 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
             return None
         case CompileFailed():
             log = failure.log[:MAX_LOG] or failure.first_error
-            return Problem(failure.kind, "It does not compile with its default configuration.", log,
-                           "Line numbers are those of your source.")  # fmt: skip
+            return Problem(
+                failure.kind,
+                "It does not compile with its default configuration.",
+                log,
+                "Line numbers are those of your source.",
+            )
         case WrongResult():
             advice = "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type."
             return Problem(failure.kind, f"Its result is wrong {at}.", describe(failure), advice)

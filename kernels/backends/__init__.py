@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import (
-    Artifact,
     Compiler,
     Device,
     DeviceError,
@@ -17,7 +16,6 @@ from tunesmith.kernels.backends._base import (
 )
 
 __all__ = [
-    "Artifact",
     "Compiler",
     "Device",
     "DeviceError",

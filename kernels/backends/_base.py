@@ -7,39 +7,21 @@ singly (to check) or as a `TimedSequence`. Every implementation must pass tests/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected
+from tunesmith.kernels.spec.geometry import Geometry
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """Machine code for one architecture. code: cubin or OpenCL program binary; digest: of the source it came from;
-    globals: variables that kernels can write and that outlast a launch."""
-
-    backend: str
-    arch: str
-    entry: str
-    code: bytes = field(repr=False)
-    digest: str
-    resources: Resources = field(default_factory=Resources)
-    globals: tuple[str, ...] = ()
-
-    @property
-    def code_digest(self) -> str:
-        """Content hash of the machine code."""
-        return hashlib.sha256(self.code).hexdigest()[:16]
 
 
 class Compiler(Protocol):
@@ -49,7 +31,7 @@ class Compiler(Protocol):
     """The compiler and its version, part of the key of any cache of artifacts."""
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
-        """`Rejected` is for sources that `tunesmith.kernels.guard` keeps from the compiler."""
+        """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
         ...
 
 

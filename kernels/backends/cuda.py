@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.cuda_driver import read_uuid
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import Artifact, DeviceError, Launch, OutOfDeviceMemory
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.backends._base import DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.spec.geometry import Geometry
 
 # Errors after which the context is lost and every later call fails (CUDA driver and runtime API, "sticky" errors):
 # illegal address, launch timeout, hardware stack error, illegal instruction, misaligned address, invalid address

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends._base import MAX_LOG, Artifact
-from tunesmith.kernels.cubin import global_variables, used_variables
-from tunesmith.kernels.guard import refuse
+from tunesmith.kernels.backends._base import MAX_LOG
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.cubin import global_variables, used_variables
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.ptx import instruction_mix
+from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
-from tunesmith.kernels.ptx import instruction_mix
-from tunesmith.kernels.specialise import Specialised
 
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
@@ -51,9 +52,11 @@ class NvrtcCompiler:
             raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
         supported = _checked(nvrtc.nvrtcGetSupportedArchs())
         if int(re.sub(r"\D", "", arch)) not in supported:
-            raise CudaUnavailable(f"NVRTC {major}.{minor} does not compile for {arch}, only for "
-                                  f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
-                                  "install another CUDA's with `pip install 'tunesmith[cuda12]'`.")  # fmt: skip
+            raise CudaUnavailable(
+                f"NVRTC {major}.{minor} does not compile for {arch}, only for "
+                f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
+                "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
+            )
         self.arch = arch
         # The CUDA C++ standard library, where it is installed, lies in a folder of its own.
         header_folders = [folder for folder in (Path(headers), Path(headers, "cccl")) if folder.is_dir()]
@@ -104,7 +107,7 @@ class NvrtcCompiler:
         return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
 
     def instructions(self, source: Specialised) -> dict[str, int]:
-        """How many instructions of each sort the PTX of `source` has (`tunesmith.kernels.ptx`); empty where it does not
+        """How many instructions of each sort the PTX of `source` has (`kernels.build.ptx`); empty where it does not
         compile."""
         if refuse(source) is not None:
             return {}

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import MAX_LOG, Artifact, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends._base import MAX_LOG, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.backends.pocl import name_processor
-from tunesmith.kernels.guard import ASM_WORDS, refuse
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import ASM_WORDS, refuse
+from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
-from tunesmith.kernels.specialise import Specialised
 
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
 NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
@@ -39,13 +40,17 @@ def open_device(index: int) -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise OpenclUnavailable("OpenCL is not available here: the package pyopencl is missing; install it with "
-                                "`pip install 'tunesmith[opencl]'`.") from error  # fmt: skip
+        raise OpenclUnavailable(
+            "OpenCL is not available here: the package pyopencl is missing; install it with "
+            "`pip install 'tunesmith[opencl]'`."
+        ) from error
     try:
         devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
     except pyopencl.Error as error:
-        raise OpenclUnavailable(f"OpenCL has no usable platform ({error}): install a driver, or the embedded one with "
-                                "`pip install 'tunesmith[opencl]'`.") from error  # fmt: skip
+        raise OpenclUnavailable(
+            f"OpenCL has no usable platform ({error}): install a driver, or the embedded one with "
+            "`pip install 'tunesmith[opencl]'`."
+        ) from error
     if not 0 <= index < len(devices):
         raise OpenclUnavailable(
             f"There is no OpenCL device {index}; there are {len(devices)}: see `tunesmith devices`."

@@ -75,5 +75,7 @@ def _processor_name() -> bytes:
     for name, needed in _PROCESSORS:
         if flags >= needed:
             return name
-    raise ProcessorTooOld("The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
-                          "an OpenCL driver for it, or use a machine with a GPU.")  # fmt: skip
+    raise ProcessorTooOld(
+        "The embedded OpenCL (PoCL) does not know this processor and cannot compile for it: install "
+        "an OpenCL driver for it, or use a machine with a GPU."
+    )

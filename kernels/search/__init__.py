@@ -13,7 +13,7 @@ from typing import Any
 
 from tunesmith.kernels.search._base import Observation, SearchError, Strategy, replay
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.space import SearchSpace
 
 __all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy", "replay"]
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.rule import Reason
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.rule import Reason
+from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.spec.parameter import Config
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._belief import Belief
@@ -63,8 +63,9 @@ class Observation:
     def from_json(cls, data: Mapping[str, Any]) -> Observation:
         """The observation that `to_json` wrote."""
         interval = data["interval"]
-        return cls(data["value"], None if interval is None else (interval[0], interval[1]), data["failure"],
-                   data["dropped"])  # fmt: skip
+        return cls(
+            data["value"], None if interval is None else (interval[0], interval[1]), data["failure"], data["dropped"]
+        )
 
 
 class Strategy(ABC):

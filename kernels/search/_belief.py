@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.domain import Codes, Domain
-from tunesmith.kernels.rule import Reason
 from tunesmith.kernels.search._gaussian import Floats, Kernel, Posterior, one_thread
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.domain import Codes, Domain
+from tunesmith.kernels.space.rule import Reason
+from tunesmith.kernels.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search.prior import Prior

@@ -25,7 +25,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs  # type: ignore[import-un
 from scipy.optimize import minimize  # type: ignore[import-untyped,unused-ignore]
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.domain import Codes, Domain
+from tunesmith.kernels.space.domain import Codes, Domain
 
 Floats = NDArray[np.float64]
 

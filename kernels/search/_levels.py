@@ -15,7 +15,7 @@ import numpy as np
 from tunesmith.kernels.search._acquisition import above
 from tunesmith.kernels.search._base import Observation
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._trend import Trend

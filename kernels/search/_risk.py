@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.domain import Codes
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
+from tunesmith.kernels.space.domain import Codes
 
 LEAST = 1e-3
 """Chance of success that is always left to a point."""

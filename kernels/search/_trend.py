@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import cho_solve, cholesky  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.domain import Codes
 from tunesmith.kernels.search._base import Observation
 from tunesmith.kernels.search._belief import Belief
 from tunesmith.kernels.search._gaussian import JITTER, Floats, Hyperparameters, Kernel
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.domain import Codes
+from tunesmith.kernels.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._levels import Levels

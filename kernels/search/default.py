@@ -10,7 +10,7 @@ from typing import Any
 from tunesmith.kernels.search._base import Strategy
 from tunesmith.kernels.search.exhaustive import ExhaustiveSearch
 from tunesmith.kernels.search.local import LocalSearch
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.space import SearchSpace
 
 MODEL_WORKERS = 256
 """Points in flight beyond which a model's next point depends on guesses more than on results."""

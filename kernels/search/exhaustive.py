@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.search._base import SearchError, Strategy
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.spec.parameter import Config
 
 
 class ExhaustiveSearch(Strategy):

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.cachefile import read_cache
-from tunesmith.kernels.domain import Domain
-from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.search._base import Observation, SearchError
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.search.cachefile import read_cache
+from tunesmith.kernels.space.domain import Domain
+from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.spec.parameter import Config
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._belief import Belief

@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.parameter import Config
 from tunesmith.kernels.search._acquisition import foremost, log_expected_improvement
 from tunesmith.kernels.search._base import Observation, Strategy
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
@@ -24,7 +23,8 @@ from tunesmith.kernels.search._levels import Levels
 from tunesmith.kernels.search._risk import FailureModel
 from tunesmith.kernels.search._trend import Trend
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space import SearchSpace
+from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.spec.parameter import Config
 
 
 class SurrogateSearch(Strategy):

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.packed import PackedCompile, PackedVisit
-from tunesmith.actors.workers import CompilerReady, LaneReady
+from tunesmith.actors.process.packed import PackedCompile, PackedVisit
+from tunesmith.actors.process.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Measured, Resources
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.cluster import ClusterError, cluster, wait_for
+from tunesmith.actors.cluster.cluster import ClusterError, cluster, wait_for
 
 
 def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from pretence import aside, pretending
 
-from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.feasible import feasible
 from tunesmith.kernels.outcome import Evaluation, Measured
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
@@ -54,8 +54,9 @@ def pretended_gpu() -> Iterator[None]:
     import ray
 
     with aside():
-        ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False,
-                 logging_level="ERROR")  # fmt: skip
+        ray.init(
+            address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
         yield
 
 
@@ -63,8 +64,16 @@ def make_pool(
     task: Any, lanes: int = 1, compilers: int = 2, deadlines: Deadlines | None = None, **pretence: Any
 ) -> Pool:
     deadlines = deadlines or Deadlines(start=60.0)
-    return Pool(task, LIMITS, lanes=lanes, compilers=compilers, seed=0, workloads=WORKLOAD, deadlines=deadlines,
-                **pretending(**pretence))  # fmt: skip
+    return Pool(
+        task,
+        LIMITS,
+        lanes=lanes,
+        compilers=compilers,
+        seed=0,
+        workloads=WORKLOAD,
+        deadlines=deadlines,
+        **pretending(**pretence),
+    )
 
 
 def run(pool: Pool, task: Any, count: int, at: dict[int, Any]) -> list[Evaluation]:
@@ -103,8 +112,8 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(
     task: Any, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = two_nodes
-    monkeypatch.setattr("tunesmith.actors.roster.NO_DEVICE_SECONDS", 5.0)
-    monkeypatch.setattr("tunesmith.actors.roster.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("tunesmith.actors.pool.roster.NO_DEVICE_SECONDS", 5.0)
+    monkeypatch.setattr("tunesmith.actors.pool.roster.LOOK_SECONDS", 1.0)
     with (
         make_pool(task, visit_seconds=0.02) as pool,
         pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
@@ -135,7 +144,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 folder, limit = Path(sys.argv[1]), int(sys.argv[2])
-from tunesmith.graph.journal import Journal, JournalError
+from tunesmith.graph.journal.store import Journal, JournalError
 with Journal(folder, create=True) as journal:
     for number in range(20):
         journal.append("evaluation", {"number": number, "text": "x" * 1000})
@@ -149,12 +158,16 @@ with Journal(folder, create=True) as journal:
 
 
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
-    from tunesmith.graph.journal import Journal
+    from tunesmith.graph.journal.store import Journal
 
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "run"), str(400_000)],
-        capture_output=True, text=True, timeout=60, check=False, env=os.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ,
+    )
     assert done.returncode == 0, done.stderr
     number, sentence = done.stdout.strip().split(" ", 1)
     assert "cannot be written" in sentence and "tunesmith resume" in sentence and sentence.endswith(".")
@@ -165,7 +178,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path
 
 
 def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_cluster: Any, device: Any) -> None:
-    from tunesmith.kernels.artifact_cache import ArtifactCache
+    from tunesmith.kernels.build.artifact_cache import ArtifactCache
 
     said: list[str] = []
     task = load_task(str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml"))
@@ -173,8 +186,17 @@ def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_
     workload = task.workloads_for("cpu", held_out=False)[0].name
     requests = [Request(0, template, template.default_config, (workload,))]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Pool(task, device.limits, device.index, lanes=1, compilers=1, seed=0, workloads=[workload],
-              cache=ArtifactCache(tmp_path), say=said.append) as pool:  # fmt: skip
+    with Pool(
+        task,
+        device.limits,
+        device.index,
+        lanes=1,
+        compilers=1,
+        seed=0,
+        workloads=[workload],
+        cache=ArtifactCache(tmp_path),
+        say=said.append,
+    ) as pool:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
             found = pool.evaluate(requests)
@@ -199,8 +221,12 @@ def test_a_run_on_a_full_disk_goes_on_when_there_is_room(
     try:
         done = subprocess.run(
             [*command, "tune", task, "--evaluations", "28", "--rounds", "1", "--run-dir", str(place / "run")],
-            capture_output=True, text=True, timeout=100, check=False, env=environment,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=environment,
+        )
         said = done.stderr.strip().splitlines()[-1]
         assert done.returncode == 2, done.stderr
         assert said.startswith("tunesmith: ") and "cannot be written" in said and "tunesmith resume" in said
@@ -208,8 +234,12 @@ def test_a_run_on_a_full_disk_goes_on_when_there_is_room(
         subprocess.run([*mount, "remount,size=16m", "tmpfs", str(place)], check=True)
         done = subprocess.run(
             [*command, "resume", str(place / "run")],
-            capture_output=True, text=True, timeout=100, check=False, env=environment,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=environment,
+        )
         assert done.returncode == 0, done.stderr
         after = measured(place / "run")
         assert after[: len(before)] == before and len(after) == len(set(after)) == 28
@@ -218,7 +248,7 @@ def test_a_run_on_a_full_disk_goes_on_when_there_is_room(
 
 
 def measured(folder: Path) -> list[str]:
-    from tunesmith.graph.journal import Journal
+    from tunesmith.graph.journal.store import Journal
 
     with Journal(folder, create=False) as journal:
         return [event.data["key"] for event in journal.events("evaluation")]

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import aside, pretending
 
-from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
-from tunesmith.actors.shares import FORGET_SECONDS, TURN_SECONDS, Shares, fair
-from tunesmith.actors.survey import survey
-from tunesmith.graph.device_choice import choose_device
+from tunesmith.actors.cluster.shares import FORGET_SECONDS, TURN_SECONDS, Shares, fair
+from tunesmith.actors.cluster.survey import survey
+from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.feasible import feasible
 from tunesmith.kernels.outcome import Measured
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
@@ -48,9 +48,17 @@ def task() -> Any:
 
 def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, shared: bool = False, **pretence: Any) -> Pool:
     return Pool(
-        task, LIMITS, lanes=lanes, compilers=1, seed=0, workloads=WORKLOAD, shared=shared,
-        deadlines=Deadlines(start=60.0), say=(said if said is not None else []).append, **pretending(**pretence),
-    )  # fmt: skip
+        task,
+        LIMITS,
+        lanes=lanes,
+        compilers=1,
+        seed=0,
+        workloads=WORKLOAD,
+        shared=shared,
+        deadlines=Deadlines(start=60.0),
+        say=(said if said is not None else []).append,
+        **pretending(**pretence),
+    )
 
 
 def requests(task: Any, count: int) -> list[Request]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.actors.fork_server import ForkServer
-from tunesmith.actors.isolated import BrokenProcess, Isolated
+from tunesmith.actors.process.fork_server import ForkServer
+from tunesmith.actors.process.isolated import BrokenProcess, Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Crashed, TimedOut
 
@@ -154,8 +154,8 @@ HOST = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from test_actors_isolated import Subject
-from tunesmith.actors.fork_server import ForkServer
-from tunesmith.actors.isolated import Isolated
+from tunesmith.actors.process.fork_server import ForkServer
+from tunesmith.actors.process.isolated import Isolated
 subject = Isolated("run", Subject, server=ForkServer([]))
 print(subject.call("add", 60.0, 1)[1], flush=True)
 subject.begin("wait", 600.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.actors.judge import reason_of
+from tunesmith.actors.judging.judge import reason_of
 from tunesmith.kernels.outcome import CompileFailed
 
 

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors import lane_host
-from tunesmith.actors.lane_host import Busy, LaneHost, Lost
-from tunesmith.actors.packed import pack, unpack
-from tunesmith.actors.workers import LaneReady
+from tunesmith.actors.lane import lane_host
+from tunesmith.actors.lane.lane_host import Busy, LaneHost, Lost
+from tunesmith.actors.process.packed import pack, unpack
+from tunesmith.actors.process.workers import LaneReady
 from tunesmith.hw.exclusive import DeviceLock
-from tunesmith.kernels.backends import Artifact, open_compiler
-from tunesmith.kernels.candidate import Candidate, types_key
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Crashed, Measured, TimedOut
-from tunesmith.kernels.specialise import specialise
-from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.timing import Precision
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.pool import Deadlines, Pool, PoolError, Request
-from tunesmith.actors.workers import LaneReady
-from tunesmith.kernels.artifact_cache import ArtifactCache
+from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.process.workers import LaneReady
+from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
-from tunesmith.kernels.task import Task, TaskError
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.timing import Comparison, Precision
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
@@ -35,8 +35,14 @@ def task() -> Task:
 
 
 def make_pool(task: Task, device: Any, **changes: Any) -> Pool:
-    settings: dict[str, Any] = {"lanes": 1, "compilers": 1, "seed": 0, "workloads": WORKLOAD, "precision": QUICK,
-                                "deadlines": Deadlines(start=60.0)}  # fmt: skip
+    settings: dict[str, Any] = {
+        "lanes": 1,
+        "compilers": 1,
+        "seed": 0,
+        "workloads": WORKLOAD,
+        "precision": QUICK,
+        "deadlines": Deadlines(start=60.0),
+    }
     return Pool(task, device.limits, device.index, **(settings | changes))
 
 

@@ -1,11 +1,11 @@
-"""The short version of scripts/soak.py; the long one's result is in docs/results."""
+"""The short version of scripts/measure/soak.py; the long one's result is in docs/results."""
 
 from __future__ import annotations
 
 import pytest
 from pretence import aside
 
-from tunesmith.cli.soak import soak
+from tunesmith.cli.measure.soak import soak
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import ctypes, resource
-from tunesmith.actors.workers import keep_memory
+from tunesmith.actors.process.workers import keep_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 

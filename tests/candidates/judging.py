@@ -1,4 +1,4 @@
-"""Reads the index of candidates and judges them, for tests and for scripts/measure_trust.py."""
+"""Reads the index of candidates and judges them, for tests and for scripts/measure/trust.py."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunesmith.actors.isolated import Isolated
-from tunesmith.actors.judge import Limits, Verdict, compile_all, judge, rejected
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.judging.judge import Limits, Verdict, compile_all, judge, rejected
+from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.candidate import Candidate
-from tunesmith.kernels.candidate_file import template_of
-from tunesmith.kernels.guard import refuse_text
-from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.spec.candidate_file import template_of
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
 
 LARGEST_BYTES = 64e6
 """Larger workloads add nothing to what these candidates show."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 TASK = str(DATA / "scale_add" / "task.toml")
@@ -73,8 +73,12 @@ class Run:
         arguments = ["tune", TASK, "--evaluations", "4", "--run-dir", str(folder), "--seed", "1", *map(str, options)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tunesmith.cli.main", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=environment,
+        )
 
     def until(self, kind: str, least: int) -> None:
         deadline = time.monotonic() + 60

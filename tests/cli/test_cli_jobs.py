@@ -93,16 +93,39 @@ def head(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     folder = Path("/tmp") / f"tunesmith-jobs-{os.getpid()}"
     gcs, dashboard, client, agent, metrics, grpc = free_ports(6)
     own = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
-    own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0",
-            "TUNESMITH_CACHE": str(tmp_path_factory.mktemp("cache"))}  # fmt: skip
-    ports = {"--port": gcs, "--dashboard-port": dashboard, "--ray-client-server-port": client,
-             "--dashboard-agent-listen-port": agent, "--metrics-export-port": metrics,
-             "--dashboard-agent-grpc-port": grpc}  # fmt: skip
+    own |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TUNESMITH_CACHE": str(tmp_path_factory.mktemp("cache")),
+    }
+    ports = {
+        "--port": gcs,
+        "--dashboard-port": dashboard,
+        "--ray-client-server-port": client,
+        "--dashboard-agent-listen-port": agent,
+        "--metrics-export-port": metrics,
+        "--dashboard-agent-grpc-port": grpc,
+    }
     process = subprocess.Popen(
-        [RAY, "start", "--head", "--block", "--num-cpus", "3", "--temp-dir", str(folder), "--node-ip-address",
-         "127.0.0.1", *(f"{option}={port}" for option, port in ports.items())],
-        env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [
+            RAY,
+            "start",
+            "--head",
+            "--block",
+            "--num-cpus",
+            "3",
+            "--temp-dir",
+            str(folder),
+            "--node-ip-address",
+            "127.0.0.1",
+            *(f"{option}={port}" for option, port in ports.items()),
+        ],
+        env=own,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         address = f"http://127.0.0.1:{dashboard}"
         deadline = time.monotonic() + 60

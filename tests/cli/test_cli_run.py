@@ -162,8 +162,19 @@ def test_a_crash_of_a_kernel_leaves_standard_output_alone(device: Any, command: 
     for name in ("template.toml", "template.cl"):
         (quiet / name).write_text((task.parent / name).read_text().replace("[0, 1, 2, 3, 4, 5, 6, 7, 8]", "[0, 2, 4]"))
     (quiet / "task.toml").write_text(task.read_text().replace("../scale_add", str(task.parent.parent / "scale_add")))
-    run = command("tune", quiet / "task.toml", "--evaluations", 6, "--rounds", 1, "--strategy", "exhaustive",
-                  "--run-dir", tmp_path / "run", "--json")  # fmt: skip
+    run = command(
+        "tune",
+        quiet / "task.toml",
+        "--evaluations",
+        6,
+        "--rounds",
+        1,
+        "--strategy",
+        "exhaustive",
+        "--run-dir",
+        tmp_path / "run",
+        "--json",
+    )
     assert run.returncode == 0, run.stderr
     summary = json.loads(run.stdout)
     assert summary["failures"] == {"crashed": 2, "wrong_result": 2}

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.table import Column, Table
 
-from tunesmith.cli.tables import fits, print_table
+from tunesmith.cli.view.tables import fits, print_table
 
 
 def printed(width: int) -> str:
@@ -49,7 +49,7 @@ def test_brackets_of_a_task_are_shown(command: object) -> None:
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     program = (
-        "from tunesmith.cli.live import view\nfrom tunesmith.graph.context import Progress\n"
+        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
         "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
         "print('the result')"
     )

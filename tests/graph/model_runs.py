@@ -14,9 +14,9 @@ import pytest
 from scripted_models import DATA, Script, Scripted
 from simulated_pool import SimulatedPool
 
-from tunesmith.actors.pool import Request
+from tunesmith.actors.pool.pool import Request
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
 
@@ -63,8 +63,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", ModelPool)
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", ModelPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
     for name in ("examined", "wrong"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)

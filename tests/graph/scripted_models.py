@@ -56,8 +56,14 @@ class Scripted:
 
 def plan(*branches: dict[str, Any], **fields: Any) -> dict[str, Any]:
     chosen = list(branches) or [branch()]
-    return {"analysis": "Bound by memory.", "bottleneck": "memory", "branches": chosen, "workloads": [],
-            "expected": "More bytes in flight.", **fields}  # fmt: skip
+    return {
+        "analysis": "Bound by memory.",
+        "bottleneck": "memory",
+        "branches": chosen,
+        "workloads": [],
+        "expected": "More bytes in flight.",
+        **fields,
+    }
 
 
 def branch(parent: str = "baseline", moves: Sequence[str] = ("several elements a work-item",), **fields: Any) -> Any:

@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tunesmith.actors.judge import Verdict
-from tunesmith.actors.pool import Request
+from tunesmith.actors.judging.judge import Verdict
+from tunesmith.actors.pool.pool import Request
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.bench import Duel
+from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
-from tunesmith.kernels.parameter import Config, config_key
-from tunesmith.kernels.template import Template
-from tunesmith.kernels.timing import compare
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.template import Template
 
 
 class SimulatedPool:
@@ -99,7 +99,7 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_cluster() -> Iterator[Any]:
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     for name in ("measured", "examined", "wrong"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)

@@ -12,11 +12,11 @@ from model_runs import LIBRARY, RAW, entries, simulation
 from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, template
 from typer.testing import CliRunner
 
-from tunesmith.cli.ablate_command import print_ablation
+from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.cli.main import app
-from tunesmith.graph.ablate import Repeat, ablate, compare
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 from tunesmith.graph.settings import SettingsError
+from tunesmith.graph.study.ablate import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
 __all__ = ["simulation"]

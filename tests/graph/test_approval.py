@@ -11,12 +11,12 @@ import pytest
 from model_runs import LIBRARY, entries, go_on, keys, run, simulation
 from scripted_models import branch, explain, plan, template
 
-from tunesmith.cli.ask import ask_on, describe
+from tunesmith.cli.view.ask import ask_on, describe
 from tunesmith.graph import resume, tune
-from tunesmith.graph.approval import PlanError
-from tunesmith.graph.context import silent
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Waiting
+from tunesmith.graph.progress import silent
+from tunesmith.graph.roles.approval import PlanError
 from tunesmith.graph.state import Plan
 
 __all__ = ["simulation"]
@@ -188,8 +188,12 @@ def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
             expected="More.",
         )
     )
-    assert told.splitlines() == ["Round 3: bound by memory; 9 evaluations on a, b.", "  from x-1: wider",
-                                 "  from y-2: search it further", "More."]  # fmt: skip
+    assert told.splitlines() == [
+        "Round 3: bound by memory; 9 evaluations on a, b.",
+        "  from x-1: wider",
+        "  from y-2: search it further",
+        "More.",
+    ]
 
 
 @pytest.mark.slow

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.judge import judge
-from tunesmith.graph.export import export_best
+from tunesmith.actors.judging.judge import judge
+from tunesmith.graph.results.export import export_best
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Artifact, open_compiler
-from tunesmith.kernels.feasible import feasible
-from tunesmith.kernels.specialise import specialise
-from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
@@ -32,8 +33,14 @@ def blocks(page: str) -> list[str]:
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("scale")
     names = (
-        "task.toml", "reference.py", "baseline.cu", "template.cu", "baseline.cl", "template.cl", "template.cuda.toml"
-    )  # fmt: skip
+        "task.toml",
+        "reference.py",
+        "baseline.cu",
+        "template.cu",
+        "baseline.cl",
+        "template.cl",
+        "template.cuda.toml",
+    )
     for name, text in zip(names, blocks("tasks.md"), strict=True):
         (folder / name).write_text(text)
     template = (folder / "template.cuda.toml").read_text()

@@ -246,17 +246,32 @@ def test_the_page_from_start_to_end_on_a_device(
     (task / "risky.cl").write_text("// not asm, only its name\n" + (data / "template.cl").read_text())
     (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
     done = subprocess.run(
-        [sys.executable, "-m", "tunesmith.cli.main", "tune", str(task / "task.toml"), "--settings",
-         str(tmp_path / "run.toml"), "--rounds", "1", "--run-dir", str(tmp_path / "run"), "--json"],
-        capture_output=True, text=True, timeout=110,
+        [
+            sys.executable,
+            "-m",
+            "tunesmith.cli.main",
+            "tune",
+            str(task / "task.toml"),
+            "--settings",
+            str(tmp_path / "run.toml"),
+            "--rounds",
+            "1",
+            "--run-dir",
+            str(tmp_path / "run"),
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=110,
         env=environment | {"PYTHONPATH": os.pathsep.join([str(installed), str(REPOSITORY)])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["settings"]["evaluations"] == 12 and summary["settings"]["rounds"] == 1
     assert {made["id"].split("-")[0]: made["struck"] for made in summary["templates"]} == {
-        "risky": "inline assembly is not portable", "runs": "",
-    }  # fmt: skip
+        "risky": "inline assembly is not portable",
+        "runs": "",
+    }
     assert summary["general"]["template"].startswith("runs-") and summary["evaluations"] == 12
 
 
@@ -278,5 +293,12 @@ def test_langgraph_json_names_a_graph_that_compiles() -> None:
 
 def test_the_graph_is_wired_as_its_file_says() -> None:
     edges = {(edge.source, edge.target) for edge in build_graph().compile().get_graph().edges}
-    assert {("plan", "approve"), ("approve", "template"), ("template", "tune"), ("tune", "test"), ("test", "explain"),
-            ("explain", "plan"), ("explain", "__end__")} <= edges  # fmt: skip
+    assert {
+        ("plan", "approve"),
+        ("approve", "template"),
+        ("template", "tune"),
+        ("tune", "test"),
+        ("test", "explain"),
+        ("explain", "plan"),
+        ("explain", "__end__"),
+    } <= edges

@@ -10,7 +10,7 @@ from simulated_pool import SimulatedPool
 from test_graph_resume import Killed, asked, end_after, entries, run, simulation
 
 from tunesmith.graph import resume
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.settings import SettingsError
 
 __all__ = ["simulation"]

@@ -10,8 +10,8 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import tune
+from tunesmith.graph.results.summary import unsteady
 from tunesmith.graph.run import RunResult
-from tunesmith.graph.summary import unsteady
 from tunesmith.hw.roofline import Roofline
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"

@@ -9,10 +9,10 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.parameter import config_key
+from tunesmith.kernels.spec.parameter import config_key
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.graph.journal import FORMAT, Journal, JournalError, Store
+from tunesmith.graph.journal.store import FORMAT, Journal, JournalError, Store
 
 WRITER = """
 import sys
 from pathlib import Path
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 journal = Journal(Path(sys.argv[1]), create=True)
 for number in range(10**9):
     journal.append("evaluation", {"number": number, "text": "x" * 300}, "round-1")
@@ -31,8 +31,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_events_come_back_in_their_order_with_their_contents(store: Store) -> None:
-    sequences = [store.append("asked", {"number": number, "config": {"VEC": 4, "FAST": True}}, "round-1")
-                 for number in range(5)]  # fmt: skip
+    sequences = [
+        store.append("asked", {"number": number, "config": {"VEC": 4, "FAST": True}}, "round-1") for number in range(5)
+    ]
     found = list(store.events())
     assert [event.sequence for event in found] == sequences == sorted(sequences)
     assert [event.data["number"] for event in found] == list(range(5))

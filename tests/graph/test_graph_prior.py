@@ -10,10 +10,10 @@ import pytest
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal import Journal, JournalError
-from tunesmith.graph.prior import prior_of
+from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
+from tunesmith.graph.setup.prior import prior_of
 from tunesmith.hw.errors import TunesmithError
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")

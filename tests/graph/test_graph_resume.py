@@ -17,15 +17,15 @@ import pytest
 from simulated_pool import SimulatedPool
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.context import Progress
-from tunesmith.graph.journal import Journal, JournalError
-from tunesmith.graph.measurements import BaselineError
+from tunesmith.graph.journal.measurements import BaselineError
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
-from tunesmith.kernels.parameter import config_key
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.task import TaskError
+from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.task import TaskError
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -44,8 +44,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
     monkeypatch.setattr(SimulatedPool, "examined", [], raising=False)
     monkeypatch.setattr(SimulatedPool, "wrong", [], raising=False)
@@ -170,7 +170,7 @@ def test_a_finished_run_is_shown_again_without_work(
 ) -> None:
     first = run(tmp_path / "run")
     done, events = len(simulation), len(entries(tmp_path / "run"))
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", None)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", None)
     seen: list[Progress] = []
     again = resume(tmp_path / "run", listener=seen.append)
     assert len(simulation) == done and len(entries(tmp_path / "run")) == events

@@ -17,8 +17,13 @@ from model_runs import entries, keys
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.usefixtures("device")]
 DRIVER = Path(__file__).resolve().parent / "model_process.py"
-PAID = ["round-1.plan.plan", "round-1.template.template-1", "round-1.template.template-2",
-        "round-1.template.template-2-repair-1", "round-1.explain.explain"]  # fmt: skip
+PAID = [
+    "round-1.plan.plan",
+    "round-1.template.template-1",
+    "round-1.template.template-2",
+    "round-1.template.template-2-repair-1",
+    "round-1.explain.explain",
+]
 STATES = {
     "plan: while the model is asked": ("round-1.plan.plan", None),
     "plan: measured, not planned": ("", ("baseline", 1)),
@@ -48,8 +53,12 @@ def count(folder: Path, kind: str) -> int:
 def start(folder: Path, ledger: Path, slow: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(DRIVER), str(folder), str(ledger), slow],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -9,7 +9,7 @@ import pytest
 from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 
 __all__ = ["simulation"]
@@ -44,8 +44,10 @@ def script(call: Call) -> Any:
         return plan(branch(parent=best, moves=["further"]), branch(parent=best, moves=[]))
     if call.role == "template":
         wrong = number == "1" and call.name == "template-2"
-        seeds = [[{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}],
-                 [{"name": "GROUP", "value": 5}]]  # fmt: skip
+        seeds = [
+            [{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}],
+            [{"name": "GROUP", "value": 5}],
+        ]
         mark = "// WRONG\n" if wrong else ""
         return template(source=f"{mark}// {number} {call.name[:10]}\n{SOURCE}", seeds=seeds)
     return explain(f"Round {number} went well.")
@@ -145,8 +147,9 @@ def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path
         models.pending = []  # type: ignore[attr-defined]
         try:
             if turns == 0:
-                result = tune(RAW, run_dir=folder, models=models, backend="opencl", strategy="random",
-                              evaluations=14, rounds=2)  # fmt: skip
+                result = tune(
+                    RAW, run_dir=folder, models=models, backend="opencl", strategy="random", evaluations=14, rounds=2
+                )
             else:
                 result = resume(folder, models=models)
             break

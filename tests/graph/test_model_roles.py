@@ -11,7 +11,7 @@ from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.roles.plan import NoTemplate
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -36,8 +36,10 @@ def after(*templates: dict[str, Any], **other: Any) -> Any:
 def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulation: list[Any]) -> None:
     result, models = run(tmp_path / "run", good, rounds=1)
     assert models is not None and models.paid == [
-        "round-1.plan.plan", "round-1.template.template-1", "round-1.explain.explain",
-    ]  # fmt: skip
+        "round-1.plan.plan",
+        "round-1.template.template-1",
+        "round-1.explain.explain",
+    ]
     assert result.valid and result.summary["ended_by"] == "rounds"
     assert result.summary["evaluations"] == len(simulation) == len(set(keys(tmp_path / "run"))) == 12
     (made,) = result.summary["templates"]
@@ -138,8 +140,10 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
 
     result, _ = run(tmp_path / "run", script, rounds=2, repairs=2)
     assert [call.name for call in asked if call.role == "template" and call.stage == "round-1"] == [
-        "template-1", "template-1-repair-1", "template-1-repair-2",
-    ]  # fmt: skip
+        "template-1",
+        "template-1-repair-1",
+        "template-1-repair-2",
+    ]
     second = next(call for call in asked if call.role == "plan" and call.stage == "round-2")
     assert "Templates that never worked" in second.messages[1].content
     assert "out[5] is 1, expected 2" in second.messages[1].content
@@ -189,8 +193,11 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
     prompt = next(call for call in asked if call.role == "template" and call.stage == "round-3").messages[1].content
     assert "The parent template: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
-    finalists = {entry["template"].split("-")[0] for event in entries(tmp_path / "run", "duel")[-1:]
-                 for entry in event.data["entries"]}  # fmt: skip
+    finalists = {
+        entry["template"].split("-")[0]
+        for event in entries(tmp_path / "run", "duel")[-1:]
+        for entry in event.data["entries"]
+    }
     assert len(finalists) > 1, "finalists come from all templates"
 
 
@@ -203,14 +210,17 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
             first = entries(tmp_path / "run", "template")[0].data["id"]
             return plan(branch(parent=first, moves=[], seeds=[infeasible, wanted]))
         if call.role == "template":
-            return template(seeds=[[{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64},
-                                    {"name": "UNROLL", "value": 0}]])  # fmt: skip
+            return template(
+                seeds=[[{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}]]
+            )
         return good(call)
 
     result, models = run(tmp_path / "run", script, rounds=2, evaluations=10)
     assert models is not None and "round-2.template.template-1" not in models.paid
-    asked = {stage: [event.data["config"] for event in entries(tmp_path / "run", "asked") if event.stage == stage]
-             for stage in ("round-1", "round-2")}  # fmt: skip
+    asked = {
+        stage: [event.data["config"] for event in entries(tmp_path / "run", "asked") if event.stage == stage]
+        for stage in ("round-1", "round-2")
+    }
     assert asked["round-1"][0] == {"GROUP": 4, "ITEMS": 64, "UNROLL": 0}
     assert asked["round-2"][0] == {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
     (refused,) = entries(tmp_path / "run", "refused_seeds")
@@ -326,6 +336,6 @@ def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
 
 
 def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
-    from tunesmith.kernels.taskfile import load_task
+    from tunesmith.kernels.spec.taskfile import load_task
 
     assert load_task(RAW).sources("opencl").templates == ()

@@ -14,18 +14,18 @@ from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
 from tunesmith.graph.context import Context
-from tunesmith.graph.facts import signature, task_facts
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.prompts import fenced, render, scrubbed
-from tunesmith.graph.roles.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
+from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
+from tunesmith.graph.prompts.facts import signature, task_facts
+from tunesmith.graph.prompts.template_prompt import example, template_messages
 from tunesmith.graph.roles.model_plan import plan_messages
-from tunesmith.graph.roles.template_prompt import example, template_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
-from tunesmith.graph.tree import read_tree
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 
@@ -88,8 +88,16 @@ def context(tmp_path: Path) -> Any:
 def messages(context: Context) -> list[str]:
     tree = read_tree(context)
     branch = Branch(parent="baseline", moves=("widen the loads",))
-    plan = Plan(round=1, bottleneck="memory", scope="general", template="", workloads=("a",), evaluations=5,
-                branches=(branch,), analysis="It is bound by memory.")  # fmt: skip
+    plan = Plan(
+        round=1,
+        bottleneck="memory",
+        scope="general",
+        template="",
+        workloads=("a",),
+        evaluations=5,
+        branches=(branch,),
+        analysis="It is bound by memory.",
+    )
     both = (*plan_messages(context, 1, tree, []), *template_messages(context, plan, branch, tree, []))
     return [message.content for message in both]
 
@@ -163,21 +171,25 @@ def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
     for name in ("silu_and_mul", "softmax", "gemm", "merge_attn_states", "fused_add_rmsnorm"):
         task = load_task(name)
         (template,) = task.sources("cuda").templates
-        answer = TemplateAnswer.model_validate({
-            "name": template.name,
-            "description": template.description,
-            "source": template.source,
-            "parameters": [{"name": p.name, "values": list(p.values), "default": p.start, "doc": p.doc}
-                           for p in template.parameters],
-            "constraints": [{"expression": c.expression, "because": c.because} for c in template.constraints],
-            "grid": list(template.launch.grid),
-            "block": list(template.launch.block),
-            "shared_bytes": template.launch.shared_bytes,
-            "static_shared_bytes": template.static_shared_bytes,
-            "max_registers": template.max_registers or "0",
-            "fast_math": template.fast_math,
-            "seeds": [],
-        })  # fmt: skip
+        answer = TemplateAnswer.model_validate(
+            {
+                "name": template.name,
+                "description": template.description,
+                "source": template.source,
+                "parameters": [
+                    {"name": p.name, "values": list(p.values), "default": p.start, "doc": p.doc}
+                    for p in template.parameters
+                ],
+                "constraints": [{"expression": c.expression, "because": c.because} for c in template.constraints],
+                "grid": list(template.launch.grid),
+                "block": list(template.launch.block),
+                "shared_bytes": template.launch.shared_bytes,
+                "static_shared_bytes": template.static_shared_bytes,
+                "max_registers": template.max_registers or "0",
+                "fast_math": template.fast_math,
+                "seeds": [],
+            }
+        )
         assert template_of(answer, task, "cuda").id == template.id
 
 
@@ -202,7 +214,7 @@ def test_the_command_prints_prompts_without_a_device() -> None:
 
 def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
-    from tunesmith.graph.evidence import examine, examined
+    from tunesmith.graph.prompts.evidence import examine, examined
     from tunesmith.hw.errors import TunesmithError
 
     made = context(str(RAW / "rope"))
@@ -216,7 +228,7 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
         def __init__(self, *_: Any) -> None:
             raise TunesmithError("NVRTC is missing here.")
 
-    monkeypatch.setattr("tunesmith.graph.evidence.Isolated", Missing)
+    monkeypatch.setattr("tunesmith.graph.prompts.evidence.Isolated", Missing)
     examine(made, "baseline", baseline, {}, workload, "round-2")
     assert made.journal.count("evidence") == 1
     examine(made, "other", baseline, {}, workload, "round-2")

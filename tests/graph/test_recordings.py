@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tunesmith.graph import tune
-from tunesmith.graph.roles.answers import PlanAnswer, TemplateAnswer, template_of
+from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, template_of
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Artifact, open_compiler
-from tunesmith.kernels.feasible import compiler_rejection, feasible
-from tunesmith.kernels.specialise import geometry, specialise
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
@@ -72,7 +74,15 @@ def test_templates_are_feasible_and_compile(name: str) -> None:
 @pytest.mark.parametrize("name", ["rope", "histogram"])
 def test_a_recording_replayed_ends_with_a_kernel_that_is_right_and_faster(name: str, tmp_path: Path) -> None:
     recording = RAW / name / "recording"
-    result = tune(RAW / name, run_dir=tmp_path / "run", backend="cuda", model=f"replay:{recording}", rounds=1,
-                  evaluations=12, branches=1, explain=False)  # fmt: skip
+    result = tune(
+        RAW / name,
+        run_dir=tmp_path / "run",
+        backend="cuda",
+        model=f"replay:{recording}",
+        rounds=1,
+        evaluations=12,
+        branches=1,
+        explain=False,
+    )
     assert result.valid and result.summary["ratio"] < 0.9
     assert {one["verdict"] for one in result.summary["examined"]} == {"accepted"}

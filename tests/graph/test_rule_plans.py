@@ -11,9 +11,9 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.outcome import Evaluation, Measured
-from tunesmith.kernels.parameter import config_key
+from tunesmith.kernels.spec.parameter import config_key
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 
@@ -54,8 +54,11 @@ def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_
     assert len(set(what)) == len(what) > 20, "nothing is measured twice on the same workloads"
 
     def best(workload: str) -> str:
-        times = {one["key"]: one["outcomes"][workload]["seconds"] for one in before if workload in one["outcomes"]
-                 and one["outcomes"][workload]["kind"] == "measured"}  # fmt: skip
+        times = {
+            one["key"]: one["outcomes"][workload]["seconds"]
+            for one in before
+            if workload in one["outcomes"] and one["outcomes"][workload]["kind"] == "measured"
+        }
         return min(times, key=lambda key: times[key])
 
     assert {config_key(one) for one in again["seeds"]} == {best(name) for name in everything}

@@ -129,9 +129,14 @@ def test_impossible_numbers_are_refused(bad):
 
 def test_a_device_without_limits_per_sm_only_checks_the_block():
     cpu = DeviceLimits(
-        name="a CPU", backend="opencl", kind="cpu", arch="OpenCL 3.0", max_threads_per_block=4096,
-        max_block_dims=(4096, 4096, 4096), shared_per_block=KIB,
-    )  # fmt: skip
+        name="a CPU",
+        backend="opencl",
+        kind="cpu",
+        arch="OpenCL 3.0",
+        max_threads_per_block=4096,
+        max_block_dims=(4096, 4096, 4096),
+        shared_per_block=KIB,
+    )
     fits = occupancy(cpu, threads=4096, registers=255, shared=KIB)
     assert (fits.blocks_per_sm, fits.limiter, fits.active_warps, fits.fraction) == (1, None, None, None)
     assert occupancy(cpu, threads=4097, registers=0, shared=0).limiter == "threads_per_block"

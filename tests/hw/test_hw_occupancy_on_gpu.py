@@ -59,8 +59,11 @@ def test_the_driver_agrees():
     _checked(driver.cuCtxSetCurrent(context))
     threads = np.concatenate([[1, 31, 33, 100, 1000], np.arange(32, 1025, 32)])
     optin = limits.shared_per_block_optin
-    shared = np.unique(np.concatenate([[0, 1, 127, 128, 129, 1024, 48 * 1024, optin - 1, optin],
-                                       np.linspace(0, optin, 40).astype(int)]))  # fmt: skip
+    shared = np.unique(
+        np.concatenate(
+            [[0, 1, 127, 128, 129, 1024, 48 * 1024, optin - 1, optin], np.linspace(0, optin, 40).astype(int)]
+        )
+    )
     compared, seen = 0, set()
     try:
         for cap in [*range(16, 129, 8), 37, 100, 144, 160, 168, 200, 224, 255]:
@@ -75,9 +78,14 @@ def test_the_driver_agrees():
                 seen.add(registers)
                 ours = blocks_per_sm(limits, threads[:, None], registers, shared[None, :])
                 theirs = np.array(
-                    [[_checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, int(t), int(s)))
-                      for s in shared] for t in threads]
-                )  # fmt: skip
+                    [
+                        [
+                            _checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, int(t), int(s)))
+                            for s in shared
+                        ]
+                        for t in threads
+                    ]
+                )
                 wrong = np.argwhere(ours != theirs)
                 assert not len(wrong), [
                     (registers, int(threads[i]), int(shared[j]), int(ours[i, j]), int(theirs[i, j]))

@@ -121,18 +121,19 @@ def test_one_broken_device_does_not_hide_the_others():
 
 @pytest.mark.parametrize(
     ("result", "said"),
-    [(FakeResult.CUDA_ERROR_STUB_LIBRARY, "stub"), (FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "restart"),
-     (FakeResult.CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN")],
-)  # fmt: skip
+    [
+        (FakeResult.CUDA_ERROR_STUB_LIBRARY, "stub"),
+        (FakeResult.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "restart"),
+        (FakeResult.CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN"),
+    ],
+)
 def test_a_driver_that_does_not_start(result, said):
     driver, nvml = machine()
     driver.init_result = result
     assert said in see(driver, nvml).notes[0]
 
 
-@pytest.mark.parametrize(
-    ("code", "said"), [(12, "NVML was not found"), (9, "modprobe"), (18, "restart"), (999, "999")]
-)
+@pytest.mark.parametrize(("code", "said"), [(12, "NVML was not found"), (9, "modprobe"), (18, "restart"), (999, "999")])
 def test_nvml_that_does_not_start_leaves_cuda_usable(code, said):
     driver, nvml = machine()
     nvml.init_error = code
@@ -183,11 +184,19 @@ def fake_opencl(*devices, platform_error=None, device_error=None):
 
 def fake_cl_device(kind, **more):
     values = {
-        "type": kind, "name": " A device ", "version": "OpenCL 3.0", "driver_version": "1", "extensions": "",
-        "max_work_group_size": 256, "max_work_item_sizes": [256, 256], "local_mem_size": 65536,
-        "max_compute_units": 8, "global_mem_cache_size": 0, "global_mem_size": 2**30,
+        "type": kind,
+        "name": " A device ",
+        "version": "OpenCL 3.0",
+        "driver_version": "1",
+        "extensions": "",
+        "max_work_group_size": 256,
+        "max_work_item_sizes": [256, 256],
+        "local_mem_size": 65536,
+        "max_compute_units": 8,
+        "global_mem_cache_size": 0,
+        "global_mem_size": 2**30,
         "max_clock_frequency": 1500,
-    } | more  # fmt: skip
+    } | more
     return SimpleNamespace(**values)
 
 

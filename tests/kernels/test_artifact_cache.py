@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunesmith.kernels.artifact_cache import ArtifactCache, CacheError, cache_key, open_cache
-from tunesmith.kernels.backends import Artifact
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, cache_key, open_cache
+from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
-from tunesmith.kernels.specialise import Specialised
 
 SOURCE = Specialised("cuda", "k", "source", 32, True)
 ARTIFACT = Artifact("cuda", "sm_90", "k", bytes(range(256)) * 40, SOURCE.digest, Resources(24, 0, None, 8), ("table",))

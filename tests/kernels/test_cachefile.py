@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.cachefile import CacheFileError, Record, read_cache, write_cache
-from tunesmith.kernels.parameter import Parameter
+from tunesmith.kernels.search.cachefile import CacheFileError, Record, read_cache, write_cache
+from tunesmith.kernels.spec.parameter import Parameter
 
 PARAMETERS = [
     Parameter(name="BLOCK", values=(32, 64, 128)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.candidate_file import parse_config
-from tunesmith.kernels.parameter import Parameter
-from tunesmith.kernels.template import Launch, Template
+from tunesmith.kernels.spec.candidate_file import parse_config
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Launch, Template
 
 TEMPLATE = Template(
     name="made",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.candidate import Candidate
-from tunesmith.kernels.counters import METRICS, count_events, parse_counters
-from tunesmith.kernels.ptx import instruction_mix
-from tunesmith.kernels.specialise import specialise
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.ptx import instruction_mix
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.counters import METRICS, count_events, parse_counters
+from tunesmith.kernels.spec.taskfile import load_task
 
 PTX = """
 .visible .entry scale(.param .u64 scale_param_0)
@@ -41,9 +41,18 @@ $L__BB0_2:
 
 def test_instructions_are_counted_by_what_they_do() -> None:
     assert instruction_mix(PTX) == {
-        "ld.global 16 B": 1, "branch": 1, "ld.global 2 B": 1, "ld.shared 4 B": 1, "cvt": 1, "fma, float": 1,
-        "special function or division, float": 1, "bar": 1, "shfl": 1, "atom.global 4 B": 1, "st.global 8 B": 1,
-    }  # fmt: skip
+        "ld.global 16 B": 1,
+        "branch": 1,
+        "ld.global 2 B": 1,
+        "ld.shared 4 B": 1,
+        "cvt": 1,
+        "fma, float": 1,
+        "special function or division, float": 1,
+        "bar": 1,
+        "shfl": 1,
+        "atom.global 4 B": 1,
+        "st.global 8 B": 1,
+    }
     assert instruction_mix("") == {}
 
 
@@ -111,4 +120,4 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.values["DRAM throughput, % of peak"] == 87.25
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
-    assert "-m tunesmith.kernels.counters" in given
+    assert "-m tunesmith.kernels.measure.counters" in given

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.backends import Artifact, open_device
-from tunesmith.kernels.check import Deviation, _measure_slowly, measure_set
-from tunesmith.kernels.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
+from tunesmith.kernels.backends import open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.check.check import Deviation, _measure_slowly, measure_set
+from tunesmith.kernels.check.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
+from tunesmith.kernels.launch.workload_data import WorkloadData, storage_dtype
 from tunesmith.kernels.outcome import WrongResult
-from tunesmith.kernels.specialise import Specialised
-from tunesmith.kernels.task import DTYPES, EXACT, Tolerance
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.workload_data import WorkloadData, storage_dtype
+from tunesmith.kernels.spec.task import DTYPES, EXACT, Tolerance
+from tunesmith.kernels.spec.taskfile import load_task
 
 SIZES = {"n": 1009}
 
@@ -36,9 +37,13 @@ def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
     ]
     reference = "def f(x, both):\n    return {'out': 2 * x, 'both': both + 1}\n"
     changed = task.model_dump() | {
-        "arguments": arguments, "reference": reference, "reference_name": "f", "types": {},
-        "tolerance": {dtype: tolerance.model_dump()}, "workloads": [{"name": "w", "sizes": SIZES, "types": {}}],
-    }  # fmt: skip
+        "arguments": arguments,
+        "reference": reference,
+        "reference_name": "f",
+        "types": {},
+        "tolerance": {dtype: tolerance.model_dump()},
+        "workloads": [{"name": "w", "sizes": SIZES, "types": {}}],
+    }
     changed = type(task).model_validate({k: v for k, v in changed.items() if k in type(task).model_fields})
     return WorkloadData(opened, changed, changed.workloads[0], seed=1, max_bytes=1 << 28)
 

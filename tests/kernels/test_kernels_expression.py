@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.expression import MAX_DEPTH, ExpressionError, parse
-from tunesmith.kernels.operations import MAX_INTEGER, SIZEOF
-from tunesmith.kernels.rule import Rule
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.spec.expression import MAX_DEPTH, ExpressionError, parse
+from tunesmith.kernels.spec.operations import MAX_INTEGER, SIZEOF
 
 NAMES = ("A", "B", "C")
 TEXT_NAMES = ("T",)
@@ -240,7 +240,7 @@ EVALUATION = [
     ("log2(a - 4)", "column 1: log2() takes a positive number."),
     ("T < 1", "column 1: '<' not supported between instances of 'str' and 'int'."),
     ("ceil(1e999)", "column 1: cannot convert float infinity to integer."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "wanted"), EVALUATION, ids=[text for text, _ in EVALUATION])

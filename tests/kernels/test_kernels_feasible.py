@@ -14,33 +14,45 @@ from hypothesis import strategies as st
 from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import blocks_per_sm
-from tunesmith.kernels.expression import ExpressionError
-from tunesmith.kernels.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.specialise import Geometry, geometry
-from tunesmith.kernels.task import Workload
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.geometry import Geometry, geometry
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
 
 H200 = limits_of("9.0")
 SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
 LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
 OPENCL = DeviceLimits(
-    name="cpu", backend="opencl", kind="cpu", arch="x", max_threads_per_block=4096, max_block_dims=(4096, 4096, 4096),
-    shared_per_block=1 << 20, shared_per_block_optin=1 << 20,
-)  # fmt: skip
+    name="cpu",
+    backend="opencl",
+    kind="cpu",
+    arch="x",
+    max_threads_per_block=4096,
+    max_block_dims=(4096, 4096, 4096),
+    shared_per_block=1 << 20,
+    shared_per_block_optin=1 << 20,
+)
 
 
 def template(
     launch: dict[str, Any], *constraints: Any, values: dict[str, list[Any]] | None = None, **fields: Any
 ) -> Template:
     values = values or {"X": [16, 32, 512, 2048], "Y": [1, 2, 128]}
-    return Template.model_validate({
-        "name": "t", "backend": "cuda", "entry": "k", "source": "x",
-        "launch": {"grid": [1], "block": [1], **launch},
-        "parameters": [{"name": name, "values": options} for name, options in values.items()],
-        "constraints": list(constraints), **fields,
-    })  # fmt: skip
+    return Template.model_validate(
+        {
+            "name": "t",
+            "backend": "cuda",
+            "entry": "k",
+            "source": "x",
+            "launch": {"grid": [1], "block": [1], **launch},
+            "parameters": [{"name": name, "values": options} for name, options in values.items()],
+            "constraints": list(constraints),
+            **fields,
+        }
+    )
 
 
 def reasons(
@@ -63,10 +75,19 @@ def reasons(
 def test_block_and_threads() -> None:
     found = reasons(template({"block": ["X", "1", "Y"]}), [SMALL])
     assert found == {
-        (16, 1): None, (16, 2): None, (16, 128): "block_dim", (32, 1): None, (32, 2): None, (32, 128): "block_dim",
-        (512, 1): None, (512, 2): None, (512, 128): "block_dim",
-        (2048, 1): "block_dim", (2048, 2): "block_dim", (2048, 128): "block_dim",
-    }  # fmt: skip
+        (16, 1): None,
+        (16, 2): None,
+        (16, 128): "block_dim",
+        (32, 1): None,
+        (32, 2): None,
+        (32, 128): "block_dim",
+        (512, 1): None,
+        (512, 2): None,
+        (512, 128): "block_dim",
+        (2048, 1): "block_dim",
+        (2048, 2): "block_dim",
+        (2048, 128): "block_dim",
+    }
     found = reasons(template({"block": ["X", "Y"]}), [SMALL])
     assert (found[512, 2], found[512, 128], found[16, 128]) == (None, "threads_per_block", "threads_per_block")
 
@@ -149,9 +170,14 @@ conditions = st.sampled_from(
     st.sampled_from([H200, limits_of("7.5"), OPENCL]),
 )
 def test_against_brute_force(
-    block: list[str], grid: list[str], dynamic: str, static: str, constraints: list[str], workloads: list[Workload],
+    block: list[str],
+    grid: list[str],
+    dynamic: str,
+    static: str,
+    constraints: list[str],
+    workloads: list[Workload],
     limits: DeviceLimits,
-) -> None:  # fmt: skip
+) -> None:
     launch = {"block": block, "grid": grid, "shared_bytes": dynamic}
     tuned = template(launch, *constraints, static_shared_bytes=static)
     statically = template({"shared_bytes": static})
@@ -173,9 +199,11 @@ def test_against_brute_force(
             and 0 <= fixed <= (limits.shared_per_block or 0)
             and 0 <= shape.shared_bytes <= most - fixed
             and min(shape.grid) >= 1
-            and (limits.max_grid_dims is None
-                 or all(extent <= bound for extent, bound in zip(shape.grid, limits.max_grid_dims, strict=True)))
-        )  # fmt: skip
+            and (
+                limits.max_grid_dims is None
+                or all(extent <= bound for extent, bound in zip(shape.grid, limits.max_grid_dims, strict=True))
+            )
+        )
 
     for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
         config: dict[str, Any] = dict(zip(("X", "Y"), values, strict=True))
@@ -200,10 +228,12 @@ def test_gemm_by_brute_force(capability: str) -> None:
         a = bk * (bm + pad) if config["TRANSPOSE_A"] else bm * (bk + pad)
         shared = int(config["STAGES"]) * (a + bk * (bn + pad)) * (4 if config["SHARED_FLOAT"] else 2)
         fits = (
-            tm * tn <= 128 and bm * bn <= 32768 and 64 <= threads <= 1024
+            tm * tn <= 128
+            and bm * bn <= 32768
+            and 64 <= threads <= 1024
             and shared <= (limits.shared_per_block_optin or 0)
             and (config["STAGES"] == 1 or (bm + bn) * bk <= 64 * threads)
-        )  # fmt: skip
+        )
         assert (space.index(config) is not None) == fits, config
         wanted[fits] += 1
     assert min(wanted[True], wanted[False]) > 300

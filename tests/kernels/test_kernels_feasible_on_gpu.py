@@ -15,29 +15,36 @@ import pytest
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe_cuda
-from tunesmith.kernels.backends import Artifact, Launch, open_compiler, open_device
-from tunesmith.kernels.feasible import compiler_rejection, feasible
-from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.specialise import Specialised, geometry, specialise
-from tunesmith.kernels.task import Workload
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(300)]
 
 POINTS = 500
 TINY = Workload(name="tiny", sizes={"m": 64, "n": 64, "k": 64}, types={"T": "float16"})
 LIMITED = ("block_dim", "threads_per_block", "shared_per_block")
-ANY_GEOMETRY = Template.model_validate({
-    "name": "any geometry", "backend": "cuda", "entry": "trivial", "source": "x",
-    "parameters": [
-        {"name": "BX", "values": [1, 3, 32, 256, 513, 1024, 1025, 2048]},
-        {"name": "BY", "values": [1, 2, 4, 31, 1024, 1025]},
-        {"name": "BZ", "values": [1, 2, 16, 64, 65, 128]},
-        {"name": "SHARED", "values": [0, 1, 49151, 49152, 49153, 101376, 166912, 232447, 232448, 232449, 300000]},
-    ],
-    "launch": {"grid": [1], "block": ["BX", "BY", "BZ"], "shared_bytes": "SHARED"},
-})  # fmt: skip
+ANY_GEOMETRY = Template.model_validate(
+    {
+        "name": "any geometry",
+        "backend": "cuda",
+        "entry": "trivial",
+        "source": "x",
+        "parameters": [
+            {"name": "BX", "values": [1, 3, 32, 256, 513, 1024, 1025, 2048]},
+            {"name": "BY", "values": [1, 2, 4, 31, 1024, 1025]},
+            {"name": "BZ", "values": [1, 2, 16, 64, 65, 128]},
+            {"name": "SHARED", "values": [0, 1, 49151, 49152, 49153, 101376, 166912, 232447, 232448, 232449, 300000]},
+        ],
+        "launch": {"grid": [1], "block": ["BX", "BY", "BZ"], "shared_bytes": "SHARED"},
+    }
+)
 TRIVIAL = b'extern "C" __global__ void trivial() { extern __shared__ int s[]; if (blockIdx.y > 7) s[0] = 1; }'
 
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Artifact, Compiler, Launch, open_compiler, open_device
-from tunesmith.kernels.expression import ExpressionError
-from tunesmith.kernels.operations import SIZEOF
+from tunesmith.kernels.backends import Compiler, Launch, open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import C_TYPES, literal, specialise
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.specialise import C_TYPES, Geometry, geometry, literal, specialise
-from tunesmith.kernels.task import Workload
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.geometry import Geometry, geometry
+from tunesmith.kernels.spec.operations import SIZEOF
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.template import Template
 
 HEADS = {"cuda": 'extern "C" __global__ void k(T* out)', "opencl": "__kernel void k(__global T* out)"}
 BODY = """
@@ -34,9 +36,16 @@ def template(backend: str, source: str, **fields: Any) -> Template:
     parameters = [{"name": name, "values": [value]} for name, value in CONFIG.items()]
     launch = fields.pop("launch", {"grid": [1], "block": [1]})
     return Template.model_validate(
-        {"name": "tiles", "backend": backend, "entry": "k", "source": source, "launch": launch,
-         "parameters": parameters, **fields}
-    )  # fmt: skip
+        {
+            "name": "tiles",
+            "backend": backend,
+            "entry": "k",
+            "source": source,
+            "launch": launch,
+            "parameters": parameters,
+            **fields,
+        }
+    )
 
 
 @pytest.fixture(scope="module", params=["cuda", "opencl"])
@@ -114,8 +123,7 @@ def test_the_device_sees_the_values(device: Any) -> None:
 def test_values_reach_cuda_too() -> None:
     pytest.importorskip("cuda.bindings")
     checks = (
-        "enum { fast = 7 };\n"
-        'static_assert(VEC == 8 && FLAG == 1 && SCALE == 0.25 && MODE == 7 && -OFFSET == 3, "");\n'
+        'enum { fast = 7 };\nstatic_assert(VEC == 8 && FLAG == 1 && SCALE == 0.25 && MODE == 7 && -OFFSET == 3, "");\n'
     )
     compiler = ("cuda", open_compiler(resolve_target("sm_90")))
     answer = compile_text(compiler, checks + HEADS["cuda"] + BODY, {"T": "int32"})

@@ -1,6 +1,5 @@
 """Reading tasks: what a good one becomes, and one sentence with file, key and remedy for every mistake."""
 
-# ruff: noqa: E501 (one mistake a line)
 from __future__ import annotations
 
 import json
@@ -15,13 +14,13 @@ from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.expression import ExpressionError
-from tunesmith.kernels.feasible import EmptySpace, feasible, require_points
-from tunesmith.kernels.parameter import Parameter, config_key
-from tunesmith.kernels.task import Task, TaskError
-from tunesmith.kernels.taskfile import library_tasks, load_task, read_task
-from tunesmith.kernels.template import Template
-from tunesmith.kernels.workload_data import expected_results
+from tunesmith.kernels.launch.workload_data import expected_results
+from tunesmith.kernels.space.feasible import EmptySpace, feasible, require_points
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.parameter import Parameter, config_key
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
+from tunesmith.kernels.spec.template import Template
 
 TASK = """
 name = "scale"
@@ -146,89 +145,258 @@ MISTAKES = [
     # file, old, new, what the message must hold
     ("task.toml", 'name = "scale"', 'name = "scale', "task.toml is not valid TOML: "),
     ("template.toml", "[launch]", "[launch", "template.toml is not valid TOML: "),
-    ("task.toml", '"2 * n *', '"2 * m *', "task.toml, bytes: in the expression `2 * m * sizeof(T)`, column 5: the name 'm' is not "
-     "defined; known names are"),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["rows"] },', "task.toml, argument y: shape: in the expression `rows`, column 1: the "
-     "name 'rows' is not defined"),
-    ("task.toml", 'value = "0.5"', 'value = "alpha"', "task.toml, argument a: value: in the expression `alpha`, column 1"),
-    ("template.toml", "VEC <= 256", "VECS <= 256", "cuda template template, key constraints[0]: in the expression `BLOCK * VECS <= "
-     "256`, column 9: the name 'VECS' is not defined; known names are BLOCK, T, VEC, bfloat16"),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK_X"]', "key launch.block[0]: in the expression `BLOCK_X`, column 1: "),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["BLOCK +"]', "key launch.block[0]: In the expression `BLOCK +`, column "),
-    ("template.toml", "[launch]", 'max_registers = "n"\n[launch]', "key max_registers: in the expression `n`, column 1: the name 'n'"),
+    (
+        "task.toml",
+        '"2 * n *',
+        '"2 * m *',
+        "task.toml, bytes: in the expression `2 * m * sizeof(T)`, column 5: the name 'm' is not "
+        "defined; known names are",
+    ),
+    (
+        "task.toml",
+        'shape = ["n"] },',
+        'shape = ["rows"] },',
+        "task.toml, argument y: shape: in the expression `rows`, column 1: the name 'rows' is not defined",
+    ),
+    (
+        "task.toml",
+        'value = "0.5"',
+        'value = "alpha"',
+        "task.toml, argument a: value: in the expression `alpha`, column 1",
+    ),
+    (
+        "template.toml",
+        "VEC <= 256",
+        "VECS <= 256",
+        "cuda template template, key constraints[0]: in the expression `BLOCK * VECS <= "
+        "256`, column 9: the name 'VECS' is not defined; known names are BLOCK, T, VEC, bfloat16",
+    ),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'block = ["BLOCK_X"]',
+        "key launch.block[0]: in the expression `BLOCK_X`, column 1: ",
+    ),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'block = ["BLOCK +"]',
+        "key launch.block[0]: In the expression `BLOCK +`, column ",
+    ),
+    (
+        "template.toml",
+        "[launch]",
+        'max_registers = "n"\n[launch]',
+        "key max_registers: in the expression `n`, column 1: the name 'n'",
+    ),
     ("task.toml", "n = 1024", "n = 0", "workload 0: the size n = 0 is not positive."),
     ("task.toml", "n = 1024", "n = -5", "workload -5: the size n = -5 is not positive."),
     ("task.toml", "n = 1024", "n = 10.5", "key workloads.0.sizes.n: Input should be a valid integer (it is 10.5)"),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["n - 1024"] },', "workload 1024: the argument y has the shape (0,); every dimension "
-     "must be positive: mend the sizes or the shape."),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["n / 3"] },', "workload 1024, argument y: The expression `n / 3` must give a whole "
-     "number, but gives 341.3"),
-    ("task.toml", 'shape = ["n"] },', 'shape = ["n // (n - 1024)"] },', "argument y: In the expression `n // (n - 1024)`, column 1: "
-     "integer division or modulo by zero."),
-    ("task.toml", 'T = ["float32", "float16"]', 'T = ["float32", "half"]', "types.T: the dtype 'half' is not known; use one of "
-     "float64, float32, float16"),
-    ("task.toml", 'role = "out", dtype = "T"', 'role = "out", dtype = "U"', "argument y: dtype: the dtype 'U' is not known; use one of "
-     "T, float64"),
-    ("task.toml", 'types = { T = "float16" }', 'types = { T = "bfloat16" }', "workload 1000-bfloat16: the dtype 'bfloat16' of T is not "
-     "known; [types] allows float32, float16."),
+    (
+        "task.toml",
+        'shape = ["n"] },',
+        'shape = ["n - 1024"] },',
+        "workload 1024: the argument y has the shape (0,); every dimension "
+        "must be positive: mend the sizes or the shape.",
+    ),
+    (
+        "task.toml",
+        'shape = ["n"] },',
+        'shape = ["n / 3"] },',
+        "workload 1024, argument y: The expression `n / 3` must give a whole number, but gives 341.3",
+    ),
+    (
+        "task.toml",
+        'shape = ["n"] },',
+        'shape = ["n // (n - 1024)"] },',
+        "argument y: In the expression `n // (n - 1024)`, column 1: integer division or modulo by zero.",
+    ),
+    (
+        "task.toml",
+        'T = ["float32", "float16"]',
+        'T = ["float32", "half"]',
+        "types.T: the dtype 'half' is not known; use one of float64, float32, float16",
+    ),
+    (
+        "task.toml",
+        'role = "out", dtype = "T"',
+        'role = "out", dtype = "U"',
+        "argument y: dtype: the dtype 'U' is not known; use one of T, float64",
+    ),
+    (
+        "task.toml",
+        'types = { T = "float16" }',
+        'types = { T = "bfloat16" }',
+        "workload 1000-bfloat16: the dtype 'bfloat16' of T is not known; [types] allows float32, float16.",
+    ),
     ("task.toml", 'types = { T = "float16" }', 'types = { U = "float16" }', "the type T has no value in `types`."),
     ("task.toml", 'T = ["float32", "float16"]', "T = []", "types.T lists no dtype"),
     ("task.toml", "[types]\n", "[types]\nn = ['float32']\n", "n is also a size"),
     ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "a type cannot have the name of a dtype"),
     ("task.toml", "[types]\nT = ", "types = ", "key types: give a table"),
     ("task.toml", "float16 = { rtol = 1e-3", "fp16 = { rtol = 1e-3", "tolerance: the dtype 'fp16' is not known"),
-    ("task.toml", "rtol = 1e-3", "rtol = -1e-3", "key tolerance.float16.rtol: Input should be greater than or equal to 0 (it is -0.001)."),
-    ("task.toml", '"reference.py:scale"', '"reference.py"', "key reference: give the function as 'FILE.py:FUNCTION', not 'reference.py'."),
-    ("task.toml", '"reference.py:scale"', '"references.py:scale"', "references.py cannot be read: No such file or directory."),
+    (
+        "task.toml",
+        "rtol = 1e-3",
+        "rtol = -1e-3",
+        "key tolerance.float16.rtol: Input should be greater than or equal to 0 (it is -0.001).",
+    ),
+    (
+        "task.toml",
+        '"reference.py:scale"',
+        '"reference.py"',
+        "key reference: give the function as 'FILE.py:FUNCTION', not 'reference.py'.",
+    ),
+    (
+        "task.toml",
+        '"reference.py:scale"',
+        '"references.py:scale"',
+        "references.py cannot be read: No such file or directory.",
+    ),
     ("task.toml", '"reference.py:scale"', '"reference\\u0000.py:scale"', "is not the name of a file"),
-    ("task.toml", '"template.toml"', '"templates.toml"', "task.toml, key backends.cuda.templates: there is no file 'templates.toml' beside it."),
+    (
+        "task.toml",
+        '"template.toml"',
+        '"templates.toml"',
+        "task.toml, key backends.cuda.templates: there is no file 'templates.toml' beside it.",
+    ),
     ("task.toml", '"kernel.cu"', '"kernels.cu"', "key backends.cuda.baseline: "),
     ("template.toml", '"kernel.cu"', '"kernels.cu"', "key source_file: "),
     ("template.toml", 'source_file = "kernel.cu"', "", "key source: Field required"),
     ("template.toml", 'source_file = "kernel.cu"', 'source = "a\\u0000b"', "the source holds a NUL character"),
-    ("template.toml", 'source_file = "kernel.cu"', 'source_file = "kernel.cu"\nbackend = "opencl"', "it is for 'opencl', but the task "
-     "lists it under cuda."),
-    ("template.toml", 'source_file = "kernel.cu"', "source_file = \"kernel.cu\"\nname = 'a\"b'", "key name: String should match pattern"),
+    (
+        "template.toml",
+        'source_file = "kernel.cu"',
+        'source_file = "kernel.cu"\nbackend = "opencl"',
+        "it is for 'opencl', but the task lists it under cuda.",
+    ),
+    (
+        "template.toml",
+        'source_file = "kernel.cu"',
+        'source_file = "kernel.cu"\nname = \'a"b\'',
+        "key name: String should match pattern",
+    ),
     ("task.toml", '{ name = "a", role', '{ name = "x", role', "the argument x is listed twice"),
-    ("task.toml", "[[workloads]]\n", "[[workloads]]\nname = '1000-float16'\n", "the workload 1000-float16 is listed twice"),
-    ("task.toml", '["template.toml"]', '["template.toml", "template.toml"]', "the cuda template template is listed twice"),
+    (
+        "task.toml",
+        "[[workloads]]\n",
+        "[[workloads]]\nname = '1000-float16'\n",
+        "the workload 1000-float16 is listed twice",
+    ),
+    (
+        "task.toml",
+        '["template.toml"]',
+        '["template.toml", "template.toml"]',
+        "the cuda template template is listed twice",
+    ),
     ("template.toml", 'name = "VEC"', 'name = "BLOCK"', "the parameter BLOCK is listed twice"),
-    ("template.toml", 'name = "VEC"', 'name = "n"', "key parameters: n is also a size of the task: rename the parameter."),
-    ("template.toml", 'name = "VEC"', 'name = "T"', "key parameters: T is also a type of the task: rename the parameter."),
+    (
+        "template.toml",
+        'name = "VEC"',
+        'name = "n"',
+        "key parameters: n is also a size of the task: rename the parameter.",
+    ),
+    (
+        "template.toml",
+        'name = "VEC"',
+        'name = "T"',
+        "key parameters: T is also a type of the task: rename the parameter.",
+    ),
     ("template.toml", 'name = "VEC"', 'name = "2VEC"', "key parameters.1.name: String should match pattern"),
-    ("template.toml", "default = 2", "default = 3", "key parameters.1: the default 3 of parameter VEC is not among its values."),
+    (
+        "template.toml",
+        "default = 2",
+        "default = 3",
+        "key parameters.1: the default 3 of parameter VEC is not among its values.",
+    ),
     ("template.toml", "default = 2", "default = true", "the default True of parameter VEC is not among its values."),
     ("template.toml", "values = [1, 2]", "values = [1, 2, 1]", "the values of parameter VEC repeat; list each once."),
     ("template.toml", "values = [1, 2]", "values = [1, 2, 1.0]", "the values of parameter VEC repeat; list each once."),
     ("template.toml", "values = [1, 2]", "values = [2, nan]", "the value nan of parameter VEC is not finite"),
     ("template.toml", "values = [1, 2]", 'values = [2, "a\\nb"]', "does not fit on one line"),
     ("template.toml", "values = [1, 2]", "values = []", "key parameters.1.values: Tuple should have at least 1 item"),
-    ("template.toml", 'block = ["BLOCK"]', 'blocks = ["BLOCK"]', "key launch.blocks: there is no such key, but there is block (1 more "
-     "after that)."),
-    ("template.toml", 'block = ["BLOCK"]', 'block = ["1", "1", "1", "1"]', "key launch.block: Tuple should have at most 3 items"),
-    ("task.toml", "sizes = { n = 1024 }", "sizes = { n = 1024 }\nheld_out = true", "every workload is held out; leave at least one"),
-    ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32"', "key arguments.2: the scalar a needs `value`"),
-    ("task.toml", 'role = "out", dtype = "T", shape = ["n"]', 'role = "out", dtype = "T"', "key arguments.1: the array y needs `shape`"),
-    ("task.toml", 'value = "0.5"', 'value = "T"', "the scalar a: The expression `T` must give a number, but gives 'float32'."),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'blocks = ["BLOCK"]',
+        "key launch.blocks: there is no such key, but there is block (1 more after that).",
+    ),
+    (
+        "template.toml",
+        'block = ["BLOCK"]',
+        'block = ["1", "1", "1", "1"]',
+        "key launch.block: Tuple should have at most 3 items",
+    ),
+    (
+        "task.toml",
+        "sizes = { n = 1024 }",
+        "sizes = { n = 1024 }\nheld_out = true",
+        "every workload is held out; leave at least one",
+    ),
+    (
+        "task.toml",
+        'dtype = "float32", value = "0.5"',
+        'dtype = "float32"',
+        "key arguments.2: the scalar a needs `value`",
+    ),
+    (
+        "task.toml",
+        'role = "out", dtype = "T", shape = ["n"]',
+        'role = "out", dtype = "T"',
+        "key arguments.1: the array y needs `shape`",
+    ),
+    (
+        "task.toml",
+        'value = "0.5"',
+        'value = "T"',
+        "the scalar a: The expression `T` must give a number, but gives 'float32'.",
+    ),
     ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "n / 3"', "int32 holds whole numbers only"),
     ("task.toml", 'role = "out"', 'role = "in"', "no argument has the role out or inout, so there is nothing to check"),
-    ("task.toml", 'role = "out"', 'role = "output"', "key arguments.1.role: Input should be 'in', 'out', 'inout' or 'scalar' (it is "
-     "'output')."),
-    ("task.toml", "fraction = 0.1", "fraction = 2", "key arguments.0.fill.special.0.fraction: Input should be less than or equal to 1"),
+    (
+        "task.toml",
+        'role = "out"',
+        'role = "output"',
+        "key arguments.1.role: Input should be 'in', 'out', 'inout' or 'scalar' (it is 'output').",
+    ),
+    (
+        "task.toml",
+        "fraction = 0.1",
+        "fraction = 2",
+        "key arguments.0.fill.special.0.fraction: Input should be less than or equal to 1",
+    ),
     ("task.toml", 'flops = "n"', 'flops = "n"\nflop = "n"', "key flop: there is no such key, but there is flops."),
-    ("task.toml", 'entry = "scale"', 'entyr = "scale"', "task.toml, key entyr: there is no such key, but there is entry (1 more after that)."),
-    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int33", value = "n"', "task.toml: argument n: dtype: the dtype "
-     "'int33' is not known"),
+    (
+        "task.toml",
+        'entry = "scale"',
+        'entyr = "scale"',
+        "task.toml, key entyr: there is no such key, but there is entry (1 more after that).",
+    ),
+    (
+        "task.toml",
+        'dtype = "int32", value = "n"',
+        'dtype = "int33", value = "n"',
+        "task.toml: argument n: dtype: the dtype 'int33' is not known",
+    ),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "n - 1024"', "bytes must be positive"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "T"', "must give a number, but gives 'float32'"),
     ("task.toml", 'bytes = "2 * n * sizeof(T)"', 'bytes = "2 * n *"', "bytes: In the expression `2 * n *`, column "),
-    ("task.toml", "sizes = { n = 1000 }", "sizes = { m = 1000 }", "it has the sizes m, but the first workload has n; all must have the "
-     "same."),
-    ("task.toml", "[backends.cuda]", "[backends.metal]", "key backends.metal: there is no such backend; they are cuda, opencl."),
+    (
+        "task.toml",
+        "sizes = { n = 1000 }",
+        "sizes = { m = 1000 }",
+        "it has the sizes m, but the first workload has n; all must have the same.",
+    ),
+    (
+        "task.toml",
+        "[backends.cuda]",
+        "[backends.metal]",
+        "key backends.metal: there is no such backend; they are cuda, opencl.",
+    ),
     ("task.toml", "[backends.cuda]\n", "[nothing]\n", "there is no [backends.cuda] or [backends.opencl]"),
     ("task.toml", "baseline = {", "base = {", "key backends.cuda.baseline: give `source_file` and `launch`"),
     ("task.toml", 'templates = ["template.toml"]', 'templates = "template.toml"', "give a list of template files"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -329,9 +497,18 @@ def test_ids_follow_meaning(folder: Path) -> None:
 
 def test_a_model_may_write_bare_numbers_and_constraints() -> None:
     template = Template.model_validate_json(
-        json.dumps({"name": "m", "backend": "cuda", "source": "x", "entry": "k", "constraints": ["A > 1"],
-                    "parameters": [{"name": "A", "values": [1, 2]}], "launch": {"grid": [1], "block": [256, 1]}})
-    )  # fmt: skip
+        json.dumps(
+            {
+                "name": "m",
+                "backend": "cuda",
+                "source": "x",
+                "entry": "k",
+                "constraints": ["A > 1"],
+                "parameters": [{"name": "A", "values": [1, 2]}],
+                "launch": {"grid": [1], "block": [256, 1]},
+            }
+        )
+    )
     assert template.launch.block == ("256", "1") and template.constraints[0].because == ""
     with pytest.raises(ExpressionError, match=r"^here, key parameters: A is also a size"):
         template.validate_names(frozenset("A"), frozenset("T"), "here")

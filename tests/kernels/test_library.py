@@ -13,17 +13,18 @@ import pytest
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Launch
-from tunesmith.kernels.check import check_set, deviation
-from tunesmith.kernels.cubin import global_variables
-from tunesmith.kernels.expression import parse
-from tunesmith.kernels.feasible import compiler_rejection, feasible
+from tunesmith.kernels.build.cubin import global_variables
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.check import check_set, deviation
+from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.parameter import Config
-from tunesmith.kernels.specialise import geometry, specialise
-from tunesmith.kernels.task import Task, Workload
-from tunesmith.kernels.taskfile import library_tasks, load_task
-from tunesmith.kernels.template import Template
-from tunesmith.kernels.workload_data import WorkloadData
+from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Template
 
 TASKS = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -148,9 +149,14 @@ class TestReferences:
         inf = math.inf
         prefix_lse, suffix_lse = np.array([[0.0, inf, 1.0, -inf]]), np.array([[0.0, 2.0, -inf, inf]])
         results = self.reference("merge_attn_states")(
-            prefix_output=np.full((4, 1, 1), 2.0), prefix_lse=prefix_lse,
-            suffix_output=np.full((4, 1, 1), 4.0), suffix_lse=suffix_lse, n=4, h=1, d=1,
-        )  # fmt: skip
+            prefix_output=np.full((4, 1, 1), 2.0),
+            prefix_lse=prefix_lse,
+            suffix_output=np.full((4, 1, 1), 4.0),
+            suffix_lse=suffix_lse,
+            n=4,
+            h=1,
+            d=1,
+        )
         assert np.allclose(results["output"].ravel(), [3.0, 4.0, 2.0, 0.0])
         assert np.allclose(results["output_lse"].ravel(), [math.log(2.0), 2.0, 1.0, -inf])
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Artifact, open_compiler
-from tunesmith.kernels.feasible import compiler_rejection
-from tunesmith.kernels.guard import refuse
-from tunesmith.kernels.specialise import geometry, specialise
-from tunesmith.kernels.task import Task
-from tunesmith.kernels.taskfile import load_task
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.space.feasible import compiler_rejection
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Artifact, Launch, open_compiler, open_device
-from tunesmith.kernels.rotation import Rotation, window_for
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.launch.rotation import Rotation, window_for
+from tunesmith.kernels.spec.geometry import Geometry
 
 
 @dataclass

@@ -10,16 +10,47 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Artifact, open_compiler
-from tunesmith.kernels.feasible import feasible
-from tunesmith.kernels.shared_code import stand_in, uses
-from tunesmith.kernels.specialise import Specialised, specialise
-from tunesmith.kernels.taskfile import library_tasks, load_task
-from tunesmith.kernels.template import Template
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.shared_code import stand_in, uses
+from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Template
 
 HEAD = 'extern "C" __global__ void k(int* out, int x)\n'
-TOKENS = ("P", "P", "P > 0", "P == 528", "P <= 600", "(", ")", "&&", "||", "!", "?", ":", "x", "+", "-", "1", ",", "<",
-          ">", "\n", "/* P */", "// P\n", ";", "out[0] =", "f<1, ", "M(", "(int)", "=", "{", "}")  # fmt: skip
+TOKENS = (
+    "P",
+    "P",
+    "P > 0",
+    "P == 528",
+    "P <= 600",
+    "(",
+    ")",
+    "&&",
+    "||",
+    "!",
+    "?",
+    ":",
+    "x",
+    "+",
+    "-",
+    "1",
+    ",",
+    "<",
+    ">",
+    "\n",
+    "/* P */",
+    "// P\n",
+    ";",
+    "out[0] =",
+    "f<1, ",
+    "M(",
+    "(int)",
+    "=",
+    "{",
+    "}",
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.cachefile import Record, write_cache
-from tunesmith.kernels.parameter import Parameter
 from tunesmith.kernels.search import SearchError
-from tunesmith.kernels.simulate import SimulationReport, simulate
+from tunesmith.kernels.search.cachefile import Record, write_cache
+from tunesmith.kernels.search.simulate import SimulationReport, simulate
+from tunesmith.kernels.spec.parameter import Parameter
 
 
 def smooth_table(path: Path, *, size: int = 12, failing: bool = True) -> Path:

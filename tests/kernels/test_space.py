@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels import enumeration, lazy_space
-from tunesmith.kernels.domain import Domain
-from tunesmith.kernels.expression import ExpressionError, parse
-from tunesmith.kernels.lazy_space import LazySpace
-from tunesmith.kernels.parameter import Config, Parameter
-from tunesmith.kernels.rule import SpaceTooLarge
-from tunesmith.kernels.space import Reason, Rule, Space, SpaceError, build_space
+from tunesmith.kernels.space import enumeration, lazy_space
+from tunesmith.kernels.space.domain import Domain
+from tunesmith.kernels.space.lazy_space import LazySpace
+from tunesmith.kernels.space.rule import SpaceTooLarge
+from tunesmith.kernels.space.space import Reason, Rule, Space, SpaceError, build_space
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.parameter import Config, Parameter
 
 TEXTS = (
     "A * B <= limit",

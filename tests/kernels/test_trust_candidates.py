@@ -15,13 +15,13 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.check import REASONS
-from tunesmith.kernels.cubin import CubinError, global_variables, used_variables
+from tunesmith.kernels.build.cubin import CubinError, global_variables, used_variables
+from tunesmith.kernels.check.check import REASONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import FOLDER, Fixture, compiler_verdict, fixtures, verdict_of
 
-from tunesmith.actors.judge import Limits
+from tunesmith.actors.judging.judge import Limits
 
 DEADLINES = Limits(compile=8.0, run=8.0)
 ALL = fixtures()
@@ -87,7 +87,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
 def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
-    from tunesmith.kernels.sanitize import executable
+    from tunesmith.kernels.check.sanitize import executable
 
     if fixture.judge == "sanitizer" and executable() is None:
         pytest.skip("compute-sanitizer is not installed")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.kernels.guard import refuse, refuse_text
-from tunesmith.kernels.specialise import Specialised, specialise
-from tunesmith.kernels.taskfile import library_tasks, load_task
+from tunesmith.kernels.build.guard import refuse, refuse_text
+from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 REFUSED = {
     "includes": [

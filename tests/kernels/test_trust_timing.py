@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
-from tunesmith.kernels.drift import DriftMonitor
-from tunesmith.kernels.rotation import orders, window_for
-from tunesmith.kernels.timing import (
+from tunesmith.kernels.launch.rotation import orders, window_for
+from tunesmith.kernels.measure.drift import DriftMonitor
+from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
     LEAST_BLOCKS,
     LONGEST,

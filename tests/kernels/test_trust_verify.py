@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.kernels.check import Deviation, deviation
-from tunesmith.kernels.contents import EDGE_SHARE, KINDS, Contents, kinds_of
-from tunesmith.kernels.task import Fill, Special, Tolerance, Workload
-from tunesmith.kernels.taskfile import load_task
-from tunesmith.kernels.verify import _less_accurate, derived_workloads, plan
-from tunesmith.kernels.workload_data import OVERFLOW, POISON, draw, storage_dtype
+from tunesmith.kernels.check.check import Deviation, deviation
+from tunesmith.kernels.check.verify import _less_accurate, derived_workloads, plan
+from tunesmith.kernels.launch.workload_data import OVERFLOW, POISON, draw, storage_dtype
+from tunesmith.kernels.spec.contents import EDGE_SHARE, KINDS, Contents, kinds_of
+from tunesmith.kernels.spec.task import Fill, Special, Tolerance, Workload
+from tunesmith.kernels.spec.taskfile import load_task
 
 LIMIT = OVERFLOW["float16"]
 TOLERANCE = Tolerance(rtol=1e-3, atol=1e-6)

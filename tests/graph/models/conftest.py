@@ -10,9 +10,9 @@ import pytest
 from fake_openai import FakeOpenAI
 from opened_models import KEY, Opened
 
-from tunesmith.graph.context import Progress
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.opening import open_models
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.settings import make_settings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.settings import Settings
 

@@ -140,13 +140,25 @@ def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
         ({"response": None, "error": {"code": "batch_expired", "message": "late."}}, "server_error", "batch_expired"),
         ({"response": {"status_code": 429, "body": {"error": {"message": "slower"}}}}, "rate_limited", "slower"),
         ({"response": {"status_code": 401, "body": {"error": {"message": "who?"}}}}, "unauthorised", "who?"),
-        ({"response": {"status_code": 400, "request_id": "1", "body": None}, "error": {"object": "error", "code": 400,
-          "message": "no such model"}}, "server_error", "no such model"),
-        ({"response": {"status_code": 400, "request_id": "1", "body": None}, "error": {"error": {"code": 400,
-          "message": "no such model"}}}, "server_error", "no such model"),
+        (
+            {
+                "response": {"status_code": 400, "request_id": "1", "body": None},
+                "error": {"object": "error", "code": 400, "message": "no such model"},
+            },
+            "server_error",
+            "no such model",
+        ),
+        (
+            {
+                "response": {"status_code": 400, "request_id": "1", "body": None},
+                "error": {"error": {"code": 400, "message": "no such model"}},
+            },
+            "server_error",
+            "no such model",
+        ),
         ({"response": None, "error": "gone"}, "server_error", "gone"),
     ],
-)  # fmt: skip
+)
 def test_an_error_line_is_a_failure(batch: Any, air: Path, line: Any, kind: str, said: str) -> None:
     with pytest.raises(Waiting):
         batch().ask(call())
@@ -227,11 +239,31 @@ def test_requests_survive_the_file(tmp_path: Path, texts: dict[str, str]) -> Non
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["response", "body", "choices", "message", "tool_calls", "error", "code", "status_code",
-                         "usage", "function", "arguments", "content"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "response",
+                    "body",
+                    "choices",
+                    "message",
+                    "tool_calls",
+                    "error",
+                    "code",
+                    "status_code",
+                    "usage",
+                    "function",
+                    "arguments",
+                    "content",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

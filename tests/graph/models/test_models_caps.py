@@ -16,7 +16,7 @@ import pytest
 from fake_openai import FakeOpenAI, answer, closed, hang, slow
 from opened_models import KEY, Opened, call
 
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import ModelFailed, Reply
 from tunesmith.graph.models.opening import models_summary
 
@@ -27,7 +27,7 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from opened_models import call
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.opening import open_models
 from tunesmith.graph.settings import make_settings
 folder = Path(sys.argv[1])

@@ -24,7 +24,7 @@ from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WA
 from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal import Journal
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Waiting
 from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.plan import RulePlanner
@@ -70,10 +70,10 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> 
     def roles(*_: Any, **__: Any) -> dict[str, Any]:
         return {name: ByRules(role) for name, role in load_roles().items()} | {"plan": AskingPlanner()}
 
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", [], raising=False)
-    monkeypatch.setattr("tunesmith.graph.arms.load_roles", roles)
+    monkeypatch.setattr("tunesmith.graph.roles.arms.load_roles", roles)
     monkeypatch.setattr("tunesmith.graph.models.asker.FIRST_WAIT", 0.01)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -105,8 +105,21 @@ def test_from_the_command_line_to_the_report(command_line: Any, server: FakeOpen
     prices = tmp_path / "prices.toml"
     prices.write_text("[models]\ntester = { input = 1, output = 2 }\n")
     server.next(status(500), answer(f"prose, and a key: {KEY}"))
-    code, out, err = command_line("tune", TASK, *OPTIONS, "--model", "tester", "--base-url", server.base_url,
-                                  "--prices", prices, "--max-cost", 5, "--run-dir", folder)  # fmt: skip
+    code, out, err = command_line(
+        "tune",
+        TASK,
+        *OPTIONS,
+        "--model",
+        "tester",
+        "--base-url",
+        server.base_url,
+        "--prices",
+        prices,
+        "--max-cost",
+        5,
+        "--run-dir",
+        folder,
+    )
     assert code == EXIT_DONE, err
     lines = err.splitlines()
     told = next(i for i, line in enumerate(lines) if "kernel sources, compiler messages and measurements go to" in line)
@@ -127,8 +140,16 @@ def test_from_the_command_line_to_the_report(command_line: Any, server: FakeOpen
 
 
 def test_a_cap_ends_the_calls_and_not_the_run(server: FakeOpenAI, tmp_path: Path) -> None:
-    result = tune(TASK, run_dir=tmp_path / "run", backend="opencl", strategy="random", evaluations=6,
-                  model="tester", base_url=server.base_url, max_calls=4)  # fmt: skip
+    result = tune(
+        TASK,
+        run_dir=tmp_path / "run",
+        backend="opencl",
+        strategy="random",
+        evaluations=6,
+        model="tester",
+        base_url=server.base_url,
+        max_calls=4,
+    )
     assert result.valid and len(server.requests) == 4
     assert heard(tmp_path / "run") == [["ok"] * 3, ["ok", "capped", "capped"]]
     assert result.summary["models"]["failures"] == {"capped": 2}
@@ -142,8 +163,9 @@ def test_without_a_model_nothing_of_it_is_there(tmp_path: Path) -> None:
 
 def test_batches_until_the_run_is_done(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
     folder, air = tmp_path / "run", tmp_path / "air"
-    code, out, err = command_line("tune", TASK, *OPTIONS, "--model", f"batch:{air}", "--batch-model", "tester",
-                                  "--run-dir", folder)  # fmt: skip
+    code, out, err = command_line(
+        "tune", TASK, *OPTIONS, "--model", f"batch:{air}", "--batch-model", "tester", "--run-dir", folder
+    )
     waits = 0
     while code == EXIT_WAITING:
         assert out == "" and f"tunesmith resume {folder}" in err.splitlines()[-1]
@@ -180,8 +202,9 @@ def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, t
     helper = threading.Thread(target=interrupt)
     helper.start()
     started = time.monotonic()
-    code, out, err = command_line("tune", TASK, *OPTIONS, "--model", "tester", "--base-url", server.base_url,
-                                  "--run-dir", folder)  # fmt: skip
+    code, out, err = command_line(
+        "tune", TASK, *OPTIONS, "--model", "tester", "--base-url", server.base_url, "--run-dir", folder
+    )
     helper.join()
     assert code == EXIT_INTERRUPTED and out == "" and f"tunesmith resume {folder}" in err
     assert time.monotonic() - started < 20, "nobody waits for the server"
@@ -190,8 +213,9 @@ def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, t
 
 
 def test_waiting_as_json(command_line: Any, tmp_path: Path) -> None:
-    code, out, _ = command_line("tune", TASK, *OPTIONS, "--model", f"batch:{tmp_path / 'air'}", "--run-dir",
-                                tmp_path / "run", "--json")  # fmt: skip
+    code, out, _ = command_line(
+        "tune", TASK, *OPTIONS, "--model", f"batch:{tmp_path / 'air'}", "--run-dir", tmp_path / "run", "--json"
+    )
     shown = json.loads(out)
     assert code == EXIT_WAITING and "requests.jsonl" in shown["waiting"] and shown["run_dir"] == str(tmp_path / "run")
 
@@ -232,8 +256,17 @@ def test_mistakes_leave_no_run_behind(command_line: Any, tmp_path: Path) -> None
 
 
 def test_a_finished_run_needs_no_key(server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tune(TASK, run_dir=tmp_path / "run", backend="opencl", evaluations=4, rounds=1, strategy="random",
-                 model="tester", base_url=server.base_url, key_env="OPENAI_API_KEY")  # fmt: skip
+    first = tune(
+        TASK,
+        run_dir=tmp_path / "run",
+        backend="opencl",
+        evaluations=4,
+        rounds=1,
+        strategy="random",
+        model="tester",
+        base_url=server.base_url,
+        key_env="OPENAI_API_KEY",
+    )
     monkeypatch.delenv("OPENAI_API_KEY")
     again = resume(tmp_path / "run")
     assert again.summary["models"] == first.summary["models"]

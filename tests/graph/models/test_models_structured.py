@@ -16,8 +16,24 @@ from tunesmith.graph.models import ModelFailed
 from tunesmith.graph.models.strict import strict_schema
 from tunesmith.graph.models.structured import Invalid, Valid, read_answer, request_body
 
-FORBIDDEN = {"minimum", "maximum", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems", "default",
-             "title", "oneOf", "allOf", "discriminator", "patternProperties", "uniqueItems", "prefixItems"}  # fmt: skip
+FORBIDDEN = {
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minItems",
+    "maxItems",
+    "default",
+    "title",
+    "oneOf",
+    "allOf",
+    "discriminator",
+    "patternProperties",
+    "uniqueItems",
+    "prefixItems",
+}
 
 
 class Kind(Enum):
@@ -83,8 +99,13 @@ def test_strict_mode_gets_what_it_takes() -> None:
     assert strict["properties"]["first"]["properties"]["weight"]["description"] == "exclusiveMinimum 0"
     assert strict["properties"]["first"]["description"] == "where to begin"
     assert {"type": "null"} in strict["properties"]["size"]["anyOf"]
-    value = {"root": {"kind": "branch", "children": [{"kind": "leaf", "weight": 2.0}]}, "label": "", "size": None,
-             "kinds": ["tile"], "first": {"kind": "leaf", "weight": 1.0}}  # fmt: skip
+    value = {
+        "root": {"kind": "branch", "children": [{"kind": "leaf", "weight": 2.0}]},
+        "label": "",
+        "size": None,
+        "kinds": ["tile"],
+        "first": {"kind": "leaf", "weight": 1.0},
+    }
     assert Tree.model_validate(value).kinds == [Kind.TILE]
 
 

@@ -3,16 +3,19 @@ inherits from `CompilerContract` and `DeviceContract` with fixtures of its own."
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tunesmith.kernels.backends import Artifact, Compiler, Device, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
-from tunesmith.kernels.specialise import Geometry, Specialised
-from tunesmith.kernels.template import BackendName
+from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.template import BackendName
 
 SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
@@ -56,10 +59,11 @@ class CompilerContract:
         assert artifact.resources.shared == 0
 
     def test_the_same_source_gives_the_same_resources(self, backend: BackendName, compiler: Compiler) -> None:
-        # A compiler that answers from a cache must still tell.
+        # A compiler that answers from a cache must still tell. The machine code itself may differ: PoCL's binaries hold
+        # whatever files its cache has for the source at that moment, and other processes write there too.
         text = SOURCES[backend]["static"]
         first, second = (compiled(compiler, backend, text, "shared") for _ in range(2))
-        assert first == second
+        assert replace(first, code=b"") == replace(second, code=b"")
 
     def test_resources_are_those_of_the_entry(self, backend: BackendName, compiler: Compiler) -> None:
         text = SOURCES[backend]["static"]

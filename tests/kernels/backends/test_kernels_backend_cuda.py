@@ -16,8 +16,9 @@ from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
 from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, parse_resources
+from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.spec.geometry import Geometry
 
 pytest.importorskip("cuda.bindings")
 
@@ -69,8 +70,10 @@ class TestNvrtcCompiler(CompilerContract):
                 assert name != "cuda_fp16.h" and name != "cuda_bf16.h", answer.first_error
 
     def test_errors_of_the_assembler_are_told(self, compiler: Compiler) -> None:
-        text = 'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];' \
-               " __syncthreads(); a[1] = x[threadIdx.x ^ 1]; }"  # fmt: skip
+        text = (
+            'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];'
+            " __syncthreads(); a[1] = x[threadIdx.x ^ 1]; }"
+        )
         answer = compiler.compile(Specialised("cuda", "big", text))
         assert isinstance(answer, CompileFailed) and "too much shared data" in answer.first_error
         assert answer.first_error.startswith("ptxas error")
@@ -128,9 +131,11 @@ class TestCudaDevice(DeviceContract):
 
     def test_static_and_dynamic_shared_memory_add_up(self, compiler: Compiler, opened: Device) -> None:
         """Neither alone exceeds what needs no opting in; together they do."""
-        text = 'extern "C" __global__ void both(int* a) { __shared__ int x[8192]; extern __shared__ int y[];' \
-               " x[threadIdx.x] = a[threadIdx.x]; y[threadIdx.x] = 1; __syncthreads();" \
-               " a[threadIdx.x] = x[31 - threadIdx.x] + y[31 - threadIdx.x]; }"  # fmt: skip
+        text = (
+            'extern "C" __global__ void both(int* a) { __shared__ int x[8192]; extern __shared__ int y[];'
+            " x[threadIdx.x] = a[threadIdx.x]; y[threadIdx.x] = 1; __syncthreads();"
+            " a[threadIdx.x] = x[31 - threadIdx.x] + y[31 - threadIdx.x]; }"
+        )
         kernel = opened.load(compiled(compiler, "cuda", text, "both"))
         buffer = self.filled(opened, np.arange(32, dtype=np.int32))
         opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
@@ -163,7 +168,8 @@ class TestCudaDevice(DeviceContract):
 TIMED = """
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, open_compiler, open_device
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.spec.geometry import Geometry
 import numpy as np
 
 here = probe_cuda().devices[0]
@@ -180,7 +186,8 @@ ILLEGAL = r"""
 import numpy as np
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import DeviceError, Launch, open_compiler, open_device
-from tunesmith.kernels.specialise import Geometry, Specialised
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.spec.geometry import Geometry
 
 here = probe_cuda().devices[0]
 text = 'extern "C" __global__ void wild(int* a, long long by) { a[by] = 1; }'

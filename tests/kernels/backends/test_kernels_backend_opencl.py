@@ -10,8 +10,8 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import OpenclUnavailable
-from tunesmith.kernels.specialise import Geometry
-from tunesmith.kernels.template import BackendName
+from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.template import BackendName
 
 
 @pytest.fixture(scope="module")

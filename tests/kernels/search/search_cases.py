@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tunesmith.kernels.expression import parse
-from tunesmith.kernels.lazy_space import LazySpace
-from tunesmith.kernels.parameter import Config, Parameter
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.space import Rule, SearchSpace, Space
+from tunesmith.kernels.space.lazy_space import LazySpace
+from tunesmith.kernels.space.space import Rule, SearchSpace, Space
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.parameter import Config, Parameter
 
 PARAMETERS = [
     Parameter(name="BLOCK", values=(32, 64, 96, 128, 192, 256)),

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from search_cases import PARAMETERS, RULES, lazy_space, listed_space, observe
 
-from tunesmith.kernels.parameter import Config, config_key
 from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy, replay
-from tunesmith.kernels.space import SearchSpace, Space
+from tunesmith.kernels.space.space import SearchSpace, Space
+from tunesmith.kernels.spec.parameter import Config, config_key
 
 Events = list[tuple[Config, Observation | None]]
 SPACES: dict[str, Callable[[], SearchSpace]] = {"listed": listed_space, "lazy": lazy_space}
@@ -139,8 +139,8 @@ class TestContract:
 
 
 def _impossible() -> list[object]:
-    from tunesmith.kernels.expression import parse
-    from tunesmith.kernels.space import Rule
+    from tunesmith.kernels.space.space import Rule
+    from tunesmith.kernels.spec.expression import parse
 
     return [Rule.from_expression(parse("BLOCK > 999"))]
 

@@ -9,13 +9,13 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm, truncnorm
 
-from tunesmith.kernels.parameter import Config, Parameter
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.search._acquisition import above, log_expected_improvement
 from tunesmith.kernels.search._gaussian import Kernel
 from tunesmith.kernels.search._levels import Levels
 from tunesmith.kernels.search.surrogate import SurrogateSearch
-from tunesmith.kernels.space import Space
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.parameter import Config, Parameter
 
 SPACE = Space.build([Parameter(name=name, values=tuple(range(16))) for name in "AB"], [])
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime  # type: ignore[import-untyped,unused-ignore]
 from search_cases import PARAMETERS, listed_space, observe
 
-from tunesmith.kernels.domain import Domain
-from tunesmith.kernels.expression import parse
-from tunesmith.kernels.parameter import Parameter
 from tunesmith.kernels.search import Observation, Strategy, _gaussian, make_strategy
 from tunesmith.kernels.search._acquisition import foremost
 from tunesmith.kernels.search._gaussian import Kernel, Posterior, features
 from tunesmith.kernels.search.surrogate import SurrogateSearch
-from tunesmith.kernels.space import Rule, SearchSpace, Space, build_space
+from tunesmith.kernels.space.domain import Domain
+from tunesmith.kernels.space.space import Rule, SearchSpace, Space, build_space
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.parameter import Parameter
 
 
 def model(count: int, candidates: int = 12) -> tuple[Space, Kernel, Posterior, np.ndarray]:
@@ -28,8 +28,12 @@ def model(count: int, candidates: int = 12) -> tuple[Space, Kernel, Posterior, n
     kernel = Kernel(space.domain)
     rng = np.random.default_rng(0)
     values = rng.normal(size=count)
-    return space, kernel, Posterior(kernel, kernel.prior(), space.codes[:count], np.zeros(count),
-                                    space.codes[-candidates:]), values  # fmt: skip
+    return (
+        space,
+        kernel,
+        Posterior(kernel, kernel.prior(), space.codes[:count], np.zeros(count), space.codes[-candidates:]),
+        values,
+    )
 
 
 def test_features_know_order_powers_of_two_and_kinds() -> None:
@@ -128,10 +132,12 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([-np.inf, -3.0, -1.0, 0.0, 0.5]), st.sampled_from([1e-3, 0.1, 0.5, 1.0])),
-             max_size=300),
+    st.lists(
+        st.tuples(st.sampled_from([-np.inf, -3.0, -1.0, 0.0, 0.5]), st.sampled_from([1e-3, 0.1, 0.5, 1.0])),
+        max_size=300,
+    ),
     st.sampled_from([0.0, 0.2, 0.5, 1.0]),
-)  # fmt: skip
+)
 def test_the_foremost_is_found_without_asking_for_every_chance(pairs: list[tuple[float, float]], limit: float) -> None:
     scores, chances = np.array(pairs).reshape(-1, 2).T
     asked: list[int] = []
@@ -142,8 +148,11 @@ def test_the_foremost_is_found_without_asking_for_every_chance(pairs: list[tuple
 
     found = foremost(scores, limit, chance)
     totals = scores + np.log(chances)
-    ranked = sorted((-(chances[place] >= limit).astype(int), -totals[place], place)
-                    for place in range(len(pairs)) if scores[place] > -np.inf)  # fmt: skip
+    ranked = sorted(
+        (-(chances[place] >= limit).astype(int), -totals[place], place)
+        for place in range(len(pairs))
+        if scores[place] > -np.inf
+    )
     if not ranked:
         assert found is None
         return
@@ -276,9 +285,14 @@ USUAL = 69.0
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "fails", "count", "limit"),
-    [(20, (), 100, 5.0), (20, (2, 5, 8), 100, 5.0), (20, (2, 5, 8), 200, 5.0), (1000, (), 100, 50.0),
-     (1000, (2, 5, 8), 100, 50.0)],
-)  # fmt: skip
+    [
+        (20, (), 100, 5.0),
+        (20, (2, 5, 8), 100, 5.0),
+        (20, (2, 5, 8), 200, 5.0),
+        (1000, (), 100, 50.0),
+        (1000, (2, 5, 8), 100, 50.0),
+    ],
+)
 def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int, limit: float) -> None:
     listed = [Parameter(name=name, values=tuple(range(1, 11))) for name in "ABC"]
     listed += [Parameter(name="D", values=tuple(range(size))), Parameter(name="E", values=(True, False))]

@@ -1,0 +1,1 @@
+"""The verdict on one candidate, in processes of its own, without Ray."""

@@ -1,0 +1,263 @@
+"""Judges one candidate: accepted, or rejected for one of `tunesmith.kernels.check.check.REASONS`.
+
+Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
+spins and one that takes its process with it are verdicts as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.verify import Passed, Skipped, Step, plan, verify
+from tunesmith.kernels.measure.bench import Bench, Duel
+from tunesmith.kernels.measure.modes import Modes
+from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Implausible,
+    LaunchFailed,
+    Measured,
+    Outcome,
+    Rejected,
+    TimedOut,
+    WrongResult,
+    describe,
+)
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
+
+PREPARE_SECONDS = 300.0
+"""For the buffers and the reference results of one workload."""
+QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
+
+OUT_OF_MEMORY = "catastrophic error: out of memory"
+"""What NVRTC says when it notices its memory bound itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
+    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline."""
+
+    verdict: Literal["accepted", "rejected"]
+    reason: str = ""
+    detail: str = ""
+    steps: tuple[Passed | Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "accepted"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: to compile one source, and to run one step once its buffers are there."""
+
+    compile: float = 60.0
+    run: float = 20.0
+
+
+class Examiner:
+    """What runs in the process that holds the device. `index` counts this machine's devices of the backend."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
+        self._bench = Bench(task, limits, index, seed=seed)
+        self._lock = DeviceLock(self._bench.device.uuid)
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it."""
+        self._lock.acquire()
+
+    def prepare(self, workload: str) -> None:
+        self._bench.prepare([workload])
+
+    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        bench = self._bench
+        return verify(bench.device, bench.task, candidate, baseline, step, max_bytes=bench.room)
+
+    def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
+        return self._bench.visit(candidate, [workload], precision)[workload]
+
+    def duel(
+        self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float
+    ) -> Duel:
+        return self._bench.duel(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
+
+    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
+        return self._bench.modes(candidate, workload)
+
+    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
+        return self._bench.calibrate(probes)
+
+
+def reason_of(outcome: Outcome) -> str:
+    """The key of `REASONS` for an outcome that is not a measurement."""
+    match outcome:
+        case Rejected():
+            return (
+                outcome.reason
+                if outcome.reason in ("source_too_large", "forbidden_source", "device_state")
+                else "infeasible"
+            )
+        case CompileFailed():
+            # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
+            return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
+        case LaunchFailed():
+            return "launch_failed"
+        case WrongResult():
+            return outcome.reason
+        case Implausible():
+            return "implausible"
+        case TimedOut():
+            return "compile_timeout" if outcome.phase == "compile" else "timed_out"
+        case Crashed():
+            return "compile_crashed" if outcome.phase == "compile" else "crashed"
+        case Measured():
+            raise ValueError("a measurement is no rejection")
+
+
+def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = (), notes: Sequence[str] = ()) -> Verdict:
+    return Verdict("rejected", reason_of(outcome), describe(outcome), tuple(steps), tuple(notes))
+
+
+def compile_all(
+    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
+) -> Candidate | Outcome:
+    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
+    artifacts: dict[TypesKey, Artifact] = {}
+    for workload in workloads:
+        if types_key(workload) in artifacts:
+            continue
+        made = compiler.call("compile", seconds, specialise(template, config, workload.types))
+        if not isinstance(made, Artifact):
+            failure: Outcome = made
+            return failure
+        if (kept := undeclared_state(template, made)) is not None:
+            return kept
+        artifacts[types_key(workload)] = made
+    return Candidate(template, config, artifacts)
+
+
+Question = tuple[Template, Config, str | None]
+"""A template at a configuration, for one workload or, with None, for all."""
+
+
+def judge(
+    task: Task,
+    limits: DeviceLimits,
+    index: int,
+    questions: Sequence[Question],
+    *,
+    seed: int = 0,
+    deadlines: Limits | None = None,
+    largest_bytes: float = math.inf,
+    roofline: Roofline | None = None,
+    listener: Callable[[str], None] = lambda _: None,
+) -> list[Verdict]:
+    """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
+
+    roofline: the device's roofs, which a launch is timed against; measured here if left out. Raises `TunesmithError`
+    where task or baseline are at fault.
+    """
+    judged: list[tuple[Verdict, Suspect | None]] = []
+    with (
+        Isolated("compile", CompileWorker, limits, index) as compiler,
+        Isolated("run", Examiner, task, limits, index, seed) as examiner,
+    ):
+        bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, roofline, listener)
+        for template, config, only in questions:
+            judged.append(bench.judge(template, config, plan(task, limits.kind, seed, largest_bytes, only)))
+    listener("compute-sanitizer")
+    suspects = [suspect for _, suspect in judged if suspect is not None]
+    clean = iter(sanitize(suspects, task, limits, seed))
+    return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+
+
+def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
+    notes = (*([found.note] if found.note else []), *verdict.notes)
+    if found.found:
+        return replace(verdict, verdict="rejected", reason="sanitizer", detail=found.found, notes=notes)
+    return replace(verdict, notes=notes)
+
+
+@dataclass(slots=True)
+class _Bench:
+    """The two processes of a judgement, and what is known of the device."""
+
+    task: Task
+    limits: DeviceLimits
+    seed: int
+    deadlines: Limits
+    compiler: Isolated
+    examiner: Isolated
+    roofline: Roofline | None
+    listener: Callable[[str], None]
+
+    def judge(self, template: Template, config: Config, steps: Sequence[Step]) -> tuple[Verdict, Suspect | None]:
+        """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
+        task, listener = self.task, self.listener
+        if not steps:
+            raise TunesmithError(
+                f"The task {task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
+            )
+        workloads = [step.workload for step in steps]
+        listener("compiling")
+        candidate = compile_all(self.compiler, template, config, workloads, self.deadlines.compile)
+        if not isinstance(candidate, Candidate):
+            return rejected(candidate), None
+        plain = task.sources(self.limits.backend).baseline.template
+        baseline = compile_all(self.compiler, plain, {}, workloads, self.deadlines.compile)
+        if not isinstance(baseline, Candidate):
+            raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
+        passed: list[Passed | Skipped] = []
+        for step in steps:
+            listener(f"checking {step.name}")
+            found = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+            if not isinstance(found, Passed | Skipped):
+                return rejected(found, passed), None
+            passed.append(found)
+        timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
+        listener(f"checking timed launches on {timed.name}")
+        floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
+        self.examiner.call("acquire", PREPARE_SECONDS)
+        measured = self.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
+        if not isinstance(measured, Measured):
+            return rejected(measured, passed), None
+        steady = all(step.deterministic for step in passed if isinstance(step, Passed))
+        notes = () if steady else ("repeated launches differ in some bits, within the tolerance",)
+        artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
+        looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
+        return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
+
+    def _roofs(self) -> Roofline:
+        """The device's roofs; none where the probes do not run on it."""
+        if self.roofline is None:
+            probes = self.compiler.call("probes", PREPARE_SECONDS)
+            self.examiner.call("acquire", PREPARE_SECONDS)
+            roofs = self.examiner.call("calibrate", PREPARE_SECONDS, probes) if isinstance(probes, dict) else None
+            self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+        return self.roofline
+
+
+__all__ = ["Examiner", "Limits", "Question", "Verdict", "compile_all", "judge", "reason_of", "rejected"]

@@ -1,0 +1,198 @@
+"""The pool: what roles ask for evaluations, roofs and comparisons; it owns the worker processes.
+
+An evaluation's life: `submit` splits it into one compilation for each combination of types; what the cache on disk does
+not hold, compile workers make; when all is there it waits for a lane, is checked and timed on its workloads in one
+visit, and comes out of `collect` as an `Evaluation`. There are no barriers: `actors.pool.conveyor` moves each on
+as soon as it can.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tunesmith.actors.cluster.handle import Deadlines
+from tunesmith.actors.judging.judge import Question, Verdict
+from tunesmith.actors.lane.lane_host import LaneHost
+from tunesmith.actors.pool.conveyor import Conveyor
+from tunesmith.actors.pool.job import Request
+from tunesmith.actors.pool.metrics import Metrics
+from tunesmith.actors.pool.pace import Pace
+from tunesmith.actors.pool.roster import MAX_IDLE_DEATHS, PoolError, Roster
+from tunesmith.actors.pool.solo import Solo
+from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.outcome import Evaluation, Failure
+from tunesmith.kernels.spec.task import Task
+
+__all__ = ["Deadlines", "LaneStatus", "Pool", "PoolError", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """state: starting, idle, busy, waiting (for others that use the device) or lent (to other tunings); served: visits
+    so far; busy_seconds: time at work so far."""
+
+    name: str
+    state: str
+    served: int
+    busy_seconds: float
+
+
+class Pool:
+    """Lanes and compile workers for one task on one kind of device.
+
+    limits, index: the device (index matters to OpenCL only); lanes, compilers: how many of each; seed: contents of all
+    buffers; workloads: what lanes prepare at their start; cache: where artifacts are kept, None for nowhere; say: told,
+    in a sentence, what a user should know of the workers; shared: other tunings use the same cluster. Use as a context
+    manager; it ends its processes.
+    """
+
+    MAX_IDLE_DEATHS = MAX_IDLE_DEATHS
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        index: int = 0,
+        *,
+        lanes: int,
+        compilers: int,
+        seed: int,
+        workloads: Sequence[str],
+        precision: Precision | None = None,
+        deadlines: Deadlines | None = None,
+        cache: ArtifactCache | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        shared: bool = False,
+        lane_class: type = LaneHost,
+        compile_class: type = CompileWorker,
+    ) -> None:
+        self.task, self.limits, self.cache = task, limits, cache
+        deadlines = deadlines or Deadlines()
+        self.roster = Roster(
+            task,
+            limits,
+            index,
+            lanes=lanes,
+            compilers=compilers,
+            seed=seed,
+            workloads=workloads,
+            deadlines=deadlines,
+            say=say,
+            shared=shared,
+            lane_class=lane_class,
+            compile_class=compile_class,
+        )
+        self._pace = Pace(lanes, compilers, exclusive=limits.kind == "cpu")
+        self._conveyor = Conveyor(
+            task,
+            limits,
+            self.roster,
+            self._pace,
+            seed=seed,
+            precision=precision or Precision(),
+            deadlines=deadlines,
+            cache=cache,
+        )
+        self._metrics = Metrics(task.name) if shared else None
+
+    def __enter__(self) -> Pool:
+        self.roster.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conveyor.compiling.keep()
+        self.roster.end()
+
+    @property
+    def ahead(self) -> int:
+        """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
+        nothing from what is under way. Those that wait for code that is made for others occupy no compiler."""
+        return self._pace.ahead + self._conveyor.compiling.waiting_for_code
+
+    @property
+    def most_ahead(self) -> int:
+        """The most that `ahead` is where no two share their code."""
+        return self._pace.most
+
+    @property
+    def lanes(self) -> tuple[LaneStatus, ...]:
+        """What each lane does."""
+        return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.roster.lanes)
+
+    @property
+    def in_flight(self) -> int:
+        """Evaluations that were submitted and have not ended."""
+        return self._conveyor.in_flight
+
+    @property
+    def roofline(self) -> Roofline:
+        """The device's measured roofs, once they are known: what is timed below them is refused."""
+        return self._conveyor.roofline
+
+    @roofline.setter
+    def roofline(self, roofline: Roofline) -> None:
+        self._conveyor.roofline = roofline
+
+    def submit(self, request: Request) -> None:
+        """Begins an evaluation, which `collect` gives when it has ended."""
+        self._conveyor.submit(request)
+
+    def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
+        """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
+        conveyor, until = self._conveyor, time.monotonic() + timeout
+        while True:
+            conveyor.step(until)
+            if conveyor.done or not conveyor.in_flight or time.monotonic() >= until:
+                break
+        results = list(conveyor.done)
+        conveyor.done.clear()
+        if self._metrics is not None:
+            for _, evaluation in results:
+                self._metrics.ended(evaluation.failure.kind if evaluation.failure else None)
+            self._metrics.tell(self.roster.lanes, self.roster.compilers, len(conveyor.compiling), self.in_flight)
+        return results
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+        """Evaluations of `requests`, in their order; for when there is nothing else in flight."""
+        for request in requests:
+            self.submit(request)
+        found: dict[int, Evaluation] = {}
+        while len(found) < len(requests):
+            found |= {request.number: evaluation for request, evaluation in self.collect(5.0)}
+        return [found[request.number] for request in requests]
+
+    def calibrate(self) -> Roofline:
+        """The measured roofs of the first lane's device; no roofs when the device cannot run the probes. Lanes that do
+        not agree with the others are reported, or left out."""
+        self.roofline = Solo(self.roster, self.task, self.cache, self._conveyor.floor).calibrate()
+        return self.roofline
+
+    def duel(
+        self,
+        baseline: Request,
+        candidates: Sequence[Request],
+        workload: str,
+        *,
+        seed: int,
+        rounds: int,
+        budget_seconds: float,
+    ) -> Duel:
+        """Baseline and candidates interleaved on `workload`, on fresh contents in a process that did not search.
+
+        Duels of the same `seed` share a process, on one device. Nothing else may be in flight.
+        """
+        solo = Solo(self.roster, self.task, self.cache, self._conveyor.floor)
+        return solo.duel(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
+
+    def examine(self, questions: Sequence[Question], *, seed: int) -> list[Verdict] | Failure:
+        """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
+        the examination, not of a candidate. Nothing else may be in flight."""
+        solo = Solo(self.roster, self.task, self.cache, self._conveyor.floor)
+        return solo.examine(questions, seed, self.roofline)

@@ -1,0 +1,178 @@
+"""The tree of templates of a run: where each came from, what was measured of it, what it taught.
+
+Read from the journal, which is the only memory; pure otherwise. A round may branch from any template of the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal.measurements import objective, seconds_of
+from tunesmith.graph.journal.store import Event
+from tunesmith.kernels.outcome import Evaluation, Resources, describe
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.template import Template
+
+BEST_SHARE = 0.2
+"""Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
+BEST_LEAST, BEST_MOST = 3, 10
+COMMON = 0.8
+"""Share of the best configurations that must agree on a value for it to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A template that can be tuned, or branched from.
+
+    parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
+    one that was not used yet; found: what was measured of it, in order; struck: why a role took it out, empty if none
+    did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
+    the best first.
+    """
+
+    template: Template
+    parent: str
+    moves: tuple[str, ...] = ()
+    round: int = 0
+    found: tuple[Evaluation, ...] = ()
+    ranked: tuple[tuple[float, Evaluation], ...] = ()
+    struck: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.template.id
+
+    @property
+    def best(self) -> float | None:
+        return self.ranked[0][0] if self.ranked else None
+
+    @property
+    def best_config(self) -> Config | None:
+        return self.ranked[0][1].config if self.ranked else None
+
+    @property
+    def best_resources(self) -> Resources | None:
+        return self.ranked[0][1].resources if self.ranked else None
+
+    @property
+    def best_seconds(self) -> dict[str, float]:
+        """The least time on each workload, over all configurations."""
+        least: dict[str, float] = {}
+        for evaluation in self.found:
+            if evaluation.failure is None:
+                for name, seconds in seconds_of(evaluation).items():
+                    least[name] = min(seconds, least.get(name, math.inf))
+        return least
+
+    @property
+    def failures(self) -> list[tuple[str, int, str]]:
+        """Kind, how often, and one example, the most frequent first."""
+        kinds: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        for evaluation in self.found:
+            if (failure := evaluation.failure) is not None:
+                kinds[failure.kind] += 1
+                examples.setdefault(failure.kind, f"{describe(failure)} at {evaluation.config}")
+        return [(kind, count, examples[kind]) for kind, count in kinds.most_common()]
+
+    @property
+    def shared(self) -> dict[str, tuple[object, int, int]]:
+        """Parameter -> value that the best configurations share, how many of them have it, and how many there are."""
+        count = min(BEST_MOST, max(BEST_LEAST, math.ceil(len(self.ranked) * BEST_SHARE)))
+        best = [evaluation.config for _, evaluation in self.ranked[:count]]
+        if len(best) < BEST_LEAST:
+            return {}
+        found: dict[str, tuple[object, int, int]] = {}
+        for parameter in self.template.parameters:
+            value, times = Counter(config[parameter.name] for config in best).most_common(1)[0]
+            if times >= COMMON * len(best) and len(parameter.values) > 1:
+                found[parameter.name] = (value, times, len(best))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A template that came to nothing: what it was meant to be, and why it did not work at the end of all repairs."""
+
+    round: int
+    parent: str
+    moves: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """nodes in the order in which they appeared, unused ones of the library last."""
+
+    nodes: tuple[Node, ...]
+    attempts: tuple[Attempt, ...] = ()
+    explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def node(self, template: str) -> Node | None:
+        return next((node for node in self.nodes if node.id == template), None)
+
+    def best(self, count: int) -> list[Node]:
+        """The best `count` that were measured, the best first; those that were struck are none of them."""
+        measured = [node for node in self.nodes if node.best is not None and not node.struck]
+        return sorted(measured, key=lambda node: node.best or math.inf)[:count]
+
+    @property
+    def usable(self) -> list[Node]:
+        return [node for node in self.nodes if not node.struck]
+
+
+def read_tree(context: Context, before: int | None = None) -> Tree:
+    """The tree as the journal has it now, or had it before the event `before`, with the task's own templates that were
+    not used yet."""
+
+    def events(kind: str) -> Iterator[Event]:
+        return (one for one in context.journal.events(kind) if before is None or one.sequence < before)
+
+    by_template: dict[str, list[Evaluation]] = {}
+    for event in events("evaluation"):
+        evaluation = evaluation_from_json(event.data)
+        by_template.setdefault(evaluation.template, []).append(evaluation)
+    struck = {event.data["template"]: event.data["why"] for event in events("struck")}
+    nodes: dict[str, Node] = {}
+    for event in events("template"):
+        template = Template.model_validate(event.data["template"])
+        nodes.setdefault(
+            template.id,
+            Node(
+                template,
+                event.data.get("parent", "library"),
+                tuple(event.data.get("moves", ())),
+                _round(event.stage),
+                tuple(by_template.get(template.id, ())),
+                _ranked(context, by_template.get(template.id, ())),
+                struck.get(template.id, ""),
+            ),
+        )
+    for template in context.sources.templates:
+        nodes.setdefault(template.id, Node(template, "library", struck=struck.get(template.id, "")))
+    attempts = tuple(
+        Attempt(_round(event.stage), event.data["parent"], tuple(event.data["moves"]), event.data["problem"])
+        for event in events("given_up")
+    )
+    explanations = {_round(event.stage): tuple(event.data["lines"]) for event in events("explanation")}
+    return Tree(tuple(nodes.values()), attempts, explanations)
+
+
+def _ranked(context: Context, found: Sequence[Evaluation]) -> tuple[tuple[float, Evaluation], ...]:
+    baseline = context.known_baseline()
+    names = [workload.name for workload in context.tuned]
+    ranked = []
+    for evaluation in found:
+        if baseline is not None and evaluation.failure is None:
+            value = objective(evaluation, names, baseline, context.weights)
+            if value is not None:
+                ranked.append((value, evaluation))
+    return tuple(sorted(ranked, key=lambda item: item[0]))
+
+
+def _round(stage: str) -> int:
+    return int(stage.split("-")[1]) if stage.startswith("round-") else 0

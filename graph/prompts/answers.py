@@ -1,0 +1,166 @@
+"""What a model answers with, and how an answer becomes a `Plan` or a `Template`.
+
+The answers' schemas are kept to what structured output can express everywhere: every field is required, there are
+no defaults, no free-form objects and no tuples. What an answer means is decided by the project's own schemas, the same
+that read files; nothing else of an answer reaches the harness.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tunesmith.graph.state import Bottleneck
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import BackendName, Template
+
+Value = bool | int | float | str
+MAX_TEXT = 4000
+"""Characters of a model's own words that are kept and shown to others."""
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Setting(_Answer):
+    name: str = Field(description="a parameter's name")
+    value: Value
+
+
+class BranchAnswer(_Answer):
+    parent: str = Field(description='the id of a template listed under "Templates so far", or "baseline"')
+    moves: list[str] = Field(
+        description="what to change in the parent, one concrete step each; empty: tune the parent further as it is"
+    )
+    seeds: list[list[Setting]] = Field(
+        description="configurations of the parent to try first, only where moves is empty; may be empty"
+    )
+
+
+class PlanAnswer(_Answer):
+    """What the next round is to do."""
+
+    analysis: str = Field(description="what bounds the best kernel now and what the measurements show; a few sentences")
+    bottleneck: Bottleneck
+    branches: list[BranchAnswer] = Field(description="the templates of this round, the most promising first")
+    workloads: list[str] = Field(description="names of the tuned workloads to search on; empty: all of them")
+    expected: str = Field(description="what this round should gain, in one sentence")
+
+
+class ParameterAnswer(_Answer):
+    name: str = Field(description="an upper-case identifier; the macro's name in the source")
+    values: list[Value] = Field(description="all values it may take, in their natural order")
+    default: Value = Field(description="one of the values")
+    doc: str = Field(description="what it does to the generated code")
+
+
+class ConstraintAnswer(_Answer):
+    expression: str = Field(description="an expression that must be true")
+    because: str = Field(description="one sentence for the reader of a rejection")
+
+
+class TemplateAnswer(_Answer):
+    """A kernel with its execution choices as parameters."""
+
+    name: str = Field(description="short, lower case, says what is special about it, such as vector_rows")
+    description: str = Field(description="how it works and what its parameters choose; two or three sentences")
+    source: str = Field(description="the whole device source")
+    parameters: list[ParameterAnswer]
+    constraints: list[ConstraintAnswer]
+    grid: list[str] = Field(description="one to three expressions: blocks along x, y, z")
+    block: list[str] = Field(description="one to three expressions: threads along x, y, z")
+    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
+    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
+    max_registers: str = Field(description='an expression: registers a thread may use; "0" for no cap')
+    fast_math: str = Field(description='an expression: compile with fast math; "False" where it is not needed')
+    seeds: list[list[Setting]] = Field(description="configurations to try first besides the default; may be empty")
+
+
+class RewriteAnswer(_Answer):
+    """A kernel as a whole, without parameters."""
+
+    name: str = Field(description="short, lower case, says what is special about it")
+    description: str = Field(description="what was changed and why; two or three sentences")
+    source: str = Field(description="the whole device source")
+    grid: list[str] = Field(description="one to three expressions over sizes: blocks along x, y, z")
+    block: list[str] = Field(description="one to three expressions over sizes: threads along x, y, z")
+    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
+    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
+
+
+class ExplainAnswer(_Answer):
+    """What a round has shown."""
+
+    lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
+
+
+class Unusable(Exception):
+    """An answer that is no template or plan; the message says all that is wrong with it, for its author to read."""
+
+
+def config_of(settings: Sequence[Setting]) -> Config:
+    return {setting.name: setting.value for setting in settings}
+
+
+def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: BackendName) -> Template:
+    """The answer as a template of `task`, read by the schema that reads files. Raises `Unusable`.
+
+    An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
+    """
+    fields: dict[str, Any] = {
+        "name": _name(answer.name),
+        "description": answer.description[:MAX_TEXT],
+        "backend": backend,
+        "entry": task.entry,
+        "source": answer.source if answer.source.endswith("\n") else answer.source + "\n",
+        "launch": {"grid": answer.grid, "block": answer.block, "shared_bytes": answer.shared_bytes or "0"},
+        "static_shared_bytes": answer.static_shared_bytes or "0",
+    }
+    if isinstance(answer, TemplateAnswer):
+        fields |= {
+            "parameters": [parameter.model_dump() for parameter in answer.parameters],
+            "constraints": [constraint.model_dump() for constraint in answer.constraints],
+            "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
+            "fast_math": answer.fast_math or "False",
+        }
+    try:
+        template = Template.model_validate(fields)
+        template.validate_names(task.size_names, frozenset(task.types), f"template {template.name}")
+    except ValidationError as error:
+        raise Unusable("\n".join(_problem(one) for one in error.errors(include_url=False)[:10])) from error
+    except ExpressionError as error:
+        raise Unusable(str(error)) from error
+    if isinstance(answer, TemplateAnswer):
+        _require_choices(template)
+    return template
+
+
+def _name(text: str) -> str:
+    """A name that a template may have: models like to give paths and quotes."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_")[:40] or "template"
+
+
+def _problem(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "the answer"
+    message = error["msg"].removeprefix("Value error, ")
+    given = "" if error["type"] in ("missing", "value_error") else f" (it is {error['input']!r:.80})"
+    return f"{where}: {message}{given}."
+
+
+def _require_choices(template: Template) -> None:
+    """A template without choices is nothing to search, and a parameter that nothing reads is none."""
+    if not any(len(parameter.values) > 1 for parameter in template.parameters):
+        raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template.source, flags=re.DOTALL)
+    texts = [code, *(text for key, text in template.expressions() if not key.startswith("constraints"))]
+    used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
+    if unused := [parameter.name for parameter in template.parameters if parameter.name not in used]:
+        raise Unusable(
+            f"Neither the source nor the launch uses the parameter {', '.join(unused)}: use it or remove it."
+        )

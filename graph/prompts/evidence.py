@@ -1,0 +1,114 @@
+"""What a model may know of a kernel beside its times: occupancy, static instruction counts, hardware counters.
+
+Each is found out once and journalled, so that a prompt made twice from one journal is the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.graph.context import Context
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.occupancy import occupancy
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.counters import Counters, count_events
+from tunesmith.kernels.outcome import Resources
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.template import Template
+
+SECONDS = 60.0
+
+
+def examine(context: Context, which: str, template: Template, config: Config, workload: Workload, stage: str) -> None:
+    """Journals instruction counts and hardware counters of a kernel on one workload, as far as they can be had.
+
+    `which` names the kernel: "baseline" or a template's id.
+    """
+    key = config_key(config)
+    if any((e.data["which"], e.data["config"]) == (which, key) for e in context.journal.events("evidence")):
+        return
+    limits, index = context.device.limits, context.device.index
+    if limits.backend != "cuda":
+        return
+    source = specialise(template, config, workload.types)
+    mix: Any = {}
+    artifact: Any = None
+    counters = Counters(note="its machine code could not be looked at here")
+    try:
+        with Isolated("compile", CompileWorker, limits, index) as compiler:
+            mix = compiler.call("instructions", SECONDS, source)
+            artifact = compiler.call("compile", SECONDS, source)
+    except TunesmithError as error:
+        # The compiler may be on other nodes of a cluster only. Evidence is good to have, and no reason to end a run.
+        counters = Counters(note=str(error).rstrip("."))
+    if isinstance(artifact, Artifact):
+        candidate = Candidate(template, config, {types_key(workload): artifact})
+        with _alone(context):
+            counters = count_events(candidate, context.task, limits, workload, context.settings.seed)
+    data = {
+        "which": which,
+        "config": key,
+        "workload": workload.name,
+        "resources": asdict(artifact.resources) if isinstance(artifact, Artifact) else None,
+        "instructions": mix if isinstance(mix, dict) else {},
+        "counters": counters.values,
+        "note": counters.note,
+    }
+    context.journal.append("evidence", data, stage)
+
+
+def _alone(context: Context) -> AbstractContextManager[object]:
+    """The device to ourselves, as for a lane: a launch under the tool must not fall into somebody's measurement."""
+    uuid = context.device.uuid
+    # Lanes name the device as the CUDA runtime does, without hyphens inside.
+    return nullcontext() if uuid is None else DeviceLock("GPU-" + uuid.removeprefix("GPU-").replace("-", ""))
+
+
+def examined(context: Context, which: str, config: Config) -> Mapping[str, Any] | None:
+    """What `examine` found out, if it did."""
+    key = config_key(config)
+    for event in context.journal.events("evidence"):
+        if (event.data["which"], event.data["config"]) == (which, key):
+            return event.data
+    return None
+
+
+def resource_lines(
+    context: Context, template: Template, config: Config, resources: Resources | None, workload: Workload
+) -> list[str]:
+    """What the compiler and the occupancy rules say of a kernel on one workload, a line each."""
+    shape = geometry(template, config, workload)
+    threads = shape.block[0] * shape.block[1] * shape.block[2]
+    lines = [
+        f"on {workload.name}: grid {shape.grid}, block {shape.block}, {shape.shared_bytes} bytes dynamic shared memory"
+    ]
+    if resources is None or resources.registers is None:
+        return lines + ["registers and spills: not known for this device"]
+    lines.append(
+        f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
+        f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
+    )
+    shared = (resources.shared or 0) + shape.shared_bytes
+    held = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
+    if held.fraction is not None:
+        blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
+        sms = context.device.limits.sm_count
+        waves = (
+            f"; {blocks} blocks are {blocks / (sms * held.blocks_per_sm):.2f} waves"
+            if sms and held.blocks_per_sm
+            else ""
+        )
+        lines.append(
+            f"occupancy {held.fraction:.0%} ({held.blocks_per_sm} blocks an SM, limited by {held.limiter}){waves}"
+        )
+    return lines

@@ -1,0 +1,228 @@
+"""The facts that prompts are made of: task, device, workloads, kernels. Nothing is measured here.
+
+What is not in the journal yet is None, and the prompt says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal.tree import Node, Tree
+from tunesmith.graph.prompts.evidence import examined, resource_lines
+from tunesmith.kernels.build.specialise import C_TYPES
+from tunesmith.kernels.outcome import Resources
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Argument, Task, Workload
+from tunesmith.kernels.spec.template import BackendName, Template
+
+MAX_SOURCE = 40_000
+"""Characters of one source in a prompt; more is cut, and said to be."""
+
+
+def task_facts(context: Context) -> dict[str, Any]:
+    """The task as its author described it."""
+    task, backend = context.task, context.device.limits.backend
+    return {
+        "name": task.name,
+        "summary": task.summary,
+        "entry": task.entry,
+        "signature": signature(task, backend),
+        "arguments": [_argument(task, argument) for argument in task.arguments],
+        "types": {
+            name: [f"{dtype} ({C_TYPES[backend][dtype]})" for dtype in options] for name, options in task.types.items()
+        },
+        "tolerances": _tolerances(task),
+        "bytes": task.bytes,
+        "flops": task.flops,
+        "reference": cut(task.reference),
+        "sizes": sorted(task.size_names),
+    }
+
+
+def signature(task: Task, backend: BackendName) -> str:
+    """The kernel's signature, as the harness launches it."""
+    arguments = []
+    for argument in task.arguments:
+        c_type = argument.dtype if argument.dtype in task.types else C_TYPES[backend][argument.dtype]
+        space = "__global " if backend == "opencl" else ""
+        constant = "const " if argument.role == "in" else ""
+        pointer = "" if argument.role == "scalar" else "*"
+        where = space if pointer else ""
+        arguments.append(f"{where}{constant}{c_type}{pointer} {argument.name}")
+    inside = ", ".join(arguments)
+    if backend == "opencl":
+        return f"__kernel void {task.entry}({inside})"
+    return f'extern "C" __global__ void {task.entry}({inside})'
+
+
+def _argument(task: Task, argument: Argument) -> dict[str, Any]:
+    if argument.role == "scalar":
+        return {"name": argument.name, "role": "scalar", "dtype": argument.dtype, "shape": "", "holds": argument.value}
+    fill = argument.fill
+    holds = f"{fill.kind}, mean {fill.mean:g}, scale {fill.scale:g}" if argument.role != "out" else "not defined"
+    if argument.role != "out" and fill.special:
+        holds += "; " + ", ".join(f"{one.value:g} in {one.fraction:.1%}" for one in fill.special)
+    shape = "[" + ", ".join(argument.shape) + "]"
+    return {"name": argument.name, "role": argument.role, "dtype": argument.dtype, "shape": shape, "holds": holds}
+
+
+def _tolerances(task: Task) -> dict[str, str]:
+    found = {}
+    for argument in task.outputs:
+        for dtype in task.types.get(argument.dtype, (argument.dtype,)):
+            tolerance = task.tolerance_of(dtype)
+            found[dtype] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+    return found
+
+
+def device_facts(context: Context) -> dict[str, Any]:
+    """Limits and measured roofs."""
+    limits, roofs = context.device.limits, context.known_roofline()
+    return {
+        "name": context.device.name,
+        "backend": limits.backend,
+        "kind": limits.kind,
+        "arch": limits.arch if limits.backend == "cuda" else "",
+        "limits": {
+            key: value
+            for key, value in (
+                ("SMs" if limits.kind == "gpu" else "compute units", limits.sm_count),
+                ("threads a block at most", limits.max_threads_per_block),
+                ("threads an SM", limits.max_threads_per_sm),
+                ("blocks an SM", limits.max_blocks_per_sm),
+                ("registers an SM", limits.registers_per_sm),
+                ("registers a thread at most", limits.max_registers_per_thread),
+                ("static shared memory a block, bytes", limits.shared_per_block),
+                ("shared memory a block at most (dynamic), bytes", limits.shared_per_block_optin),
+                ("shared memory an SM, bytes", limits.shared_per_sm),
+                ("L2 cache, bytes", limits.l2_bytes),
+            )
+            if value is not None
+        },
+        "bandwidth": [(size, rate) for size, rate in roofs.bandwidth] if roofs else None,
+        "peaks": dict(roofs.peak_flops) if roofs else None,
+    }
+
+
+def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
+    """The tuned workloads with floor, baseline and the best that is known, in seconds."""
+    baseline = context.known_baseline() or {}
+    rows = []
+    for workload in context.tuned:
+        floor = known_floor(context, workload)
+        known = [(s, node.id) for node in tree.usable if (s := node.best_seconds.get(workload.name)) is not None]
+        seconds, template = min(known, default=(None, None))
+        rows.append(
+            {
+                "name": workload.name,
+                "sizes": workload.sizes,
+                "types": workload.types,
+                "weight": workload.weight,
+                "floor": floor,
+                "baseline": baseline.get(workload.name),
+                "best": seconds,
+                "template": template,
+                "share": floor / seconds if floor and seconds else None,
+            }
+        )
+    return rows
+
+
+def known_floor(context: Context, workload: Workload) -> float | None:
+    """The floor in seconds from the journal's roofs; None where they are not known."""
+    roofs, task = context.known_roofline(), context.task
+    if roofs is None:
+        return None
+    return roofs.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+
+def baseline_facts(context: Context) -> dict[str, Any]:
+    """The task's own kernel."""
+    template = context.sources.baseline.template
+    event = context.journal.last("baseline")
+    resources = evaluation_from_json(event.data).resources if event is not None else None
+    return kernel_facts(context, "baseline", template, {}, resources) | {"label": context.sources.baseline.label}
+
+
+def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
+    """A template of the tree; with its source and what the compiler says of its best configuration, or in short."""
+    short = {
+        "id": node.id,
+        "parent": node.parent,
+        "moves": node.moves,
+        "round": node.round,
+        "measured": len(node.found),
+        "speedup": 1 / node.best if node.best else None,
+        "best_config": json.dumps(node.best_config) if node.best_config is not None else "",
+        "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in _names(context)},
+        "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
+        "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
+        "struck": node.struck,
+        "description": node.template.description.strip(),
+    }
+    if not source:
+        return short
+    config = node.best_config or node.template.default_config
+    return short | kernel_facts(context, node.id, node.template, config, node.best_resources)
+
+
+def kernel_facts(
+    context: Context, which: str, template: Template, config: Config, resources: Resources | None
+) -> dict[str, Any]:
+    """Source, choices and what is known of the machine code at one configuration."""
+    found: Mapping[str, Any] = examined(context, which, config) or {}
+    if resources is None and found.get("resources"):
+        resources = Resources(**found["resources"])
+    return {
+        "source": cut(template.source),
+        "choices": choices(template),
+        "resources": [
+            line
+            for workload in _extremes(context)
+            for line in resource_lines(context, template, config, resources, workload)
+        ],
+        "instructions": found.get("instructions") or {},
+        "counters": found.get("counters") or {},
+        "counted_on": found.get("workload", ""),
+        "note": found.get("note", "only on CUDA devices" if context.device.backend != "cuda" else "not looked at"),
+    }
+
+
+def choices(template: Template) -> str:
+    """Everything of a template but its source, as JSON in the words of an answer."""
+    data = {
+        "name": template.name,
+        "description": template.description.strip(),
+        "parameters": [
+            {"name": p.name, "values": list(p.values), "default": p.start, "doc": p.doc} for p in template.parameters
+        ],
+        "constraints": [{"expression": c.expression, "because": c.because} for c in template.constraints],
+        "grid": list(template.launch.grid),
+        "block": list(template.launch.block),
+        "shared_bytes": template.launch.shared_bytes,
+        "static_shared_bytes": template.static_shared_bytes,
+        "max_registers": template.max_registers or "0",
+        "fast_math": template.fast_math,
+    }
+    parameters = data.pop("parameters")
+    lines = [json.dumps(data, indent=1)[:-2] + ","]
+    lines.append(' "parameters": [')
+    lines += [f"  {json.dumps(one)}{',' if i + 1 < len(parameters) else ''}" for i, one in enumerate(parameters)]
+    return "\n".join([*lines, " ]", "}"])
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MAX_SOURCE else text[:MAX_SOURCE] + f"\n(cut: {len(text) - MAX_SOURCE} more characters)"
+
+
+def _names(context: Context) -> set[str]:
+    return {workload.name for workload in context.tuned}
+
+
+def _extremes(context: Context) -> list[Workload]:
+    """The tuned workloads that move the least and the most."""
+    ordered = sorted(context.tuned, key=context.task.bytes_of)
+    return ordered if len(ordered) < 2 else [ordered[0], ordered[-1]]

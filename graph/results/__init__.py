@@ -1,0 +1,1 @@
+"""What is left when a run has ended: summary, report, tables, and the winners as files."""

@@ -1,0 +1,74 @@
+"""A run's measurements as a table for other programs: one row for each configuration and workload, as CSV (RFC 4180).
+
+Reads the journal, so that a run that has not ended has its table too.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tunesmith.graph.context import evaluation_from_json
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
+
+FIRST = ("evaluation", "stage", "template", "workload", "outcome", "seconds", "low", "high", "samples", "dropped")
+LAST = ("registers", "shared_bytes", "spill_bytes", "compile_seconds", "lane_seconds", "detail")
+
+
+def write_csv(folder: Path, out: Path) -> int:
+    """Writes the table of the run in `folder` to `out`, and gives the number of rows.
+
+    evaluation counts from 1 in the order in which they ended; the baseline is 0. Then what was measured: seconds of a
+    launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
+    "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
+    evaluation, and why it failed. Raises `JournalError`.
+    """
+    with Journal(folder, create=False) as journal:
+        baseline = [("", evaluation_from_json(event.data)) for event in journal.events("baseline")][-1:]
+        found = [(event.stage, evaluation_from_json(event.data)) for event in journal.events("evaluation")]
+    names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
+    numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
+    rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]
+    try:
+        with out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*FIRST, *map(_column, names), *LAST], restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise JournalError(f"{out} cannot be written ({error.strerror}); choose another --csv.") from error
+    return len(rows)
+
+
+def _rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+    resources = evaluation.resources
+    for workload, outcome in evaluation.outcomes.items():
+        row: dict[str, Any] = {
+            "evaluation": number,
+            "stage": stage,
+            "template": evaluation.template,
+            "workload": workload,
+            "outcome": outcome.kind,
+            "registers": resources.registers,
+            "shared_bytes": resources.shared,
+            "spill_bytes": resources.spills,
+            "compile_seconds": evaluation.compile_seconds,
+            "lane_seconds": evaluation.lane_seconds,
+        }
+        if isinstance(outcome, Measured):
+            row |= {
+                "seconds": outcome.seconds,
+                "low": outcome.low,
+                "high": outcome.high,
+                "samples": outcome.samples,
+                "dropped": int(outcome.dropped),
+            }
+        else:
+            row["detail"] = describe(outcome)
+        yield row | {_column(name): value for name, value in evaluation.config.items()}
+
+
+def _column(parameter: str) -> str:
+    return f"parameter {parameter}" if parameter in (*FIRST, *LAST) else parameter

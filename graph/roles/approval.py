@@ -1,0 +1,83 @@
+"""Plans that wait for a person: shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with.
+
+Owns how a plan that was changed by hand is read: by the schema that models' plans pass, and against the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.models.calls import Waiting
+from tunesmith.graph.roles.model_plan import branch_problems
+from tunesmith.graph.state import Plan
+from tunesmith.hw.errors import TunesmithError
+
+Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
+"""How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
+`Waiting` when the person wants to stop here."""
+
+
+class PlanError(TunesmithError):
+    """A plan that was edited cannot be carried out."""
+
+
+def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
+    """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
+    the file the next time. Raises `PlanError` for a file that makes no plan."""
+    stage = f"round-{plan.round}"
+    file = folder / f"plan-{plan.round}.json"
+
+    def read() -> Plan:
+        return read_plan(file, plan, context)
+
+    if context.journal.last("awaiting", stage) is not None:
+        return read()
+    file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    if ask is not None:
+        return ask(plan, file, read)
+    context.journal.append("awaiting", {"file": file.name}, stage)
+    raise Waiting(
+        f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
+        f"`tunesmith resume {folder}`."
+    )
+
+
+def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
+    """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
+    try:
+        data: Any = json.loads(file.read_text(encoding="utf-8"))
+        plan = Plan.model_validate(data)
+    except OSError as error:
+        raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        why = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        where = (
+            f", key {'.'.join(map(str, why['loc'])) or 'the file'}: {why['msg']}" if why else f" is no JSON: {error}"
+        )
+        raise PlanError(f"{file}{where}; mend it and resume.") from error
+    problems = []
+    names = [workload.name for workload in context.tuned]
+    if plan.round != planned.round:
+        problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
+    if unknown := [name for name in plan.workloads if name not in names]:
+        problems.append(f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}")
+    if not plan.workloads:
+        problems.append(f"workloads: name at least one of {', '.join(names)}")
+    if not 1 <= plan.evaluations <= context.evaluations_left():
+        problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
+    if any(branch.moves for branch in plan.branches) and context.models is None:
+        problems.append("branches: moves need a model to carry them out, and the run has none")
+    if not plan.branches and all(template.name != plan.template for template in context.sources.templates):
+        options = ", ".join(template.name for template in context.sources.templates) or "none"
+        problems.append(f"template: there is no '{plan.template}'; the task brings {options}")
+    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), read_tree(context))]
+    if problems:
+        raise PlanError(f"{file}: {problems[0].rstrip('.')}; mend it and resume.")
+    return plan

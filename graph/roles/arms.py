@@ -1,0 +1,157 @@
+"""The arms of an ablation: the graph with some of its roles replaced, to show what each stage is worth.
+
+- template+search: the graph as it is.
+- template: templates by the same planner and templater, but nothing is searched: each counts with its default
+  configuration only, and what the model learns is that time.
+- rewrite: no planner and no parameters. Each call gives one whole kernel, made from the best one so far and all earlier
+  times and failures, as agents do that rewrite directly.
+
+Arms without a search test only once, at the end of their last round. All arms have the same caps on evaluations and on
+calls.
+"""
+
+from __future__ import annotations
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_seconds
+from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
+from tunesmith.graph.prompts.template_prompt import rewrite_messages
+from tunesmith.graph.roles import Role, load_roles
+from tunesmith.graph.roles.model_plan import share
+from tunesmith.graph.roles.test import Tester, model_gave_up
+from tunesmith.graph.roles.trial import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.settings import Arm
+from tunesmith.graph.state import BASELINE, Branch, Plan, State
+
+
+def roles_of(arm: Arm) -> dict[str, Role]:
+    """The roles of an arm by name."""
+    roles = load_roles()
+    replaced: dict[str, Role] = {}
+    if arm == "template":
+        replaced = {"tune": NoSearch(), "test": LastTest()}
+    elif arm == "rewrite":
+        replaced = {
+            "plan": NextRewrite(),
+            "template": Rewriter(),
+            "tune": NoSearch(),
+            "test": LastTest(),
+            "explain": NoExplanation(),
+        }
+    return roles | replaced
+
+
+class NoSearch:
+    name = "tune"
+
+    def __call__(self, state: State, context: Context) -> State:
+        return {}
+
+
+class NoExplanation:
+    name = "explain"
+
+    def __call__(self, state: State, context: Context) -> State:
+        return {}
+
+
+class LastTest:
+    """Tests when there is no other round: by number, by budget, or because the model gives nothing more."""
+
+    name = "test"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state["round"]
+        spent = context.evaluations_left() <= 0 or context.seconds_left() <= 0
+        if number < context.settings.rounds and not spent and not model_gave_up(context, number):
+            return {"done": ""}
+        update = Tester()(state, context)
+        return {**update, "done": update.get("done") or "nothing valid"}
+
+
+class NextRewrite:
+    """The plan of a round is always the same: make the best kernel so far faster."""
+
+    name = "plan"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state.get("round", 0) + 1
+        stage = f"round-{number}"
+        journalled = context.journal.last("plan", stage)
+        if journalled is None:
+            baseline_seconds(context)
+            context.roofline()
+            best = read_tree(context).best(1)
+            plan = Plan(
+                round=number,
+                bottleneck="unknown",
+                scope="general",
+                template="",
+                workloads=tuple(workload.name for workload in context.tuned),
+                evaluations=share(context, number),
+                branches=(Branch(parent=best[0].id if best else BASELINE, moves=("make it faster",)),),
+            )
+            context.journal.append("plan", plan.model_dump(mode="json"), stage)
+            journalled = context.journal.last("plan", stage)
+            assert journalled is not None
+        return {"round": number, "plan": journalled.data}
+
+
+class Rewriter:
+    """One call, one kernel. What does not work is not repaired here; the next round is shown it, as it is all times."""
+
+    name = "template"
+
+    def __call__(self, state: State, context: Context) -> State:
+        plan = Plan.model_validate(state["plan"])
+        stage = f"round-{plan.round}"
+        done = context.journal.last("templates", stage)
+        if done is None:
+            ids = self._rewrite(context, plan, stage)
+            context.journal.append("templates", {"turn": 0, "ids": ids}, stage)
+            return {"templates": ids}
+        return {"templates": done.data["ids"]}
+
+    def _rewrite(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        assert context.models is not None, "an ablation needs a model"
+        writing = context.journal.last("writing", stage)
+        before = writing.sequence if writing is not None else context.journal.append("writing", {"turn": 0}, stage)
+        messages = rewrite_messages(context, plan, read_tree(context, before=before))
+        (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
+        if isinstance(reply, ModelFailed):
+            context.note("rewrite", f"The model gives no kernel in round {plan.round}: {reply.detail}", stage)
+            return []
+        assert isinstance(reply.value, RewriteAnswer)
+        parent = plan.branches[0].parent
+        try:
+            kernel = template_of(reply.value, context.task, context.device.limits.backend)
+        except Unusable as error:
+            return self._given_up(context, parent, reply.value.description, str(error), stage)
+        if (problem := infeasible(kernel, context)) is not None:
+            told = f"{problem.what} {problem.log}"
+            return self._given_up(context, parent, reply.value.description, told, stage)
+        if kernel.id not in recorded(context, stage) and context.evaluations_left() <= 0:
+            return []
+        if (problem := problem_of(try_templates(context, [kernel], stage)[kernel.id])) is not None:
+            told = f"{problem.what} {problem.log}"
+            return self._given_up(context, parent, reply.value.description, told, stage)
+        if all(event.data["id"] != kernel.id for event in context.journal.events("template")):
+            data = {
+                "id": kernel.id,
+                "template": kernel.model_dump(mode="json"),
+                "parent": parent,
+                "moves": [reply.value.description[:400]],
+                "answers": 1,
+            }
+            context.journal.append("template", data, stage)
+        context.listener(Progress("template", f"round {plan.round}: {kernel.name} works"))
+        return [kernel.id]
+
+    def _given_up(self, context: Context, parent: str, what: str, problem: str, stage: str) -> list[str]:
+        if context.journal.last("given_up", stage) is None:
+            data = {"branch": 1, "parent": parent, "moves": [what[:400]], "problem": problem}
+            context.journal.append("given_up", data, stage)
+        return []

@@ -1,0 +1,67 @@
+"""More of a run that was begun: further configurations, rounds and time, also where it had ended.
+
+The journal keeps each extension as the settings that it changed, so that whoever resumes the run afterwards has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunesmith.graph.journal.store import Store
+from tunesmith.graph.settings import Settings, SettingsError
+
+KIND = "extended"
+
+
+def settings_of(journal: Store, begun: Settings) -> Settings:
+    """What holds now for a run that began with `begun`."""
+    for event in journal.events(KIND):
+        begun = begun.model_copy(update=event.data)
+    return begun
+
+
+def extend(
+    journal: Store, settings: Settings, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+) -> Settings:
+    """Writes down that a run may measure `more` configurations, in so many `rounds` and seconds (`time_limit`) beyond
+    what it has used; gives the settings that hold from now on. A run that has had its last round gets one more, if
+    `rounds` is left out. Raises `SettingsError`."""
+    for option, value in (("more", more), ("rounds", rounds or 0), ("time-limit", time_limit or 0)):
+        if value < 0:
+            raise SettingsError(f"--{option}: {value} is negative; write how much more the run may take.")
+    if not (more or rounds or time_limit):
+        return settings
+    spent, planned = journal.seconds_spent(), journal.last("plan")
+    had = planned.data["round"] if planned is not None else 0
+    if settings.time_limit is not None and spent >= settings.time_limit and not time_limit:
+        raise SettingsError(
+            f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
+            "may take."
+        )
+    changed: dict[str, Any] = {}
+    if more:
+        # What a limit on time or an early end left over is measured as well.
+        changed["evaluations"] = settings.evaluations + more
+    elif settings.evaluations <= journal.count("evaluation"):
+        raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
+    changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
+    if time_limit:
+        changed["time_limit"] = spent + time_limit
+    try:
+        extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
+    journal.append(KIND, changed)
+    return extended
+
+
+def reopened(journal: Store) -> bool:
+    """Whether the run was extended after its last search and verdict: then it goes on, though it had ended."""
+    extension = journal.last(KIND)
+    if extension is None:
+        return False
+    ends = [event.sequence for kind in ("searched", "verdict") if (event := journal.last(kind)) is not None]
+    return extension.sequence > max(ends, default=0)

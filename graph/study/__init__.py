@@ -1,0 +1,1 @@
+"""Runs about runs: ablations of the stages, and whole spaces measured."""

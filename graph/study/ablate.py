@@ -1,0 +1,235 @@
+"""An ablation: the same task by several arms of the graph, each several times, with equal caps, and what that shows.
+
+Owns the runs of an ablation (each is an ordinary run in a folder of its own, so that an interruption loses nothing) and
+the arithmetic over them. What an arm does is `tunesmith.graph.roles.arms`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, get_args
+
+from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.models.calls import Models, Waiting
+from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.run import RunResult, resume, tune
+from tunesmith.graph.settings import Arm, SettingsError, make_settings
+from tunesmith.hw.errors import TunesmithError
+
+ARMS: tuple[Arm, ...] = get_args(Arm)
+CONFIDENCE = 0.95
+ModelsOf = Callable[[str], Models]
+"""Models for a run by its name, such as "rewrite-2"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; 1.0 where
+    nothing valid came out, as the user then keeps the baseline. calls: None where nobody counted them."""
+
+    name: str
+    speedup: float
+    valid: bool
+    evaluations: int
+    calls: int | None
+    seconds: float
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """mean: geometric mean of the speed-ups; spread: their standard deviation as a factor; low, high: Student's t
+    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat."""
+
+    arm: str
+    repeats: tuple[Repeat, ...]
+    mean: float
+    spread: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def valid(self) -> int:
+        return sum(repeat.valid for repeat in self.repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How many times faster `better` is than `than`: the ratio of their geometric means, with Welch's t interval of the
+    difference of mean logarithms."""
+
+    better: str
+    than: str
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    task: str
+    arms: tuple[ArmResult, ...]
+    differences: tuple[Difference, ...]
+    settings: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return asdict(self) | {"interval": f"Student's t, {CONFIDENCE:.0%}, of the logarithms of the speed-ups"}
+
+
+def ablate(
+    task: str | Path,
+    *,
+    folder: Path,
+    arms: Sequence[str] = ARMS,
+    repeats: int = 3,
+    calls: int | None = None,
+    listener: Listener = silent,
+    models: ModelsOf | None = None,
+    **settings: Any,
+) -> Ablation:
+    """Runs every arm `repeats` times in `folder` and compares them; finished runs are read, interrupted ones resumed.
+
+    settings: as those of `tune`; each repeat has a seed of its own, the same for all arms. calls: most model calls of a
+    run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
+    settings name them. Where runs wait for answers, all that can go on do so before `Waiting` is raised.
+    """
+    chosen = _arms(arms, repeats)
+    if models is None and settings.get("model", "none") == "none":
+        raise SettingsError("--model: an ablation compares what a model does; name one.")
+    wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
+    _agree(folder, wanted)
+    results: dict[str, list[RunResult]] = {arm: [] for arm in chosen}
+    waiting: list[str] = []
+    for repeat in range(1, repeats + 1):
+        # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
+        for arm in chosen:
+            name = f"{arm}-{repeat}"
+            listener(Progress("ablate", f"{name} of {repeats}"))
+            try:
+                one = _one(folder / name, str(task), arm, repeat, calls, listener, models, settings)
+                results[arm].append(one)
+            except Waiting as wait:
+                waiting.append(f"{name}: {wait}")
+    if waiting:
+        raise Waiting(f"{len(waiting)} run(s) wait, the first of them {waiting[0]} Then run the same ablation again.")
+    compared = compare({arm: [repeat_of(one) for one in runs] for arm, runs in results.items()})
+    return Ablation(str(task), compared[0], compared[1], {**settings, "calls": calls, "repeats": repeats})
+
+
+def _one(
+    folder: Path,
+    task: str,
+    arm: Arm,
+    repeat: int,
+    calls: int | None,
+    listener: Listener,
+    models: ModelsOf | None,
+    settings: Mapping[str, Any],
+) -> RunResult:
+    own = None if models is None else models(folder.name)
+    if (folder / "journal.sqlite").is_file():
+        try:
+            return resume(folder, listener=listener, models=own)
+        except JournalError as error:
+            raise JournalError(f"{folder}: {error}") from error
+    values = {**settings, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    if arm != "template+search":
+        budget = int(settings.get("evaluations", 100))
+        values["rounds"] = min(budget, calls or budget, 1000)
+    if models is None and calls is not None:
+        values["max_calls"] = calls
+    kind, colon, where = str(values.get("model", "")).partition(":")
+    if colon and kind in ("batch", "replay"):
+        # Runs ask the same questions by name, so each has a folder of its own.
+        values["model"] = f"{kind}:{Path(where) / folder.name}"
+    return tune(task, run_dir=folder, listener=listener, models=own, **values)
+
+
+def repeat_of(result: RunResult) -> Repeat:
+    """What counts of a run."""
+    summary = result.summary
+    ratio = summary["ratio"] if summary["general"] is not None else None
+    return Repeat(
+        name=result.folder.name,
+        speedup=1.0 if ratio is None else 1 / ratio,
+        valid=ratio is not None,
+        evaluations=summary["evaluations"],
+        calls=(summary.get("models") or {}).get("calls"),
+        seconds=summary["seconds"],
+        ended_by=summary["ended_by"],
+    )
+
+
+def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:
+    """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
+    logs = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
+    results = []
+    for arm, repeats in runs.items():
+        values = logs[arm]
+        mean = fmean(values)
+        spread = stdev(values) if len(values) > 1 else None
+        half = None if spread is None else _t(len(values) - 1) * spread / math.sqrt(len(values))
+        low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
+        results.append(
+            ArmResult(arm, tuple(repeats), math.exp(mean), None if spread is None else math.exp(spread), low, high)
+        )
+    differences = []
+    for position, arm in enumerate(logs):
+        for other in list(logs)[position + 1 :]:
+            faster, slower = (arm, other) if fmean(logs[arm]) >= fmean(logs[other]) else (other, arm)
+            differences.append(_difference(faster, slower, logs[faster], logs[slower]))
+    return tuple(results), tuple(differences)
+
+
+def _difference(better: str, than: str, a: Sequence[float], b: Sequence[float]) -> Difference:
+    gap = fmean(a) - fmean(b)
+    if min(len(a), len(b)) < 2:
+        return Difference(better, than, math.exp(gap), None, None)
+    va, vb = stdev(a) ** 2 / len(a), stdev(b) ** 2 / len(b)
+    if va + vb == 0:
+        return Difference(better, than, math.exp(gap), math.exp(gap), math.exp(gap))
+    # Welch-Satterthwaite: unequal variances, small samples.
+    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    half = _t(freedom) * math.sqrt(va + vb)
+    return Difference(better, than, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
+
+
+def _t(freedom: float) -> float:
+    from scipy.special import stdtrit
+
+    quantile: float = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+    return quantile
+
+
+def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
+    unknown = [arm for arm in arms if arm not in ARMS]
+    if unknown or not arms or len(set(arms)) != len(arms):
+        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
+        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+    if repeats < 1:
+        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
+    return tuple(arm for wanted in arms for arm in ARMS if arm == wanted)
+
+
+def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """An ablation goes on only with what it was begun with; more repeats or arms may be added."""
+    own = {"model", "base_url", "max_calls"}
+    make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in own})
+    file = folder / "ablation.json"
+    text = json.dumps(wanted, indent=2, default=str) + "\n"
+    if file.is_file():
+        begun = json.loads(file.read_text(encoding="utf-8"))
+        for key in ("task", "calls", "settings"):
+            if begun[key] != json.loads(text)[key]:
+                raise TunesmithError(
+                    f"{folder} holds an ablation with another {key} ({begun[key]}): give the same, or "
+                    "choose another --out."
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")

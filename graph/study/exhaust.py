@@ -1,0 +1,155 @@
+"""Measures a whole space: every feasible configuration of a template on one workload, as a table for simulations.
+
+The table has Kernel Tuner's cache format. Every measurement is journalled at once in a folder beside the table, so an
+interrupted exhaustion goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.actors.pool.pool import Pool, Request
+from tunesmith.graph.context import evaluation_from_json, evaluation_to_json
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.run import alone, pools
+from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.setup.device_choice import choose_device, inventory_for
+from tunesmith.hw.probe import Device
+from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.search.cachefile import Record, write_cache
+from tunesmith.kernels.space.feasible import feasible, require_points
+from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.spec.parameter import Config, Parameter, Scalar
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template
+
+MAX_POINTS = 1_000_000
+"""More than anybody measures; a mistake in the space rather than a wish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The table at `path` holds `points` configurations, `failed` of which could not be measured."""
+
+    path: Path
+    points: int
+    failed: int
+
+
+def exhaust(
+    task: str,
+    out: Path,
+    *,
+    backend: str = "auto",
+    workload: str | None = None,
+    fixed: Mapping[str, Scalar] | None = None,
+    seed: int = 0,
+    listener: Listener = silent,
+) -> Exhausted:
+    """Measures every feasible configuration of the task's first template on `workload` (its first, if left out).
+
+    fixed: parameters that keep one value, for a part of a space. Points are visited in an order drawn from `seed`, so
+    that a slow drift of the device does not look like a parameter's effect. Raises `TunesmithError`.
+    """
+    settings = make_settings(task=task, backend=backend, seed=seed)
+    loaded = load_task(task)
+    device = choose_device(loaded, backend, inventory_for(backend))
+    chosen = _workload(loaded, device, workload)
+    template = _fix(_template(loaded, device), fixed or {})
+    space = feasible(template, [chosen], device.limits)
+    require_points(space, template)
+    if space.size is None or space.size > MAX_POINTS:
+        raise SettingsError(
+            f"The space of {template.name} has {space.size or 'countless'} points, too many to measure "
+            "one by one: fix some parameters."
+        )
+    identity = {"template": template.id, "workload": chosen.name, "device": device.name, "seed": seed}
+    folder = out.with_name(out.name + ".journal")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
+    with (
+        Journal(folder, create=True) as journal,
+        alone(folder),
+        pools(loaded, device, settings, [chosen.name], listener) as make_pool,
+    ):
+        started = journal.last("exhaust")
+        if started is None:
+            journal.append("exhaust", identity)
+        elif started.data != identity:
+            raise JournalError(f"{folder} holds measurements of {started.data}; remove it or choose another --out.")
+        done = {event.data["point"]: evaluation_from_json(event.data) for event in journal.events("evaluation")}
+        order = [int(point) for point in np.random.default_rng(seed).permutation(space.size) if int(point) not in done]
+        if order:
+            with make_pool() as pool:
+                for point, evaluation in _measure(pool, template, space, chosen, order):
+                    journal.append("evaluation", {"point": point, **evaluation_to_json(evaluation)})
+                    done[point] = evaluation
+                    listener(Progress("exhaust", done=len(done), budget=space.size))
+    records = [_record(done[point], chosen.name) for point in sorted(done)]
+    problem = tuple(chosen.sizes.values())
+    points = write_cache(
+        out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=problem
+    )
+    return Exhausted(out, points, sum(record.failure is not None for record in records))
+
+
+def _measure(
+    pool: Pool, template: Template, space: SearchSpace, workload: Workload, order: list[int]
+) -> Iterable[tuple[int, Evaluation]]:
+    waiting = iter(order)
+    left = len(order)
+    while left:
+        while pool.in_flight < pool.ahead and (point := next(waiting, None)) is not None:
+            pool.submit(Request(point, template, space.config(point), (workload.name,)))
+        for request, evaluation in pool.collect():
+            left -= 1
+            yield request.number, evaluation
+
+
+def _workload(task: Task, device: Device, name: str | None) -> Workload:
+    if name is not None:
+        return task.workload(name)
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    if not tuned:
+        raise TaskError(f"The task {task.name} has no workload for a {device.limits.kind}; name one with --workload.")
+    return tuned[0]
+
+
+def _template(task: Task, device: Device) -> Template:
+    templates = task.sources(device.backend).templates
+    if not templates:
+        raise TaskError(f"The task {task.name} has no {device.backend} template, so it has no space.")
+    return templates[0]
+
+
+def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
+    known = {parameter.name: parameter for parameter in template.parameters}
+    for name, value in fixed.items():
+        if name not in known:
+            raise SettingsError(f"--fix: {template.name} has no parameter '{name}'; it has {', '.join(known)}.")
+        if value not in known[name].values:
+            values = ", ".join(map(str, known[name].values))
+            raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
+    parameters = tuple(
+        Parameter(name=p.name, values=(p.values[p.values.index(fixed[p.name])],), doc=p.doc) if p.name in fixed else p
+        for p in template.parameters
+    )
+    return template.model_copy(update={"parameters": parameters})
+
+
+def _record(evaluation: Evaluation, workload: str) -> Record:
+    config: Config = evaluation.config
+    outcome = next(iter(evaluation.outcomes.values()))
+    milliseconds = {"compile_time": evaluation.compile_seconds * 1e3, "benchmark_time": evaluation.lane_seconds * 1e3}
+    if isinstance(outcome, Measured):
+        interval = (outcome.low * 1e3, outcome.seconds * 1e3, outcome.high * 1e3)
+        return Record(config, outcome.seconds * 1e3, None, interval, **milliseconds)
+    return Record(config, None, outcome.kind, (), **milliseconds)

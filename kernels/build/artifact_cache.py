@@ -1,0 +1,245 @@
+"""What was compiled once, on disk: machine code by the content that decides it.
+
+A key is made of the source with its options, the compiler's version, the architecture, and the code of ours that stands
+between a source and its artifact. An entry is one file that carries its own checksum. It is written beside its place
+and renamed, so that any number of processes may share a folder; the least recently used entries go when the folder
+outgrows its bound. Nothing that happens to the folder fails an evaluation: what cannot be read is compiled again, and
+what cannot be written is not kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.build.specialise import Specialised
+
+FORMAT = "tunesmith-artifact-1"
+DEFAULT_MIB = 1024
+KEPT = 0.8
+"""Share of the bound that an eviction leaves."""
+SCAN_EVERY = 0.05
+"""Share of the bound that one process writes between two looks at the folder's size."""
+ABANDONED_SECONDS = 3600
+"""Age at which a file that was never renamed belongs to a process that is gone."""
+_DECIDING = (
+    "build/tokens.py",
+    "build/guard.py",
+    "build/shared_code.py",
+    "build/specialise.py",
+    "build/cubin.py",
+    "backends/cuda_compiler.py",
+    "backends/opencl.py",
+)
+"""Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell
+apart, must not come from the cache."""
+
+
+class CacheError(TunesmithError):
+    """The cache's settings have no meaning."""
+
+
+class ArtifactCache:
+    """The cache in `folder`, of at most about `max_bytes`. hits, misses: what `get` found, in this process."""
+
+    def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self.hits = self.misses = 0
+        self.trouble = ""
+        """Why nothing is written any more, in a sentence; empty while all is well."""
+        self._unseen = max_bytes
+        """Bytes written since the folder was last measured; the first write measures it."""
+
+    def get(self, key: str) -> Artifact | CompileFailed | None:
+        """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
+        path = self._path(key)
+        found: Artifact | CompileFailed | None = None
+        try:
+            found = _decode(path.read_bytes(), key)
+            if found is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.utime(path)
+        except OSError:
+            # Not there, not readable, or evicted meanwhile: the compiler knows.
+            pass
+        self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return found
+
+    def put(self, key: str, result: Artifact | CompileFailed) -> bool:
+        """Keeps `result`; False when it could not be written, which `trouble` explains."""
+        if self.trouble:
+            return False
+        path, data = self._path(key), _encode(result, key)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            try:
+                beside.write_bytes(data)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                beside.write_bytes(data)
+            beside.rename(path)
+        except OSError as error:
+            self.trouble = (
+                f"The cache of compiled kernels in {self.folder} cannot be written ({error.strerror}): kernels are "
+                "compiled without it; free some space, or set TUNESMITH_CACHE to another folder or to off."
+            )
+            _remove(beside)
+            return False
+        self._unseen += len(data)
+        if self._unseen >= SCAN_EVERY * self.max_bytes:
+            self._unseen = 0
+            self.evict()
+        return True
+
+    def evict(self) -> int:
+        """Removes the least recently used entries until `KEPT` of the bound is left, if the bound is exceeded, and what
+        processes that died left behind; gives the bytes of all entries afterwards."""
+        entries, now = [], time.time()
+        for entry in self._files():
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            if entry.name.endswith(".tmp"):
+                if now - status.st_mtime > ABANDONED_SECONDS:
+                    _remove(Path(entry.path))
+                continue
+            entries.append((status.st_mtime, status.st_size, entry.path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.max_bytes:
+            return total
+        with self._alone() as first:
+            for _, size, path in sorted(entries) if first else ():
+                if total <= KEPT * self.max_bytes:
+                    break
+                _remove(Path(path))
+                total -= size
+        return total
+
+    def _files(self) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.folder) as folders:
+                for folder in folders:
+                    if folder.is_dir(follow_symlinks=False):
+                        with os.scandir(folder.path) as files:
+                            yield from files
+        except OSError:
+            return
+
+    def _alone(self) -> _Alone:
+        return _Alone(self.folder / "evicting")
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+
+class _Alone:
+    """Gives True to one process at a time; the others leave the work to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._descriptor = path, -1
+
+    def __enter__(self) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
+    """The cache of this user, or None when it is switched off.
+
+    TUNESMITH_CACHE is a folder or `off`; left out it is `tunesmith` in XDG_CACHE_HOME, or in ~/.cache.
+    TUNESMITH_CACHE_MIB bounds it (1024). Raises `CacheError`.
+    """
+    environment = os.environ if environment is None else environment
+    where, size = environment.get("TUNESMITH_CACHE", ""), environment.get("TUNESMITH_CACHE_MIB", str(DEFAULT_MIB))
+    if where.lower() == "off":
+        return None
+    try:
+        mebibytes = float(size)
+        if not 0 < mebibytes < 1 << 40:
+            raise ValueError
+    except ValueError:
+        raise CacheError(f"TUNESMITH_CACHE_MIB is '{size}': write a positive number of MiB, such as 1024.") from None
+    if where:
+        folder = Path(where).expanduser()
+    else:
+        # The XDG base directory specification: a relative path counts as none.
+        home = Path(environment.get("XDG_CACHE_HOME", ""))
+        try:
+            folder = (home if home.is_absolute() else Path.home() / ".cache") / "tunesmith"
+        except RuntimeError:
+            # A user without a home, as in some containers.
+            return None
+    return ArtifactCache(folder, int(mebibytes * (1 << 20)))
+
+
+def cache_key(source: Specialised, arch: str, version: str) -> str:
+    """The content address of what `version` of a compiler makes of `source` for `arch`."""
+    text = "\0".join((FORMAT, _harness(), version, arch, source.digest))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _harness() -> str:
+    """A digest of the modules that decide what a source becomes."""
+    room, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
+    for name in _DECIDING:
+        digest.update((room / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
+    """A checksum, a line of JSON, and the machine code."""
+    if isinstance(result, CompileFailed):
+        fields, code = {"key": key, "failed": asdict(result)}, b""
+    else:
+        kept = {"backend": result.backend, "arch": result.arch, "entry": result.entry, "digest": result.digest,
+                "globals": result.globals}
+        fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
+    body = json.dumps(fields).encode() + b"\n" + code
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _decode(data: bytes, key: str) -> Artifact | CompileFailed | None:
+    checksum, _, body = data.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        return None
+    line, _, code = body.partition(b"\n")
+    try:
+        fields = json.loads(line)
+        if fields["key"] != key:
+            return None
+        if "failed" in fields:
+            return CompileFailed(**fields["failed"])
+        kept = fields["artifact"] | {"globals": tuple(fields["artifact"]["globals"])}
+        return Artifact(**kept, code=code, resources=Resources(**fields["resources"]))
+    except (ValueError, KeyError, TypeError):
+        # A whole entry, but of another program: its checksum is right and its contents are not ours.
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        # Somebody else's file, or a file system that has become read-only: it stays.
+        return

@@ -1,0 +1,212 @@
+"""What a source may contain: the rules a text must keep before any compiler sees it.
+
+Sources come from models. A compiler is a program that opens files on request and puts their text into its messages, so
+everything that names a file is held to an allow-list here, on the text after line splicing and without comments
+(C++17, [lex.phases]). What the compiled code does is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
+from tunesmith.kernels.build.tokens import TOKEN, splice
+
+HEADERS = frozenset({
+    "cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp", "cuda_fp8.h", "cuda_fp8.hpp", "cuda_fp6.h",
+    "cuda_fp4.h", "mma.h", "cooperative_groups.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h",
+    "cuda_awbarrier.h", "cuda_awbarrier_primitives.h", "cuda_runtime.h", "device_launch_parameters.h",
+    "vector_types.h", "vector_functions.h", "math_constants.h", "sm_80_rt.h", "curand_kernel.h",
+    "curand_philox4x32_x.h", "cuda.h", "stdint.h",
+})
+"""Headers a CUDA source may include; OpenCL C needs none."""
+HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
+PRAGMAS = frozenset({
+    "unroll", "nounroll", "once", "OPENCL", "STDC", "push_macro", "pop_macro", "diag_suppress", "diag_default",
+    "diag_push", "diag_pop", "nv_diag_suppress", "nv_diag_default", "nv_diag_push", "nv_diag_pop",
+    "nv_exec_check_disable", "nv_abi", "ivdep",
+})
+DIRECTIVES = frozenset({
+    "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "error", "warning",
+})
+"""Directives without conditions of their own; include, pragma and line have some."""
+FILE_WORDS = frozenset({
+    "__has_include", "__has_include_next", "__has_embed", "include_next",
+})
+ASM_WORDS = frozenset({
+    "asm", "__asm", "__asm__",
+})
+PROTECTED = FILE_WORDS | ASM_WORDS | {"_Pragma", "__pragma"}
+"""Names that a source may neither define nor undefine."""
+
+_HEADER = re.compile(r"[A-Za-z0-9_]+(?:[./-][A-Za-z0-9_]+)*")
+_INCLUDE = re.compile(r"include[ \t]*(?:<([^<>\"]+)>|\"([^<>\"]+)\")[ \t]*")
+_LINE = re.compile(r'line[ \t]+\d+(?:[ \t]+"[^"/\\]*")?[ \t]*')
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_HIDDEN_INCLUDE = re.compile(r"(?:#|%:)(?:\s|/\*.*?\*/)*(?:include|include_next|import|embed)\b[^\n]*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A source after splicing: `code` without comments (a block comment is a space), and its string literals."""
+
+    code: str
+    strings: tuple[str, ...]
+    names: frozenset[str]
+
+
+def refuse(source: Specialised) -> Rejected | None:
+    """Why `source` must not be given to a compiler, or None."""
+    size = len(source.source.encode(errors="surrogatepass"))
+    if size > MAX_SOURCE_BYTES:
+        return Rejected("source_too_large", "source size",
+                        f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted.")
+    return refuse_text(source.source, source.backend)
+
+
+def refuse_text(source: str, backend: BackendName) -> Rejected | None:
+    """`refuse` for a text of accepted size."""
+    spliced = splice(source)
+    if (odd := re.search(r"[\x00-\x08\x0e-\x1f\x7f\ufeff]", spliced)) is not None:
+        return _forbidden("characters", f"the character U+{ord(odd.group()):04X} has no place in source code")
+    if "??" in spliced and (trigraph := re.search(r"\?\?[=/'()!<>-]", spliced)) is not None:
+        return _forbidden("trigraphs", f"the trigraph {trigraph.group()} is not accepted; write the character itself")
+    for hidden in _HIDDEN_INCLUDE.finditer(spliced):
+        # Also inside comments and strings: whoever reads the text otherwise than we do must find nothing there either.
+        if (refused := _include(hidden.group().lstrip("#"), backend)) is not None:
+            return refused
+    text = _lex(spliced)
+    if isinstance(text, Rejected):
+        return text
+    if found := sorted(text.names & FILE_WORDS):
+        return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
+    if backend == "opencl" and (found := sorted(text.names & ASM_WORDS)):
+        return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
+    for string in text.strings:
+        if (refused := _string(string)) is not None:
+            return refused
+    return _pragma_operators(text.code) or _directives(text.code, backend)
+
+
+def _forbidden(rule: str, detail: str) -> Rejected:
+    return Rejected("forbidden_source", rule, f"{detail}.")
+
+
+def _lex(spliced: str) -> _Text | Rejected:
+    code, strings, names = [], [], set()
+    before = ""
+    for token in TOKEN.finditer(spliced):
+        kind, text = token.lastgroup, token.group()
+        if kind == "stray":
+            line = spliced[: token.start()].count("\n") + 1
+            return _forbidden("literals", f"line {line} (after splicing) has a quote or comment that does not end")
+        if kind in ("string", "char") and re.fullmatch(r"(?:u8|[uUL])?R", before):
+            return _forbidden("raw strings", "raw string literals are not accepted; write an ordinary one")
+        if kind == "char" and before not in ("", "u8", "u", "U", "L"):
+            return _forbidden("literals", f"the quote after '{before}' can be read in two ways")
+        if kind == "string":
+            strings.append(text[1:-1])
+        elif kind == "name":
+            names.add(text)
+        code.append("" if kind == "line" else " " if kind == "block" else text)
+        before = text if kind in ("name", "number") else ""
+    return _Text("".join(code), tuple(strings), frozenset(names))
+
+
+def _string(string: str) -> Rejected | None:
+    if re.match(r"/[A-Za-z0-9_.]", string) or "../" in string:
+        return _forbidden("paths", f'the text "{string[:60]}" is a path of the machine')
+    if "incbin" in string or ".include" in string:
+        return _forbidden("inline assembly", f'"{string[:60]}" would read a file into the program')
+    return None
+
+
+def _pragma_operators(code: str) -> Rejected | None:
+    if re.search(r"\b__pragma\b", code):
+        return _forbidden("pragmas", "__pragma is not accepted; write #pragma")
+    for operator in re.finditer(r"\b_Pragma\b([^\n]*)", code):
+        operand = re.match(r"\s*\(\s*\"\s*(\w+)[^\"\\]*\"\s*\)", operator.group(1))
+        if operand is None or operand.group(1) not in PRAGMAS:
+            return _forbidden("pragmas", f"_Pragma{operator.group(1)[:60]} is not an accepted pragma in quotes")
+    return None
+
+
+def _directives(code: str, backend: BackendName) -> Rejected | None:
+    """The directives, one logical line each, as no comment or splice is left."""
+    lines = [line.strip() for line in code.split("\n")]
+    directives = [line[1:].strip() for line in lines if line.startswith("#")]
+    if any(line.startswith("%:") for line in lines):
+        return _forbidden("digraphs", "the digraph %: is not accepted; write #")
+    pasting = _pasting_macros(directives)
+    for directive in directives:
+        match = _NAME.match(directive)
+        word = match.group() if match else ""
+        rest = directive[len(word) :]
+        refused = None
+        if word in ("include", "import", "include_next", "embed"):
+            refused = _include(directive, backend)
+        elif word == "pragma":
+            refused = _pragma(rest.split())
+        elif word == "line":
+            if _LINE.fullmatch(directive) is None:
+                refused = _forbidden("line directives", f"#{directive[:60]} names a file")
+        elif word in ("define", "undef"):
+            named = _NAME.search(rest)
+            if named is not None and named.group() in PROTECTED:
+                refused = _forbidden("protected names", f"#{word} {named.group()} is not accepted")
+        elif word in ("if", "elif"):
+            refused = _condition(rest, pasting)
+        elif word and word not in DIRECTIVES:
+            refused = _forbidden("directives", f"#{word} is not one of the accepted directives")
+        if refused is not None:
+            return refused
+    return None
+
+
+def _include(directive: str, backend: BackendName) -> Rejected | None:
+    match = _INCLUDE.match(directive)
+    rest = directive[match.end() :].strip() if match is not None else ""
+    if match is None or (rest and not rest.startswith(("//", "/*", "*/"))):
+        return _forbidden("includes", f"#{directive[:60]} does not name a header literally")
+    header = match.group(1) or match.group(2)
+    known = header in HEADERS or header.startswith(HEADER_FOLDERS)
+    if backend == "opencl" or not known or _HEADER.fullmatch(header) is None:
+        what = "OpenCL C needs no headers" if backend == "opencl" else "it is not on the list of accepted headers"
+        return _forbidden("includes", f"#include of {header[:60]}: {what}")
+    return None
+
+
+def _pragma(words: list[str]) -> Rejected | None:
+    if not words:
+        return None
+    first = re.split(r"\W", words[0])[0]
+    if first in PRAGMAS or words[:2] in (["GCC", "unroll"], ["GCC", "ivdep"], ["clang", "loop"], ["clang", "fp"]):
+        return None
+    return _forbidden("pragmas", f"#pragma {' '.join(words)[:60]} is not one of the accepted")
+
+
+def _condition(text: str, pasting: frozenset[str]) -> Rejected | None:
+    """A pasted name could be one of `FILE_WORDS`, and only conditions evaluate those."""
+    if '"' in text:
+        return _forbidden("conditions", f"#if{text[:60]} has a text in it")
+    if used := sorted(set(_NAME.findall(text)) & pasting):
+        return _forbidden("conditions", f"#if{text[:60]} uses {used[0]}, which pastes or quotes tokens")
+    return None
+
+
+def _pasting_macros(directives: list[str]) -> frozenset[str]:
+    """Macros whose replacement pastes or quotes tokens, itself or by way of others."""
+    bodies: dict[str, str] = {}
+    for directive in directives:
+        match = re.match(r"define\s+([A-Za-z_$][A-Za-z0-9_$]*)(.*)", directive)
+        if match is not None:
+            bodies[match.group(1)] = bodies.get(match.group(1), "") + " " + match.group(2)
+    found = {name for name, body in bodies.items() if "#" in body or "%:" in body}
+    while True:
+        more = {name for name, body in bodies.items() if found & set(_NAME.findall(body))} - found
+        if not more:
+            return frozenset(found)
+        found |= more

@@ -1,0 +1,192 @@
+"""Is the output right? Compares one set of buffers after a launch with what must be there.
+
+Owns the verdict on contents: outputs against the float64 reference, inputs unchanged, red zones and other sets
+untouched. Running the kernel is `kernels.check.trial`. Works on NumPy and CuPy arrays alike, so that results stay
+on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunesmith.kernels.check.fused_check import fused_check
+from tunesmith.kernels.launch.workload_data import OVERFLOW, RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData, to_float64
+from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.task import Tolerance
+
+REASONS = {
+    # Before anything runs.
+    "source_too_large": "the source has more than 1 MiB",
+    "forbidden_source": "the source names a file, or uses another construct that the source rules exclude",
+    "compile_failed": "the compiler refuses the source",
+    "compile_timeout": "the compiler does not end within its deadline",
+    "compile_crashed": "the compiler dies, for instance because it takes too much memory",
+    "device_state": "the kernel keeps variables in global memory between launches without declaring them",
+    "infeasible": "the configuration breaks a constraint of the template or a limit of the device",
+    # While it runs.
+    "launch_failed": "the driver refuses to load or launch the kernel, or the kernel faults",
+    "timed_out": "the kernel does not end within its deadline",
+    "crashed": "the process that runs the kernel dies",
+    # What it computed.
+    "mismatch": "an element differs from the reference by more than the tolerance",
+    "unwritten": "an element of an output, or all of an inout argument, was never written",
+    "input_modified": "an argument declared `in` was changed",
+    "out_of_bounds_write": "bytes before or after an array, or of the arrays of another launch, were changed",
+    "stale_output": "a launch on changed contents gives what belongs to earlier contents",
+    "nondeterministic": "two launches on the same contents differ by more than the tolerance",
+    "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
+    # What tools and clocks say.
+    "sanitizer": "compute-sanitizer finds an invalid access or a race",
+    "implausible": "it was timed faster than the measured limits of the device allow",
+}
+"""Every reason of a rejection; documented in docs/trust.md."""
+CHUNK = 1 << 22
+"""Elements compared at a time; bounds the memory of temporaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How far an output is from the reference, as shares of the tolerance (1.0 is the limit): the largest element's,
+    and the root mean square over all."""
+
+    largest: float
+    rms: float
+
+
+def deviation(xp: Any, got: Any, expected: Any, tolerance: Tolerance, overflow: float = math.inf) -> Any:
+    """Elementwise |got - expected| as a share of atol + rtol * |expected|; 1.0 is the limit.
+
+    Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. From `overflow` on the storage
+    type holds infinities; one where a finite value within the tolerance of that magnitude was expected is 0 too.
+    """
+    # Arithmetic on infinities makes NaN here, which the last line turns into what is meant.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        same = (got == expected) | (xp.isnan(got) & xp.isnan(expected))
+        if math.isfinite(overflow):
+            edge = overflow * (1 - tolerance.rtol)
+            same |= xp.isinf(got) & (xp.abs(expected) >= edge) & ((got > 0) == (expected > 0))
+        share = xp.abs(got - expected) / (tolerance.atol + tolerance.rtol * xp.abs(expected))
+        share = xp.where(same, 0.0, share)
+        return xp.where(xp.isnan(share), xp.inf, share)
+
+
+def check_set(data: WorkloadData, index: int) -> WrongResult | dict[str, float]:
+    """The verdict on set `index` after exactly one launch on its contents.
+
+    Returns the largest deviation per output (as a share of its tolerance), or what is wrong.
+    """
+    measured = measure_set(data, index)
+    if isinstance(measured, WrongResult):
+        return measured
+    return {name: one.largest for name, one in measured.items()}
+
+
+def measure_set(
+    data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None
+) -> WrongResult | dict[str, Deviation]:
+    """`check_set` with all that is known of the deviations. `allowed`: the largest deviation per output, 1.0 if left
+    out."""
+    quick = fused_check(data.device)
+    passed = quick.passes(data, index, allowed or {}) if quick is not None else None
+    if passed is not None:
+        return {name: Deviation(largest, rms) for name, (largest, rms) in passed.items()}
+    return _measure_slowly(data, index, allowed or {})
+
+
+def warm_up(data: WorkloadData) -> None:
+    """Has the check's kernels compiled and loaded, so that no visit's time pays for it."""
+    if (quick := fused_check(data.device)) is not None:
+        quick.passes(data, 0, {})
+
+
+def _measure_slowly(data: WorkloadData, index: int, allowed: Mapping[str, float]) -> WrongResult | dict[str, Deviation]:
+    """`measure_set` by array operations, which says what is wrong and where."""
+    xp = data.device.xp
+    after = data.set_array(index)
+    before = data.set_array(index, pristine=True)
+    deviations = {}
+    for place in data.places:
+        name = place.argument.name
+        if (wrong := _red_zones(xp, after, place)) is not None:
+            return wrong
+        if place.argument.role == "in":
+            data_slice = slice(place.offset, place.offset + place.nbytes)
+            if not bool((after[data_slice] == before[data_slice]).all()):
+                return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
+            continue
+        found = _compare(data, place, index, allowed.get(name, 1.0))
+        if isinstance(found, WrongResult):
+            return found
+        deviations[name] = found
+    return deviations
+
+
+def check_others(data: WorkloadData, index: int) -> WrongResult | None:
+    """Whether a launch on set `index` of restored buffers left all other sets alone."""
+    for other in range(data.sets):
+        if other != index and not bool((data.set_array(other) == data.set_array(other, pristine=True)).all()):
+            detail = "a launch changed memory that belongs to the arrays of another launch"
+            return WrongResult("out_of_bounds_write", data.places[0].argument.name, detail)
+    return None
+
+
+def _red_zones(xp: Any, after: Any, place: Place) -> WrongResult | None:
+    zones = (
+        ("before", slice(place.offset - RED_ZONE, place.offset)),
+        ("after", slice(place.offset + place.nbytes, place.offset + place.padded + RED_ZONE)),
+    )
+    for side, zone in zones:
+        changed = after[zone] != RED_ZONE_BYTE
+        if bool(changed.any()):
+            position = int(xp.argmax(changed))
+            distance = RED_ZONE - position if side == "before" else position + 1
+            name = place.argument.name
+            return WrongResult("out_of_bounds_write", name, f"the kernel wrote {distance} byte(s) {side} {name}")
+    return None
+
+
+def _compare(data: WorkloadData, place: Place, index: int, allowed: float) -> WrongResult | Deviation:
+    xp, name = data.device.xp, place.argument.name
+    raw = data.device.array(data.view(place, index), place.dtype)
+    expected = data.expected_of(index)[name]
+    tolerance = data.task.tolerance_of(place.dtype)
+    overflow = OVERFLOW.get(place.dtype, math.inf)
+    worst, squares = 0.0, 0.0
+    for start in range(0, expected.size, CHUNK):
+        part = to_float64(xp, raw[start : start + CHUNK], place.dtype)
+        shares = deviation(xp, part, expected[start : start + CHUNK], tolerance, overflow)
+        largest = float(shares.max())
+        if not largest <= allowed:
+            at = int(xp.argmax(shares > allowed))
+            return _mismatch(data, place, index, start + at, float(part[at]), int((shares > allowed).sum()))
+        worst, squares = max(worst, largest), squares + float((shares * shares).sum())
+    return Deviation(worst, math.sqrt(squares / expected.size))
+
+
+def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
+    name = place.argument.name
+    where = tuple(int(i) for i in np.unravel_index(flat, place.shape))
+    want = float(data.expected_of(index)[name][flat])
+    width = place.nbytes // math.prod(place.shape)
+    whole = slice(place.offset, place.offset + place.nbytes)
+    element = slice(flat * width, (flat + 1) * width)
+    after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
+    if place.argument.role == "inout" and bool((after == before).all()):
+        held = f"{name} holds what it held before the launch; {name}{list(where)} should be {want:.6g}"
+        return WrongResult("unwritten", name, held)
+    if place.argument.role == "out" and bool((after[element] == before[element]).all()):
+        return WrongResult(
+            "unwritten",
+            name,
+            f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}",
+        )
+    return WrongResult(
+        "mismatch",
+        name,
+        f"{name}{list(where)} is {got:.6g}, expected {want:.6g} ({wrong_in_chunk} or more elements differ)",
+    )

@@ -1,0 +1,139 @@
+"""One candidate on the buffers of one workload: loaded, checked, and its launches ready to be timed.
+
+Owns the order of a trial: restore, launch once, check, run the sequence that will be timed once and check again; and
+after timing, exchange the inputs of a set, run the timed sequence on it once more, and check that too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tunesmith.kernels.backends import Device, DeviceError, Launch
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.check.check import Deviation, measure_set
+from tunesmith.kernels.launch.rotation import Rotation, window_for
+from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
+from tunesmith.kernels.space.feasible import compiler_rejection
+from tunesmith.kernels.spec.geometry import geometry
+
+SHORTEST = 0.7
+LONGEST = 2.0
+"""Of the time that a sample is meant to take: one outside is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A candidate that passed the check, ready to be timed, with its deviations per output. key: its artifact's."""
+
+    key: TypesKey
+    rotation: Rotation
+    launches: Sequence[Launch]
+    deviations: dict[str, Deviation]
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The largest deviation per output, as a share of its tolerance."""
+        return {name: one.largest for name, one in self.deviations.items()}
+
+
+def bind(device: Device, candidate: Candidate, data: WorkloadData) -> list[Launch] | Outcome:
+    """The launches of `candidate` on each set of `data`, or why it cannot be launched. Raises `DeviceError`."""
+    workload = data.workload
+    artifact = candidate.artifacts[types_key(workload)]
+    shape = geometry(candidate.template, candidate.config, workload)
+    if (rejected := undeclared_state(candidate.template, artifact)) is not None:
+        return rejected
+    if (rejected := compiler_rejection(device.limits, shape, artifact.resources)) is not None:
+        return rejected
+    kernel = device.load(artifact)
+    return [Launch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
+
+
+def prepare(
+    device: Device, candidate: Candidate, data: WorkloadData, sample_seconds: float | None = None
+) -> Checked | Outcome:
+    """Loads and checks `candidate`: one launch alone, then launches of the kind that will be timed.
+
+    Which set the lone launch takes, and so its contents and addresses, differs from candidate to candidate, and
+    depends on nothing but the candidate, so that a verdict does not depend on what ran before. sample_seconds: how long
+    a timed sample should last; the device's own choice if left out.
+    """
+    alone = zlib.crc32(candidate.artifacts[types_key(data.workload)].digest.encode()) % data.sets
+    try:
+        launches = bind(device, candidate, data)
+        if not isinstance(launches, list):
+            return launches
+        data.restore()
+        seconds = device.once(launches[alone])
+        first = measure_set(data, alone)
+        if isinstance(first, WrongResult):
+            return first
+        # Nothing else has run. What it wrote astray red zones tell, and farther off `tunesmith.kernels.check.verify`.
+        data.restore_set(alone, data.held(alone))
+        # Launches that are timed are launches that were checked: the last of the first sample must be right too.
+        rotation, last = _rotation(device, launches, alone, seconds, sample_seconds, data)
+        again = measure_set(data, last)
+        if isinstance(again, WrongResult):
+            return again
+    except DeviceError as error:
+        return LaunchFailed(str(error), sticky=error.sticky)
+    worst = {
+        name: Deviation(max(one.largest, again[name].largest), max(one.rms, again[name].rms))
+        for name, one in first.items()
+    }
+    return Checked(types_key(data.workload), rotation, launches, worst)
+
+
+def _rotation(
+    device: Device,
+    launches: Sequence[Launch],
+    alone: int,
+    seconds: float,
+    sample_seconds: float | None,
+    data: WorkloadData,
+) -> tuple[Rotation, int]:
+    """Samples of about the wanted length, of which the first has run, and the set that it ended on. seconds: what a
+    launch took by itself, which says less exactly than a sample how many launches make one."""
+    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
+
+    def window(seconds: float) -> int:
+        return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
+
+    rotation = Rotation(device, launches, window(seconds), alone)
+    last = rotation.run_first()
+    better = window(rotation.lasted / rotation.window)
+    if SHORTEST <= rotation.lasted / wanted <= LONGEST or better == rotation.window:
+        return rotation, last
+    rotation = Rotation(device, launches, better, alone)
+    data.restore()
+    return rotation, rotation.run_first()
+
+
+def load_again(device: Device, candidate: Candidate, checked: Checked) -> Checked:
+    """The same launches on the same buffers, with the code loaded anew where that is cheap."""
+    launches = checked.launches
+    if device.loads_quickly:
+        kernel = device.load(candidate.artifacts[checked.key])
+        launches = [replace(launch, kernel=kernel) for launch in launches]
+    return replace(checked, rotation=checked.rotation.again(launches), launches=launches)
+
+
+def recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
+    """After timing: do the timed launches still do the work? Raises `DeviceError`.
+
+    One set gets other inputs, while its outputs are those of an earlier launch, and the sequence that was timed last
+    runs again. A kernel that skips its work when it finds an output, or repeats one, is wrong here.
+    """
+    index = checked.rotation.last_set
+    if not data.exchange_inputs(index):
+        return None
+    checked.rotation.run_again()
+    found = measure_set(data, index)
+    if isinstance(found, WrongResult):
+        if found.reason not in ("mismatch", "unwritten"):
+            return found
+        return replace(found, reason="stale_output", detail=f"timed again after the inputs had changed, {found.detail}")
+    return None

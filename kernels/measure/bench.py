@@ -1,0 +1,262 @@
+"""A bench: one device, one task, and every candidate that is put on it to be checked and timed.
+
+Owns a visit's order: prepare (`tunesmith.kernels.check.trial`), time, check once more on changed contents. It runs
+in the process that holds the device (a lane), which sees to it that no other process uses the device meanwhile;
+deadlines and replacement are the pool's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
+from tunesmith.kernels.backends import Device, DeviceError, OutOfDeviceMemory, open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.check.check import warm_up
+from tunesmith.kernels.check.trial import Checked, load_again, prepare, recheck
+from tunesmith.kernels.launch.rotation import Rotation
+from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.measure.calibrate import measure_roofline
+from tunesmith.kernels.measure.drift import DriftMonitor
+from tunesmith.kernels.measure.modes import Modes, measure_modes
+from tunesmith.kernels.measure.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
+from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
+from tunesmith.kernels.spec.task import Task, Workload
+
+__all__ = ["Bench", "Candidate", "Duel", "Rotation", "TypesKey", "types_key", "weighted_geomean"]
+
+MEMORY_SHARE = 0.7
+"""Share of the free device memory that workloads may take."""
+TARGET = 0.005
+"""Half-width of a comparison's interval at which it ends, as a share of the ratio."""
+FLOOR_MARGIN = {"gpu": 0.9, "cpu": 0.5}
+"""Share of a floor that a time may fall to: a kernel that mostly reads is faster than the copies that roofs are from. A
+processor's memory is shared with other programs, and what they took while roofs were measured makes floors too high.
+"""
+REPEATS = 2
+"""How often a measurement under throttling is repeated before it is kept and marked."""
+LONG = 13
+"""How many times longer the samples of a comparison are than those of a search: about 2 ms with CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not."""
+
+    workload: str
+    results: tuple[Comparison | Outcome, ...]
+
+
+class Bench:
+    """Holds a device for one task. `seed` decides the contents of all buffers."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int = 0, *, seed: int = 0) -> None:
+        self.task, self.limits, self.seed = task, limits, seed
+        self.device: Device = open_device(limits, index)
+        self._telemetry = open_telemetry(self.device.uuid if limits.backend == "cuda" else None)
+        self._room = int(self.device.free_bytes() * MEMORY_SHARE)
+        self._workloads: dict[str, WorkloadData] = {}
+        self._drift = DriftMonitor()
+
+    @property
+    def room(self) -> int:
+        """Bytes of device memory that workloads may take together."""
+        return self._room
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of device memory that the workloads' buffers take."""
+        return sum(data.nbytes for data in self._workloads.values())
+
+    def visit(
+        self, candidate: Candidate, workloads: Sequence[str], precision: Precision | Mapping[str, Precision]
+    ) -> dict[str, Outcome]:
+        """Checks and times `candidate` on each workload, to the precision of all or of each by name; after the first
+        failure the rest is not tried."""
+        outcomes: dict[str, Outcome] = {}
+        for name in workloads:
+            wanted = precision if isinstance(precision, Precision) else precision[name]
+            outcome = self._one(candidate, self.task.workload(name), wanted)
+            outcomes[name] = outcome
+            if not isinstance(outcome, Measured):
+                break
+        return outcomes
+
+    def prepare(self, workloads: Sequence[str]) -> None:
+        """Makes the buffers of `workloads` ahead of visits, so that visits have short deadlines."""
+        for name in workloads:
+            with contextlib.suppress(OutOfDeviceMemory):  # the visit that needs it reports it as its outcome
+                warm_up(self._data(self.task.workload(name)))
+
+    def release(self) -> None:
+        """Gives the memory of all buffers back to the device; they are made again when they are needed."""
+        for name in list(self._workloads):
+            self._drift.forget(name)
+        self._workloads.clear()
+        self.device.trim()
+
+    def duel(
+        self,
+        baseline: Candidate,
+        candidates: Sequence[Candidate],
+        workload: str,
+        *,
+        rounds: int,
+        budget_seconds: float,
+        target: float = TARGET,
+        floor: float = 0.0,
+    ) -> Duel:
+        """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
+
+        `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
+        """
+        try:
+            data = self._data(self.task.workload(workload))
+        except OutOfDeviceMemory as error:
+            return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
+        seconds = LONG * self.device.sample_seconds if self.device.has_edges else None
+        named = (baseline, *candidates)
+        entrants = [prepare(self.device, one, data, seconds) for one in named]
+        if not isinstance(entrants[0], Checked):
+            return Duel(workload, tuple(entrants[0] for _ in candidates))
+        running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
+
+        def load(at: int) -> Rotation:
+            running[at] = load_again(self.device, named[at], running[at])
+            return running[at].rotation
+
+        data.restore()
+        try:
+            self.device.reset_cache()
+            samples = interleaved(
+                [partial(load, at) for at in running],
+                rounds=rounds,
+                seed=self.seed,
+                budget_seconds=budget_seconds * len(running),
+                target=target,
+            )
+            wrong = {at: recheck(one, data) for at, one in running.items()}
+        except DeviceError as error:
+            return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
+        if (broken := wrong[0]) is not None:
+            return Duel(workload, tuple(broken for _ in candidates))
+        timed = dict(zip(running, samples, strict=True))
+        results = list[Comparison | Outcome]()
+        for at, one in enumerate(entrants[1:], 1):
+            if not isinstance(one, Checked):
+                results.append(one)
+                continue
+            comparison = compare(timed[at], timed[0])
+            results.append(wrong[at] or self._implausible(comparison.candidate, floor, data) or comparison)
+        return Duel(workload, tuple(results))
+
+    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
+        """Warm-cache and call-to-call times of a candidate, beside which `duel` gives the cold ones."""
+        try:
+            data = self._data(self.task.workload(workload))
+            checked = prepare(self.device, candidate, data)
+            return measure_modes(self.device, checked, data) if isinstance(checked, Checked) else checked
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
+        """The measured roofs of the device; `probes` are the kernels of `kernels.measure.calibrate`, compiled."""
+        return measure_roofline(self.device, probes)
+
+    def _one(self, candidate: Candidate, workload: Workload, precision: Precision) -> Outcome:
+        try:
+            data = self._data(workload)
+        except OutOfDeviceMemory as error:
+            return LaunchFailed(str(error))
+        checked = prepare(self.device, candidate, data)
+        if not isinstance(checked, Checked):
+            return checked
+        try:
+            drift = self._drift.tick()
+            self.device.reset_cache()
+            measured = self._sample(checked, precision, drift)
+            wrong = recheck(checked, data)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+        if isinstance(wrong, WrongResult):
+            return wrong
+        estimate = Estimate(measured.seconds, measured.low, measured.high, measured.samples)
+        if (implausible := self._implausible(estimate, precision.floor, data)) is not None:
+            return implausible
+        self._drift.keep(workload.name, checked.rotation, estimate)
+        return measured
+
+    def _sample(self, checked: Checked, precision: Precision, drift: float | None) -> Measured:
+        """Times a checked candidate; under throttling again, and marked when that lasts."""
+        spent = 0.0
+        for attempt in range(REPEATS + 1):
+            before = self._telemetry.sample()
+            started = time.perf_counter()
+            rotation = checked.rotation
+            estimate = sample_until(rotation.take, precision, expected=rotation.lasted)
+            spent += time.perf_counter() - started
+            after = self._telemetry.sample()
+            throttled = {reason for one in (before, after) for reason in harmful(one)}
+            if not throttled or attempt == REPEATS:
+                break
+        return Measured(
+            seconds=estimate.median,
+            low=estimate.low,
+            high=estimate.high,
+            samples=estimate.samples,
+            launches=checked.rotation.window,
+            errors=checked.errors,
+            throttled=tuple(sorted(throttled)),
+            dropped=estimate.dropped,
+            sampling_seconds=round(spent, 6),
+            drift=drift,
+            telemetry=after.figures() if isinstance(after, Telemetry) else {},
+        )
+
+    def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
+        """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
+        all sets the last cache may still hold when their turn comes again."""
+        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.set_bytes))
+        least = floor * (1 - held) * FLOOR_MARGIN[self.limits.kind]
+        if timed.high >= least:
+            return None
+        detail = (
+            f"it was timed at {timed.median * 1e6:.3f} us, but moving the task's bytes and doing its arithmetic takes "
+            f"this device at least {least * 1e6:.3f} us: either work is left out in a way that the check does not see, "
+            "or the task's `bytes` or `flops` are too high"
+        )
+        return Implausible(timed.median, least, detail)
+
+    def _data(self, workload: Workload) -> WorkloadData:
+        """The workload's buffers; older workloads make room when memory is short."""
+        if workload.name in self._workloads:
+            self._workloads[workload.name] = self._workloads.pop(workload.name)
+            return self._workloads[workload.name]
+        while True:
+            try:
+                data = WorkloadData(
+                    self.device, self.task, workload, seed=self.seed, max_bytes=self._room - self.held_bytes
+                )
+            except OutOfDeviceMemory:
+                if not self._workloads:
+                    raise
+                oldest = next(iter(self._workloads))
+                self._drift.forget(oldest)
+                del self._workloads[oldest]
+                continue
+            self._workloads[workload.name] = data
+            return data
+
+
+def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
+    total = sum(weights[name] for name in ratios)
+    return math.exp(sum(weights[name] * math.log(ratio) for name, ratio in ratios.items()) / total)

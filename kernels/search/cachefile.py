@@ -1,0 +1,219 @@
+"""Kernel Tuner's cache files, in and out: every configuration of a search with what became of it.
+
+Owns the file format (JSON, plain or gzip, also cut short by a killed run) and `Table`, its contents as arrays. What a
+search would have done on a table is the business of `tunesmith.kernels.search.simulate`.
+
+The format: `tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
+of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time` in
+milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.space.domain import Codes, Domain
+from tunesmith.kernels.space.rule import Reason
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.parameter import Config, Parameter
+
+_FAILED_VALUE = 1e19
+"""Old files write 1e20 for a failure; no kernel runs for so many milliseconds."""
+_TO_KIND = {
+    "CompilationFailedConfig": "compile_failed",
+    "RuntimeFailedConfig": "launch_failed",
+    "InvalidConfig": "rejected",
+}
+_FROM_KIND = {"compile_failed": "CompilationFailedConfig", "rejected": "InvalidConfig"}
+_REPAIRS = 64
+
+
+class CacheFileError(TunesmithError):
+    """A file is not a Kernel Tuner cache file, or nothing in it can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
+
+    config: Config
+    time: float | None
+    failure: str | None = None
+    times: tuple[float, ...] = ()
+    compile_time: float = 0.0
+    benchmark_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A cache file as arrays, one element a configuration, in the order of the file.
+
+    codes: positions of the values, shape (configurations, parameters). times: milliseconds, NaN where it failed.
+    failures: kind of failure or None. compile_times, benchmark_times: milliseconds. whole: False when the file was cut
+    short.
+    """
+
+    name: str
+    device: str
+    kernel: str
+    parameters: tuple[Parameter, ...]
+    codes: Codes
+    times: NDArray[np.float64]
+    failures: tuple[str | None, ...]
+    compile_times: NDArray[np.float64]
+    benchmark_times: NDArray[np.float64]
+    whole: bool
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def optimum(self) -> float:
+        """The smallest time, in milliseconds."""
+        return float(np.nanmin(self.times))
+
+    def space(self) -> Space:
+        """The space of exactly the configurations in the table."""
+        return Space.from_codes(self.parameters, self.codes, f"The table {self.name}")
+
+
+def read_cache(path: Path) -> Table:
+    """Reads the cache file at `path`; one cut short gives the records that are complete.
+
+    Raises `CacheFileError` when it is not such a file or holds no configuration that was measured.
+    """
+    data, whole = _parse(path, _text(path))
+    try:
+        keys = list(data.get("tune_params_keys") or data["tune_params"])
+        parameters = tuple(Parameter(name=key, values=tuple(data["tune_params"][key])) for key in keys)
+        cache: Mapping[str, Mapping[str, Any]] = data["cache"]
+    except (KeyError, TypeError, ValidationError) as error:
+        text = f"{path} is not a Kernel Tuner cache file: it needs tune_params and cache ({error})."
+        raise CacheFileError(text) from error
+    domain = Domain(parameters)
+    rows, times, failures, compiled, benchmarked = [], [], [], [], []
+    for key, record in cache.items():
+        row = domain.encode({name: record[name] for name in keys if name in record})
+        if isinstance(row, Reason):
+            raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
+        time, failure = _outcome(path, key, record)
+        rows.append(row)
+        times.append(time)
+        failures.append(failure)
+        compiled.append(float(record.get("compile_time") or 0.0))
+        benchmarked.append(float(record.get("benchmark_time") or 0.0))
+    if all(failure is not None for failure in failures):
+        raise CacheFileError(f"{path} holds no configuration that was measured; record it again.")
+    return Table(
+        name=path.name.removesuffix(".gz").removesuffix(".json"),
+        device=str(data.get("device_name", "")),
+        kernel=str(data.get("kernel_name", "")),
+        parameters=parameters,
+        codes=np.array(rows, dtype=np.uint16),
+        times=np.array(times, dtype=np.float64),
+        failures=tuple(failures),
+        compile_times=np.array(compiled, dtype=np.float64),
+        benchmark_times=np.array(benchmarked, dtype=np.float64),
+        whole=whole,
+    )
+
+
+def write_cache(
+    path: Path,
+    parameters: Sequence[Parameter],
+    records: Iterable[Record],
+    *,
+    device: str,
+    kernel: str,
+    problem_size: str | int | Sequence[int] = "",
+) -> int:
+    """Writes `records` to `path` (gzip when it ends in .gz) for Kernel Tuner and `read_cache`; gives their number.
+
+    The kind of failure is kept beside Kernel Tuner's coarser name for it. A file that exists is replaced.
+    """
+    names = [parameter.name for parameter in parameters]
+    cache: dict[str, Any] = {}
+    for record in records:
+        entry: dict[str, Any] = {name: record.config[name] for name in names}
+        entry["time"] = record.time
+        if record.failure is not None:
+            entry["time"] = _FROM_KIND.get(record.failure, "RuntimeFailedConfig")
+            entry["failure"] = record.failure
+        entry["times"] = list(record.times)
+        entry["compile_time"] = record.compile_time
+        entry["verification_time"] = 0
+        entry["benchmark_time"] = record.benchmark_time
+        cache[",".join(str(record.config[name]) for name in names)] = entry
+    data = {
+        "device_name": device,
+        "kernel_name": kernel,
+        "problem_size": problem_size,
+        "tune_params_keys": names,
+        "tune_params": {parameter.name: list(parameter.values) for parameter in parameters},
+        "objective": "time",
+        "cache": cache,
+    }
+    # Kernel Tuner looks for one record a line and the closing braces on lines of their own.
+    head = json.dumps({**data, "cache": {}}, indent=0)
+    body = ",\n".join(f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in cache.items())
+    text = head[: head.rindex("{}")] + "{\n" + body + "}\n}"
+    raw = text.encode()
+    # A fixed time stamp: the same records give the same bytes.
+    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
+    return len(cache)
+
+
+def _outcome(path: Path, key: str, record: Mapping[str, Any]) -> tuple[float, str | None]:
+    time = record.get("time")
+    if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
+        return float(time), None
+    if isinstance(time, int | float | str):
+        return float("nan"), str(record.get("failure") or _TO_KIND.get(str(time), "launch_failed"))
+    raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CacheFileError(f"The cache file {path} cannot be read: {error.strerror}.") from error
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            # Not gzip.decompress: this gives what there is of a file that ends too early.
+            raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw)
+        except zlib.error as error:
+            raise CacheFileError(f"The cache file {path} is damaged ({error}); copy it again.") from error
+    return raw.decode("utf-8", errors="replace")
+
+
+def _parse(path: Path, text: str) -> tuple[dict[str, Any], bool]:
+    """The file's object, and whether it was whole; a cut file ends after its last complete record."""
+    try:
+        data = json.loads(text)
+        whole = True
+    except json.JSONDecodeError:
+        data, whole = None, False
+        end = len(text)
+        for _ in range(_REPAIRS):
+            end = text.rfind("}", 0, end)
+            if end < 0:
+                break
+            try:
+                data = json.loads(text[: end + 1] + "}}")
+                break
+            except json.JSONDecodeError:
+                continue
+    if not isinstance(data, dict):
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
+    return data, whole

@@ -1,0 +1,263 @@
+"""The small, safe language of constraints, shapes and launch geometry: `VEC * BLOCK <= d`, `ceil_div(n, ROWS)`.
+
+Owns parsing, name checking and evaluation. The grammar is Python's expression grammar cut down to arithmetic,
+comparison, boolean logic, conditionals, membership and a fixed set of functions; nothing else can be reached, so
+text from a model or a stranger's file is safe to evaluate. An expression evaluates on scalars or, with the same
+meaning, on NumPy arrays (one element per candidate point).
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import tokenize
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.operations import (
+    BINARY,
+    COMPARE,
+    FUNCTIONS,
+    MAX_INTEGER,
+    Value,
+    as_number,
+    is_array,
+    is_text,
+    member,
+)
+
+MAX_LENGTH = 8000
+MAX_DEPTH = 100
+"""Nested operations, so that neither checking nor evaluating exhausts Python's stack."""
+
+
+class ExpressionError(TunesmithError):
+    """The text is not an expression of the language, or has no value for these names."""
+
+
+def _shown(text: str) -> str:
+    """`text` as a message may hold it: what no terminal can print is escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _position(text: str, line: int, column: int) -> str:
+    return f"line {line}, column {column + 1}" if "\n" in text else f"column {column + 1}"
+
+
+def _at(text: str, node: ast.AST) -> str:
+    """Where `node` stands in `text`. The parser counts bytes of UTF-8, a reader characters."""
+    line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    before = text.split("\n")[line - 1].encode()[:offset]
+    return _position(text, line, len(before.decode(errors="replace")))
+
+
+def _located(text: str, where: str, what: str) -> ExpressionError:
+    return ExpressionError(f"In the expression `{_shown(text)}`, {where}: {what.rstrip('.')}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression. `names` are the free names it needs; `evaluate` gives them values."""
+
+    text: str
+    names: frozenset[str]
+    _tree: ast.expr = field(repr=False, compare=False)
+
+    def evaluate(self, values: Mapping[str, Value]) -> Value:
+        """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
+        with np.errstate(all="ignore"):
+            return self._value(self._tree, values)
+
+    def integer(self, values: Mapping[str, Value]) -> int:
+        """The value as an int; raises `ExpressionError` when it is not a whole number."""
+        value = self.number(values)
+        if isinstance(value, bool) or value != math.floor(value) or abs(value) > MAX_INTEGER:
+            raise ExpressionError(f"The expression `{self.text}` must give a whole number, but gives {value!r}.")
+        return int(value)
+
+    def number(self, values: Mapping[str, Value]) -> bool | int | float:
+        """The value as a finite number; raises `ExpressionError` when it is text or not finite."""
+        value = self.evaluate(values)
+        if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        raise ExpressionError(f"The expression `{_shown(self.text)}` must give a number, but gives {value!r}.")
+
+    def require(self, known: frozenset[str] | set[str], where: str) -> None:
+        """Raises `ExpressionError` when a name outside `known` is used; `where` says which key of which file."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Name) and node.id in self.names and node.id not in known:
+                raise ExpressionError(
+                    f"{where}: in the expression `{_shown(self.text)}`, {_at(self.text, node)}: "
+                    f"the name '{node.id}' is not defined; known names are {', '.join(sorted(known)) or 'none'}."
+                )
+
+    def _value(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
+        try:
+            value = self._apply(node, values)
+        except (ZeroDivisionError, ValueError, TypeError, OverflowError) as error:
+            raise _located(self.text, _at(self.text, node), str(error)) from error
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise _located(self.text, _at(self.text, node), f"the value exceeds {MAX_INTEGER}")
+        return value
+
+    def _apply(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                if node.id not in values:
+                    known = ", ".join(sorted(values)) or "none"
+                    raise _located(
+                        self.text, _at(self.text, node), f"the name '{node.id}' is not defined; known names are {known}"
+                    )
+                return values[node.id]
+            case ast.BinOp():
+                left, right = self._operand(node.left, values), self._operand(node.right, values)
+                return BINARY[type(node.op)](left, right)
+            case ast.UnaryOp():
+                if isinstance(node.op, ast.USub):
+                    return -self._operand(node.operand, values)
+                operand = self._value(node.operand, values)
+                return np.logical_not(operand) if is_array(operand) else not operand
+            case ast.BoolOp():
+                return self._boolean(node, values)
+            case ast.Compare():
+                return self._comparison(node, values)
+            case ast.IfExp():
+                test = self._value(node.test, values)
+                if is_array(test):
+                    body, orelse = self._value(node.body, values), self._value(node.orelse, values)
+                    if is_text(body) != is_text(orelse):
+                        body, orelse = np.asarray(body, dtype=object), np.asarray(orelse, dtype=object)
+                    return np.where(test, body, orelse)
+                return self._value(node.body if test else node.orelse, values)
+            case ast.Call(func=ast.Name(id=name)):
+                evaluate = self._value if name == "sizeof" else self._operand
+                return FUNCTIONS[name][0](*(evaluate(argument, values) for argument in node.args))
+            case ast.Tuple() | ast.List():
+                return tuple(self._value(item, values) for item in node.elts)
+        raise AssertionError(f"unchecked node {node!r}")
+
+    def _operand(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
+        value = self._value(node, values)
+        if is_text(value):
+            raise TypeError("text takes part in comparisons only")
+        return as_number(value)
+
+    def _boolean(self, node: ast.BoolOp, values: Mapping[str, Value]) -> Value:
+        conjunction = isinstance(node.op, ast.And)
+        result: Value = conjunction
+        for item in node.values:
+            value = self._value(item, values)
+            if is_array(result, value):
+                result = np.logical_and(result, value) if conjunction else np.logical_or(result, value)
+            else:
+                result = bool(value)
+                if result != conjunction:
+                    return result
+        return result
+
+    def _comparison(self, node: ast.Compare, values: Mapping[str, Value]) -> Value:
+        left = self._value(node.left, values)
+        result: Value = True
+        for operator, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self._value(right_node, values)
+            if isinstance(operator, ast.In | ast.NotIn):
+                held = member(left, right)
+                if isinstance(operator, ast.NotIn):
+                    held = np.logical_not(held) if is_array(held) else not held
+            else:
+                held = COMPARE[type(operator)](left, right)
+            result = np.logical_and(result, held) if is_array(result, held) else bool(result and held)
+            if result is False:
+                return result
+            left = right
+        return result
+
+
+_HAS = "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and " + ", ".join(
+    FUNCTIONS
+)
+
+
+def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise _located(text, _at(text, node), f"more than {MAX_DEPTH} operations are nested in one another")
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return
+        case ast.Name():
+            names.add(node.id)
+            return
+        case ast.BinOp() if type(node.op) in BINARY:
+            pass
+        case ast.UnaryOp(op=ast.USub() | ast.Not()):
+            pass
+        case ast.BoolOp() | ast.IfExp():
+            pass
+        case ast.Compare() if all(type(op) in COMPARE or isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            _check(node.left, text, names, depth + 1)
+            for operator, right in zip(node.ops, node.comparators, strict=True):
+                if not isinstance(operator, ast.In | ast.NotIn):
+                    _check(right, text, names, depth + 1)
+                    continue
+                # Lists stand nowhere else: nothing can be built from them, least of all something huge.
+                if not isinstance(right, ast.Tuple | ast.List):
+                    raise _located(text, _at(text, right), "`in` is followed by a list, such as (1, 2)")
+                for item in right.elts:
+                    _check(item, text, names, depth + 1)
+            return
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS:
+            _, fewest, most = FUNCTIONS[name]
+            if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+                raise _located(text, _at(text, node), f"{name}() takes plain arguments only, no names or stars")
+            if not fewest <= len(node.args) <= most:
+                counts = str(fewest) if fewest == most else f"{fewest} to {most}"
+                raise _located(text, _at(text, node), f"{name}() takes {counts} argument(s), not {len(node.args)}")
+            for argument in node.args:
+                _check(argument, text, names, depth + 1)
+            return
+        case ast.Call(func=ast.Name(id=name)):
+            raise _located(text, _at(text, node), f"there is no function '{name}'; they are {', '.join(FUNCTIONS)}")
+        case _:
+            segment = ast.get_source_segment(text, node) or ""
+            shown = f"`{segment}`" if 0 < len(segment) <= 40 else f"this {type(node).__name__}"
+            raise _located(text, _at(text, node), f"{shown} is not part of the expression language; it has {_HAS}")
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            _check(child, text, names, depth + 1)
+
+
+def _comment(text: str) -> tuple[int, int] | None:
+    """Where a comment begins; it would swallow what is put behind the expression."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            return token.start
+    return None
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expression:
+    """Parses `text`; raises `ExpressionError` that points at the column (and the line, where there are several)."""
+    stripped = text.strip().replace("\r\n", "\n").replace("\r", "\n")
+    if len(stripped) > MAX_LENGTH:
+        raise ExpressionError(f"An expression is at most {MAX_LENGTH} characters long; this one has {len(stripped)}.")
+    if not stripped:
+        raise _located("", "column 1", "it is empty")
+    try:
+        tree = ast.parse(stripped, mode="eval").body
+        comment = _comment(stripped) if "#" in stripped else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
+        reason = getattr(error, "msg", None) or str(error)
+        raise _located(stripped, _position(stripped, line, column), reason) from error
+    if comment is not None:
+        raise _located(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")
+    names: set[str] = set()
+    _check(tree, stripped, names)
+    return Expression(stripped, frozenset(names), tree)

@@ -1,0 +1,70 @@
+"""A tunable parameter and the values it may take.
+
+Owns the parameter's own validity; which combinations are feasible is the business of `tunesmith.kernels.space.space`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+Config = dict[str, bool | int | float | str]
+"""One point: a value for every parameter, by name."""
+
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+MAX_VALUES = 4096
+
+
+class Parameter(BaseModel):
+    """A parameter of a template: it becomes a preprocessor macro of the same name.
+
+    `values` are in their natural order; when they are numbers a neighbour is the next value up or down. `default` is
+    where a search starts and what an untuned template uses; left out, it is the first value.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, description="an identifier; the macro's name in the source")]
+    values: Annotated[tuple[Scalar, ...], Field(min_length=1, max_length=MAX_VALUES)]
+    default: Scalar | None = None
+    doc: Annotated[str, Field(description="what the parameter does to the generated code")] = ""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        # Equal values of different types (1, 1.0 and true) make one macro, and files may lose the difference.
+        if len(set(self.values)) != len(self.values):
+            raise ValueError(f"the values of parameter {self.name} repeat; list each once")
+        for value in self.values:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"the value {value!r} of parameter {self.name} is not finite; a macro cannot hold it")
+            if isinstance(value, str) and ("\n" in value or "\r" in value or value.endswith("\\")):
+                raise ValueError(f"the value {value!r} of parameter {self.name} does not fit on one line")
+        if self.default is not None and not any(
+            self.default == value and isinstance(self.default, bool) == isinstance(value, bool) for value in self.values
+        ):
+            raise ValueError(f"the default {self.default!r} of parameter {self.name} is not among its values")
+        return self
+
+    @property
+    def start(self) -> bool | int | float | str:
+        """The default, or the first value where none is given."""
+        return self.values[0] if self.default is None else self.default
+
+    @property
+    def ordered(self) -> bool:
+        """Whether neighbouring values are close: all are numbers, not flags."""
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+
+
+def assignments(config: Mapping[str, Any]) -> str:
+    """A configuration, or other values by name, for people: NAME=VALUE in the order they have."""
+    return ", ".join(f"{name}={value}" for name, value in config.items())
+
+
+def config_key(config: Config) -> str:
+    """A stable text for a configuration: equal configurations have equal keys, whatever their order."""
+    return ",".join(f"{name}={config[name]!r}" for name in sorted(config))

@@ -1,0 +1,255 @@
+"""A task: one kernel to tune, its arguments, its reference, its workloads, and what counts as right.
+
+Owns the meaning of a task once read; reading it from files is `kernels.spec.taskfile`. A task is self-contained
+(sources and the reference's text travel inside), so that it can be sent to any node of a cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.operations import SIZEOF
+from tunesmith.kernels.spec.parameter import NAME_PATTERN
+from tunesmith.kernels.spec.template import BackendName, ExpressionText, Template
+
+Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
+DTYPES = tuple(SIZEOF)
+
+
+class TaskError(TunesmithError):
+    """A task says something that cannot be carried out."""
+
+
+class _Strict(BaseModel):
+    # Infinities are legal (a Special may be one) and JSON has none, so they travel as text.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Special(_Strict):
+    """A share of a buffer's elements, chosen at random, that hold `value` instead of what `fill` gives."""
+
+    value: float
+    fraction: Annotated[float, Field(gt=0, le=1)]
+
+
+class Fill(_Strict):
+    """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
+    Integer types are rounded."""
+
+    kind: Literal["normal", "uniform", "constant"] = "normal"
+    mean: float = 0.0
+    scale: float = 1.0
+    special: tuple[Special, ...] = ()
+
+
+class Argument(_Strict):
+    """One argument of the kernel, in the order of its signature.
+
+    role: `in` is read only, `out` is written only, `inout` both (its result is compared too), `scalar` is passed by
+    value. dtype: a data type or one of the task's type names. shape: an expression for each dimension.
+    """
+
+    name: Identifier
+    role: Literal["in", "out", "inout", "scalar"]
+    dtype: str
+    shape: tuple[ExpressionText, ...] = ()
+    fill: Fill = Fill()
+    value: ExpressionText | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.role == "scalar" and (self.value is None or self.shape):
+            raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
+        if self.role != "scalar" and (not self.shape or self.value is not None):
+            raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no `value`")
+        return self
+
+
+class Tolerance(_Strict):
+    """An element is right when |got - expected| <= atol + rtol * |expected|, or both are the same infinity or NaN."""
+
+    rtol: Annotated[float, Field(ge=0)]
+    atol: Annotated[float, Field(ge=0)]
+
+
+DEFAULT_TOLERANCE: Mapping[str, Tolerance] = {
+    # A few units in the last place of the storage type, for results that are rounded once after float arithmetic.
+    "float64": Tolerance(rtol=1e-12, atol=1e-12),
+    "float32": Tolerance(rtol=1e-5, atol=1e-5),
+    "float16": Tolerance(rtol=2e-3, atol=2e-3),
+    "bfloat16": Tolerance(rtol=1.6e-2, atol=1.6e-2),
+}
+EXACT = Tolerance(rtol=0, atol=0)
+
+
+class Workload(_Strict):
+    """One shape (and choice of types) the kernel is used on.
+
+    weight: its share in the general configuration's objective. held_out: never tuned on, only verified on. devices:
+    the kinds of device it is meant for (large shapes make no sense on a CPU).
+    """
+
+    name: str
+    sizes: dict[Identifier, StrictInt]
+    types: dict[Identifier, str]
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    held_out: bool = False
+    devices: tuple[Literal["gpu", "cpu"], ...] = ("gpu", "cpu")
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What expressions see: sizes as ints, type names and data types as text."""
+        return {**{dtype: dtype for dtype in DTYPES}, **self.sizes, **self.types}
+
+
+class Baseline(_Strict):
+    """What a candidate is compared with. label: what it honestly is, such as plain, extracted, production."""
+
+    label: str = "plain"
+    template: Template
+
+
+class BackendSources(_Strict):
+    baseline: Baseline
+    templates: tuple[Template, ...] = ()
+
+
+class Task(_Strict):
+    """A kernel to tune; see docs/tasks.md for the file format.
+
+    reference: Python source that defines `reference_name`, called with every argument that is read (arrays in float64,
+    scalars as numbers) by name; it returns a dict of float64 arrays, one for each `out` and `inout`. bytes, flops:
+    expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
+    arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
+    unit, such as tensor cores, may do them.
+    """
+
+    name: Identifier
+    summary: str = ""
+    entry: Identifier
+    arguments: Annotated[tuple[Argument, ...], Field(min_length=1)]
+    reference: str
+    reference_name: Identifier
+    bytes: ExpressionText
+    flops: ExpressionText = "0"
+    arithmetic: str = ""
+    types: dict[Identifier, tuple[str, ...]] = {}
+    tolerance: dict[str, Tolerance] = {}
+    workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
+    backends: dict[BackendName, BackendSources]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not any(argument.role in ("out", "inout") for argument in self.arguments):
+            raise ValueError("no argument has the role out or inout, so there is nothing to check")
+        _reject_repeats("argument", [argument.name for argument in self.arguments])
+        _reject_repeats("workload", [workload.name for workload in self.workloads])
+        for name, options in self.types.items():
+            if not options:
+                raise ValueError(f"types.{name} lists no dtype; use some of {', '.join(DTYPES)}")
+            if name in DTYPES:
+                raise ValueError(f"types.{name}: a type cannot have the name of a dtype; call it T")
+            if any(name in workload.sizes for workload in self.workloads):
+                raise ValueError(f"types.{name}: {name} is also a size of a workload; rename one of them")
+            for dtype in options:
+                _require_dtype(dtype, f"types.{name}")
+        for argument in self.arguments:
+            if argument.dtype not in self.types:
+                _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
+        for dtype in self.tolerance:
+            _require_dtype(dtype, "tolerance")
+        for backend, sources in self.backends.items():
+            _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
+        if not any(not workload.held_out for workload in self.workloads):
+            raise ValueError("every workload is held out; leave at least one to tune on")
+        return self
+
+    @property
+    def size_names(self) -> frozenset[str]:
+        return frozenset(self.workloads[0].sizes)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.role in ("out", "inout"))
+
+    def workload(self, name: str) -> Workload:
+        for workload in self.workloads:
+            if workload.name == name:
+                return workload
+        raise TaskError(
+            f"The task {self.name} has no workload '{name}'; it has "
+            f"{', '.join(workload.name for workload in self.workloads)}."
+        )
+
+    def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
+        """The workloads meant for a kind of device, either the tuned or the held-out ones."""
+        return tuple(w for w in self.workloads if w.held_out == held_out and kind in w.devices)
+
+    def sources(self, backend: str) -> BackendSources:
+        for name, sources in self.backends.items():
+            if name == backend:
+                return sources
+        raise TaskError(
+            f"The task {self.name} has no {backend} sources; it has {', '.join(self.backends) or 'none'}: "
+            f"add [backends.{backend}] to its task.toml or choose another --backend."
+        )
+
+    def dtype_of(self, argument: Argument, workload: Workload) -> str:
+        return workload.types.get(argument.dtype, argument.dtype)
+
+    def shape_of(self, argument: Argument, workload: Workload) -> tuple[int, ...]:
+        """The argument's shape in elements; raises `TaskError` when a dimension is not positive."""
+        try:
+            shape = tuple(parse(text).integer(workload.names) for text in argument.shape)
+        except ExpressionError as error:
+            raise TaskError(f"Task {self.name}, workload {workload.name}, argument {argument.name}: {error}") from error
+        if any(extent <= 0 for extent in shape):
+            raise TaskError(
+                f"Task {self.name}, workload {workload.name}: the argument {argument.name} has the shape "
+                f"{shape}; every dimension must be positive: mend the sizes or the shape."
+            )
+        return shape
+
+    def scalar_of(self, argument: Argument, workload: Workload) -> int | float:
+        assert argument.value is not None
+        value = self._number(f"the scalar {argument.name}", argument.value, workload)
+        dtype = self.dtype_of(argument, workload)
+        if "float" not in dtype and value != math.floor(value):
+            raise TaskError(
+                f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = "
+                f"`{argument.value}` gives {value!r}, and {dtype} holds whole numbers only: write "
+                "ceil(...) or floor(...)."
+            )
+        return float(value) if "float" in dtype else int(value)
+
+    def tolerance_of(self, dtype: str) -> Tolerance:
+        return self.tolerance.get(dtype) or DEFAULT_TOLERANCE.get(dtype, EXACT)
+
+    def bytes_of(self, workload: Workload) -> float:
+        return float(self._number("bytes", self.bytes, workload))
+
+    def flops_of(self, workload: Workload) -> float:
+        return float(self._number("flops", self.flops, workload))
+
+    def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:
+        try:
+            return parse(text).number(workload.names)
+        except ExpressionError as error:
+            raise TaskError(f"Task {self.name}, workload {workload.name}, {what}: {error}") from error
+
+
+def _reject_repeats(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the {what} {name} is listed twice")
+
+
+def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f"{where}: the dtype '{dtype}' is not known; use one of {', '.join(extra + DTYPES)}")

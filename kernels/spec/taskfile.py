@@ -1,0 +1,231 @@
+"""Reads a task from task.toml and the files beside it, and finds the tasks that ship with Tunesmith.
+
+Every error names file, key, value and remedy. What a task means is `tunesmith.kernels.spec.task`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.operations import SIZEOF
+from tunesmith.kernels.spec.parameter import NAME_PATTERN
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.template import BackendName, Template
+
+LIBRARY = Path(__file__).resolve().parents[1] / "library"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def library_tasks() -> dict[str, Path]:
+    """Name -> task.toml of each task that ships with Tunesmith."""
+    return {path.parent.name: path for path in sorted(LIBRARY.glob("*/task.toml"))}
+
+
+def load_task(text: str) -> Task:
+    """The task named `text` (a library task's name, or a path to a task.toml); raises `TaskError`."""
+    library = library_tasks()
+    if text in library:
+        return read_task(library[text])
+    path, directory = Path(text), False
+    try:
+        directory = path.is_dir()
+        if directory and (path / "task.toml").is_file():
+            path = path / "task.toml"
+        found = path.is_file()
+    except OSError:  # such as a text too long for a path
+        found = False
+    if found:
+        return read_task(path)
+    what = f"The folder '{text:.200}' holds no task.toml" if directory else f"There is no task '{text:.200}'"
+    raise TaskError(f"{what}: give the path of a task.toml or one of {', '.join(library)}.")
+
+
+def read_task(path: Path) -> Task:
+    """Reads and validates one task.toml; raises `TaskError` or `ExpressionError`."""
+    data = _toml(path)
+    reference = data.get("reference")
+    if not isinstance(reference, str) or ":" not in reference:
+        raise TaskError(f"{path}, key reference: give the function as 'FILE.py:FUNCTION', not {reference!r}.")
+    file, data["reference_name"] = reference.rsplit(":", 1)
+    data["reference"] = _text(path.parent / file, path, "reference")
+    backends = data.get("backends")
+    if not isinstance(backends, dict) or not backends:
+        raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
+    if not isinstance(types := data.get("types", {}), dict):
+        raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
+    if not isinstance(workloads := data.get("workloads", []), list):
+        raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
+    # The templates have the task's `entry`; a mistake in it is told of the task, whose own check comes after theirs.
+    entry = str(data.get("entry", ""))
+    entry = entry if re.match(NAME_PATTERN, entry) else "kernel"
+    for name, sources in backends.items():
+        if name not in get_args(BackendName):
+            raise TaskError(
+                f"{path}, key backends.{name}: there is no such backend; they are {', '.join(get_args(BackendName))}."
+            )
+        if not isinstance(sources, dict):
+            raise TaskError(f"{path}, key backends.{name}: give a table with `baseline` and `templates`.")
+        _resolve_sources(sources, str(name), entry, path)
+    for index, workload in enumerate(workloads):
+        if isinstance(workload, dict):
+            workload.setdefault("name", _workload_name(workload, index))
+            workload.setdefault(
+                "types", {name: options[0] for name, options in types.items() if isinstance(options, list) and options}
+            )
+    task = _validated(Task, data, path)
+    _validate_expressions(task, path)
+    return task
+
+
+def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
+    """Reads one template TOML, with `source` instead of its own if given; raises `TaskError`.
+
+    Its `source_file` is relative to it, and may be a list of files, which become one source in their order: `source`
+    then stands for the last, as the others are what several templates share.
+    """
+    data = _toml(path)
+    if data.setdefault("backend", backend) != backend:
+        raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
+    data.setdefault("entry", entry)
+    data.setdefault("name", path.stem)
+    files = data.pop("source_file", None)
+    parts = files if isinstance(files, list) and files else [files] if files is not None else []
+    texts = [
+        _text(path.parent / str(file), path, "source_file") for file in (parts[:-1] if source is not None else parts)
+    ]
+    if texts or source is not None:
+        data["source"] = "\n".join(texts if source is None else [*texts, source])
+    return _validated(Template, data, path)
+
+
+def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Path) -> None:
+    baseline = sources.get("baseline")
+    if not isinstance(baseline, dict) or "source_file" not in baseline or "launch" not in baseline:
+        raise TaskError(f"{path}, key backends.{backend}.baseline: give `source_file` and `launch` (grid and block).")
+    fields = dict(baseline)
+    label = fields.pop("label", "plain")
+    fields["source"] = _text(path.parent / str(fields.pop("source_file")), path, f"backends.{backend}.baseline")
+    sources["baseline"] = {
+        "label": label,
+        "template": {"name": "baseline", "backend": backend, "entry": entry, **fields},
+    }
+    files = sources.get("templates", [])
+    if not isinstance(files, list):
+        raise TaskError(f"{path}, key backends.{backend}.templates: give a list of template files.")
+    for file in files:
+        if not isinstance(file, str) or not (path.parent / file).is_file():
+            raise TaskError(f"{path}, key backends.{backend}.templates: there is no file {file!r} beside it.")
+    sources["templates"] = [read_template(path.parent / file, backend, entry) for file in files]
+
+
+def _workload_name(workload: Mapping[str, Any], index: int) -> str:
+    sizes = workload.get("sizes")
+    types = workload.get("types")
+    if not isinstance(sizes, dict) or not sizes:
+        return f"workload{index}"
+    name = "x".join(str(value) for value in sizes.values())
+    return "-".join([name, *(str(dtype) for dtype in types.values())]) if isinstance(types, dict) else name
+
+
+def _validate_expressions(task: Task, path: Path) -> None:
+    sizes = frozenset(task.size_names)
+    known = sizes | frozenset(task.types) | frozenset(SIZEOF)
+    for workload in task.workloads:
+        where = f"{path}, workload {workload.name}"
+        if frozenset(workload.sizes) != sizes:
+            raise TaskError(
+                f"{where}: it has the sizes {', '.join(workload.sizes)}, but the first workload has "
+                f"{', '.join(sorted(sizes))}; all must have the same."
+            )
+        if missing := frozenset(task.types) - frozenset(workload.types):
+            raise TaskError(f"{where}: the type {min(missing)} has no value in `types`.")
+        for name, dtype in workload.types.items():
+            if dtype not in task.types.get(name, ()):
+                options = ", ".join(task.types.get(name, ())) or "none, as [types] does not list it"
+                raise TaskError(f"{where}: the dtype '{dtype}' of {name} is not known; [types] allows {options}.")
+        for name, size in workload.sizes.items():
+            if size <= 0:
+                raise TaskError(f"{where}: the size {name} = {size} is not positive.")
+    texts = [("bytes", task.bytes), ("flops", task.flops)]
+    for argument in task.arguments:
+        texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
+        texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
+    for key, text in texts:
+        try:
+            expression = parse(text)
+        except ExpressionError as error:
+            raise TaskError(f"{path}, {key}: {error}") from error
+        expression.require(known, f"{path}, {key}")
+    for workload in task.workloads:
+        try:
+            for argument in task.arguments:
+                if argument.role == "scalar":
+                    task.scalar_of(argument, workload)
+                else:
+                    task.shape_of(argument, workload)
+            moved, done = task.bytes_of(workload), task.flops_of(workload)
+            if moved <= 0 or done < 0:
+                raise TaskError(
+                    f"Task {task.name}, workload {workload.name}: bytes must be positive and flops not "
+                    f"negative; they are {moved:g} and {done:g}."
+                )
+        except TaskError as error:
+            raise TaskError(f"{path}: {error}") from error
+    for name, sources in task.backends.items():
+        for template in (sources.baseline.template, *sources.templates):
+            template.validate_names(sizes, frozenset(task.types), f"{path}, {name} template {template.name}")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"{path} is not valid TOML: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is not UTF-8 text: {error}.") from error
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _text(file: Path, path: Path, key: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: {error}.") from error
+    except ValueError as error:
+        raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
+
+
+def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
+    try:
+        return model.model_validate(data)
+    except ExpressionError as error:
+        raise TaskError(f"{path}: {error}") from error
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        # A misspelled key is both unknown and missing; the spelling is what there is to mend.
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        key = ".".join(str(part) for part in first["loc"])
+        where = f"{path}, key {key}" if key else str(path)
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            *outer, wrong = first["loc"]
+            known = [one["loc"][-1] for one in found if one["type"] == "missing" and list(one["loc"][:-1]) == outer]
+            close = difflib.get_close_matches(
+                str(wrong), map(str, known if outer else [*known, *model.model_fields]), 1
+            )
+            message = f"there is no such key{f', but there is {close[0]}' if close else ''}"
+        plain = first["type"] in ("missing", "value_error", "extra_forbidden")
+        value = "" if plain else f" (it is {first['input']!r:.80})"
+        more = f" ({len(found) - 1} more after that)" if len(found) > 1 else ""
+        raise TaskError(f"{where}: {message}{value}{more}.") from error

@@ -1,0 +1,154 @@
+"""A template: device source whose execution choices are parameters, with constraints and launch geometry.
+
+One pydantic schema serves files and models alike. Owns what a template says; which points are feasible on a device is
+`tunesmith.kernels.space.feasible`, and what source a compiler sees is `tunesmith.kernels.build.specialise`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.operations import SIZEOF
+from tunesmith.kernels.spec.parameter import NAME_PATTERN, Config, Parameter
+
+BackendName = Literal["cuda", "opencl"]
+MAX_SOURCE_BYTES = 1 << 20
+MAX_PARAMETERS = 64
+ExpressionText = Annotated[str, Field(min_length=1, max_length=2000)]
+TEMPLATE_NAME = r"^[^\x00-\x1f\"\\/]{1,80}$"
+"""The name stands in a #line directive and in file names."""
+
+
+class Constraint(BaseModel):
+    """A condition every configuration must meet, over parameters, the workload's sizes and its types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    expression: ExpressionText
+    because: Annotated[str, Field(description="one sentence for the reader of a rejection")] = ""
+
+
+class Launch(BaseModel):
+    """Launch geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
+    work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grid: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
+    block: Annotated[tuple[ExpressionText, ...], Field(min_length=1, max_length=3)]
+    shared_bytes: ExpressionText = "0"
+
+    @field_validator("grid", "block", mode="before")
+    @classmethod
+    def _texts(cls, value: object) -> object:
+        # A bare number is natural in TOML (`block = [256]`) and in a model's answer.
+        if isinstance(value, list | tuple):
+            return tuple(str(item) if isinstance(item, int | float) else item for item in value)
+        return value
+
+
+class Template(BaseModel):
+    """Source plus parameters plus constraints plus launch geometry.
+
+    Parameters reach the source as macros of the same name; the workload's types reach it as type macros (see
+    `tunesmith.kernels.build.specialise`). A kernel without parameters is a template with one point: baselines are that.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=TEMPLATE_NAME, description="short; no quotes and no slashes")]
+    backend: BackendName
+    source: Annotated[str, Field(min_length=1, description="the whole device source")]
+    entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
+    parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
+    constraints: tuple[Constraint, ...] = ()
+    launch: Launch
+    static_shared_bytes: Annotated[
+        ExpressionText,
+        Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),
+    ] = "0"
+    max_registers: Annotated[
+        ExpressionText | None, Field(description="registers per thread the compiler may use; 0 means no cap")
+    ] = None
+    fast_math: Annotated[ExpressionText, Field(description="whether to compile with fast math")] = "False"
+    device_globals: Annotated[
+        tuple[str, ...],
+        Field(description="variables in global memory the kernel needs, by symbol; any other one is refused as state"),
+    ] = ()
+    description: str = ""
+
+    @field_validator("source")
+    @classmethod
+    def _bounded(cls, source: str) -> str:
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise ValueError(f"the source is larger than {MAX_SOURCE_BYTES} bytes")
+        if "\0" in source:
+            raise ValueError("the source holds a NUL character, where compilers stop reading")
+        return source
+
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _bare_constraints(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            return tuple({"expression": item} if isinstance(item, str) else item for item in value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [parameter.name for parameter in self.parameters]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"the parameter {min(repeated)} is listed twice")
+        return self
+
+    def __copy__(self) -> Self:
+        # What `model_copy` then changes has an id of its own.
+        copied = super().__copy__()
+        copied.__dict__.pop("id", None)
+        return copied
+
+    @cached_property
+    def id(self) -> str:
+        """Content hash: templates with the same meaning-bearing fields have the same id. Every event of a run asks."""
+        payload = self.model_dump_json(exclude={"description", "name"})
+        return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
+
+    @property
+    def default_config(self) -> Config:
+        return {parameter.name: parameter.start for parameter in self.parameters}
+
+    def expressions(self) -> list[tuple[str, str]]:
+        """Every expression with the key it stands at."""
+        found = [(f"constraints[{i}]", constraint.expression) for i, constraint in enumerate(self.constraints)]
+        found += [(f"launch.grid[{i}]", text) for i, text in enumerate(self.launch.grid)]
+        found += [(f"launch.block[{i}]", text) for i, text in enumerate(self.launch.block)]
+        found.append(("launch.shared_bytes", self.launch.shared_bytes))
+        found.append(("static_shared_bytes", self.static_shared_bytes))
+        found.append(("fast_math", self.fast_math))
+        if self.max_registers is not None:
+            found.append(("max_registers", self.max_registers))
+        return found
+
+    def validate_names(self, sizes: frozenset[str], types: frozenset[str], where: str) -> None:
+        """Raises `ExpressionError` where an expression uses a name that neither the task nor the template defines.
+
+        `sizes` and `types` are the task's names. What decides the source (`max_registers`, `fast_math`) knows no sizes,
+        as one compiled kernel serves all workloads of the same types.
+        """
+        parameters = frozenset(parameter.name for parameter in self.parameters)
+        for what, taken in (("size", sizes), ("type", types), ("data type", frozenset(SIZEOF))):
+            if clash := parameters & taken:
+                raise ExpressionError(
+                    f"{where}, key parameters: {min(clash)} is also a {what} of the task: rename the parameter."
+                )
+        known = types | parameters | frozenset(SIZEOF)
+        for key, text in self.expressions():
+            try:
+                expression = parse(text)
+            except ExpressionError as error:
+                raise ExpressionError(f"{where}, key {key}: {error}") from error
+            expression.require(known if key in ("max_registers", "fast_math") else known | sizes, f"{where}, key {key}")

@@ -1,0 +1,1 @@
+"""The commands, a file each; `tunesmith.cli.main` registers them."""
