@@ -18,7 +18,7 @@ from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
-from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import Duel
@@ -91,6 +91,9 @@ def _measure(
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
             roofline = roofs if isinstance(roofs, Roofline) else Roofline()
             rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
+    roofline, beaten = roofline.without_beaten(_timed(task, rows))
+    for row, workload in zip(rows, workloads, strict=True):
+        row["floor_seconds"] = _floor(roofline, task, workload)
     return {
         "task": task.name,
         "device": device.name,
@@ -101,8 +104,29 @@ def _measure(
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
         "roofline": roofline.to_json(),
+        "notes": list(beaten),
         "workloads": rows,
     }
+
+
+def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
+    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+
+def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
+    """Candidate and baseline on each workload, for comparison with the roofs."""
+    return [
+        Timed(
+            f"the {kernel} on {row['workload']}",
+            row["cold"][kernel]["median"],
+            task.bytes_of(workload := task.workload(row["workload"])),
+            task.flops_of(workload),
+            task.arithmetic,
+        )
+        for row in rows
+        if "cold" in row
+        for kernel in ("candidate", "baseline")
+    ]
 
 
 def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
@@ -119,7 +143,7 @@ def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
 def _row(
     examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
 ) -> dict[str, Any]:
-    floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+    floor = _floor(roofline, task, workload)
     row: dict[str, Any] = {
         "workload": workload.name,
         "sizes": workload.sizes,
@@ -180,6 +204,8 @@ def _print(found: dict[str, Any]) -> None:
         if "failure" in row:
             told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
             out.print(told, markup=False, soft_wrap=True)
+    for note in found["notes"]:
+        typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")
