@@ -2,12 +2,12 @@
 
 Read this file to know who decides what, and when:
 
-1. plan names the bottleneck and what the round tunes (`roles/model_plan.py`; by rules `roles/plan.py`).
+1. plan names the bottleneck and what the round tunes (`roles/planning/planner.py`; by rules `roles/planning/rules.py`).
 2. approve lets a person see and change the plan, where the run asks for it (`roles/approve.py`).
-3. template provides the sources with their parameters (`roles/model_template.py`; the library's `roles/template.py`).
-4. tune searches the feasible spaces and journals every measurement (`roles/tune.py`).
-5. test re-measures the best and gives the verdict (`roles/test.py`); `done` ends the loop, else back to plan.
-6. explain sums up what the round showed, for the next plan (`roles/explain.py`).
+3. template provides the sources with their parameters (`roles/templating/templater.py`).
+4. tune searches the feasible spaces and journals every measurement (`roles/tuning/tuner.py`).
+5. test re-measures the best and gives the verdict (`roles/testing/tester.py`); `done` ends the loop, else back to plan.
+6. explain sums up what the round showed, for the next plan (`roles/explainer.py`).
 
 Roles of others stand behind one of these. The state is small and checkpointed after every step; a step that is
 interrupted is begun again, and finds what it already did in the journal.

@@ -37,7 +37,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
-    from tunesmith.graph.roles.approval import Ask
+    from tunesmith.graph.roles.planning.approval import Ask
 
 THREAD = "run"
 """The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
@@ -176,8 +176,8 @@ def _carry_on(
     from langgraph.types import Command
 
     from tunesmith.graph.build import build_graph
-    from tunesmith.graph.roles.approval import decide
     from tunesmith.graph.roles.arms import roles_of
+    from tunesmith.graph.roles.planning.approval import decide
 
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     with_model = models is not None or settings.transport != "none"

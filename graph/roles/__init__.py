@@ -32,12 +32,12 @@ class Role(Protocol):
 
 
 BUILT_IN = {
-    "plan": "tunesmith.graph.roles.model_plan:ModelPlanner",
+    "plan": "tunesmith.graph.roles.planning.planner:Planner",
     "approve": "tunesmith.graph.roles.approve:Approver",
-    "template": "tunesmith.graph.roles.model_template:ModelTemplater",
-    "tune": "tunesmith.graph.roles.tune:Tuner",
-    "test": "tunesmith.graph.roles.test:Tester",
-    "explain": "tunesmith.graph.roles.explain:Explainer",
+    "template": "tunesmith.graph.roles.templating.templater:Templater",
+    "tune": "tunesmith.graph.roles.tuning.tuner:Tuner",
+    "test": "tunesmith.graph.roles.testing.tester:Tester",
+    "explain": "tunesmith.graph.roles.explainer:Explainer",
 }
 """Our own roles in the order of their work: name -> "module:class".
 Without a model they work by rules, or not at all."""

@@ -1,7 +1,7 @@
 """The approver: stops before a plan is carried out, until a person has agreed to it or changed it.
 
 The stop is LangGraph's interrupt: the run's state is on disk, the process may end, and the node is begun again when the
-run goes on. How the person is asked is `tunesmith.graph.roles.approval`.
+run goes on. How the person is asked is `tunesmith.graph.roles.planning.approval`.
 """
 
 from __future__ import annotations

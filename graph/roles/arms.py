@@ -20,9 +20,9 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import rewrite_messages
 from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.model_plan import share
-from tunesmith.graph.roles.test import Tester, model_gave_up
-from tunesmith.graph.roles.trial import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.planning.rules import share
+from tunesmith.graph.roles.templating.trial import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.testing.tester import Tester, model_gave_up
 from tunesmith.graph.settings import Arm
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 
@@ -89,7 +89,6 @@ class NextRewrite:
                 round=number,
                 bottleneck="unknown",
                 scope="general",
-                template="",
                 workloads=tuple(workload.name for workload in context.tuned),
                 evaluations=share(context, number),
                 branches=(Branch(parent=best[0].id if best else BASELINE, moves=("make it faster",)),),

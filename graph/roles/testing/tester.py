@@ -15,8 +15,8 @@ from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.examination import examine_winners, struck
-from tunesmith.graph.roles.verdict import BELOW_FLOOR, build_verdict
+from tunesmith.graph.roles.testing.examination import examine_winners, struck
+from tunesmith.graph.roles.testing.verdict import BELOW_FLOOR, build_verdict
 from tunesmith.graph.state import Done, State
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import Comparison

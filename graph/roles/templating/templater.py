@@ -1,4 +1,4 @@
-"""The templater: asks the model for each template of the plan, tries it, and sends back what does not work.
+"""The templater: takes the templates that the plan names, and asks the model for those that it wants written.
 
 All branches of a round go together: their templates in one turn, then what has to be repaired in the next, so that a
 model that answers in batches needs few turns. A template is taken when its default configuration compiles and is right
@@ -12,17 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.tree import LIBRARY, read_tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.template import LibraryTemplater
-from tunesmith.graph.roles.trial import Problem, infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
+
+
+class UnknownTemplate(TunesmithError):
+    """The plan names a template that does not exist."""
 
 
 @dataclass(slots=True)
@@ -48,20 +52,18 @@ class _Work:
         return not self.taken and not self.failed
 
 
-class ModelTemplater:
+class Templater:
     name = "template"
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        if not plan.branches:
-            return LibraryTemplater()(state, context)
         stage = f"round-{plan.round}"
         turn = sum(event.data["to"] == self.name for event in context.journal.events("sent_back", stage))
         for event in context.journal.events("templates", stage):
             if event.data["turn"] == turn:
                 return _answer(event.data["ids"])
         objections = state.get("objections", []) if turn else []
-        taken = self._kept(context, plan, stage)
+        taken = self._search_further(context, plan, stage)
         works = [_Work(number, branch) for number, branch in enumerate(plan.branches, 1) if branch.moves]
         if works:
             assert context.models is not None, "only a model plans new templates"
@@ -69,21 +71,28 @@ class ModelTemplater:
             taken += [work.answered.id for work in works if work.taken and work.answered is not None]
         taken = list(dict.fromkeys(taken))
         if not taken:
-            taken = self._instead(context, plan, stage)
+            taken = self._fallback_templates(context, plan, stage)
         context.journal.append("templates", {"turn": turn, "ids": taken}, stage)
         return _answer(taken)
 
-    def _kept(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """Templates of the tree that the plan only tunes further."""
-        tree, kept = read_tree(context), []
+    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """The known templates that the plan searches as they are; those that a role has excluded are left out."""
+        tree, chosen = read_tree(context), []
         for branch in plan.branches:
+            if branch.moves:
+                continue
             node = tree.node(branch.parent)
-            if not branch.moves and node is not None and not node.struck:
+            if node is None:
+                known = ", ".join(one.id for one in tree.nodes) or "none"
+                raise UnknownTemplate(
+                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
+                )
+            if not node.struck:
                 if node.round == 0:
-                    _register(context, node.template, "library", (), stage)
+                    _register(context, node.template, LIBRARY, (), stage)
                 _register_seeds(context, node.id, branch.seeds, stage)
-                kept.append(node.id)
-        return kept
+                chosen.append(node.id)
+        return chosen
 
     def _write(
         self,
@@ -166,19 +175,18 @@ class ModelTemplater:
         if work.failed:
             _give_up(context, work, stage)
 
-    def _instead(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """What the round tunes when none of its templates came about."""
+    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
+        else the best known one."""
         tree = read_tree(context)
-        untried = [node for node in tree.usable if node.parent == "library" and node.round == 0]
-        chosen = (untried or tree.best(1))[:1]
+        chosen = (tree.untried or tree.best(1))[:1]
         if not chosen:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
-        if untried:
-            _register(context, chosen[0].template, "library", (), stage)
-        context.note(
-            "template", f"No planned template of round {plan.round} works; {chosen[0].id} takes its place.", stage
-        )
+        if tree.untried:
+            _register(context, chosen[0].template, LIBRARY, (), stage)
+        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+        context.note("template", sentence, stage)
         return [chosen[0].id]
 
 
