@@ -29,7 +29,7 @@ from tunesmith.graph.journal.store import Store
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
-from tunesmith.graph.settings import Placement
+from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import State
 
@@ -104,6 +104,12 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
 def draw(placements: Mapping[str, Placement] | None = None) -> str:
     """The graph with all our roles as mermaid text."""
     return build_graph(placements=placements).compile().get_graph().draw_mermaid()
+
+
+def steps_at_most(settings: Settings) -> int:
+    """A bound on the steps of a run, for LangGraph's guard against graphs that never end."""
+    turn = len(BUILT_IN) + len(settings.roles) + 2 * (settings.repairs + 1)
+    return turn * (settings.repairs + 2) * settings.rounds + 50
 
 
 def start_of(journal: Store) -> State:

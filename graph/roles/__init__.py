@@ -15,7 +15,6 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
 
-
 if TYPE_CHECKING:
     from langgraph.types import Command
 

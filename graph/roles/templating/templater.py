@@ -143,18 +143,18 @@ class Templater:
         return {name: problem_of(one) for name, one in try_templates(context, list(wanted.values()), stage).items()}
 
     def _judged(self, context: Context, draft: Draft, trials: Mapping[str, Problem | None], stage: str) -> Draft:
-        problem = draft.problem
+        problem, template = draft.problem, draft.template
         if problem is None:
-            assert draft.template is not None
-            if draft.template.id not in trials:
+            assert template is not None
+            if template.id not in trials:
                 draft = draft.model_copy(update={"failed": "the budget was spent before it could be tried"})
                 _give_up(context, draft, stage)
                 return draft
-            problem = trials[draft.template.id]
+            problem = trials[template.id]
             if problem is None:
-                _register(context, draft.template, draft.branch.parent, draft.branch.moves, stage, draft.answers)
-                _register_seeds(context, draft.template.id, draft.seeds, stage)
-                context.listener(Progress("template", f"{draft.template.name} works after {draft.answers} answer(s)"))
+                _register(context, template, draft.branch.parent, draft.branch.moves, stage, draft.answers)
+                _register_seeds(context, template.id, draft.seeds, stage)
+                context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
                 return draft.model_copy(update={"taken": True})
         first_line = problem.log.strip().splitlines()[0] if problem.log.strip() else ""
         sentence = f"{problem.what} {first_line}".strip()
