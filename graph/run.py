@@ -90,6 +90,8 @@ def tune(
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     if (folder / "journal.sqlite").exists():
         _clear(folder)
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
     prior = None if chosen.prior is None else read_prior(Path(chosen.prior))
     templates = loaded.sources(device.backend).templates
     require_work(loaded, templates, limits_of(device, chosen))
