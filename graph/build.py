@@ -2,12 +2,12 @@
 
 Read this file to know who decides what, and when:
 
-1. plan names the bottleneck and what the round tunes (`roles/model_plan.py`; by rules `roles/plan.py`).
+1. plan names the bottleneck and what the round tunes (`roles/planning/planner.py`; by rules `roles/planning/rules.py`).
 2. approve lets a person see and change the plan, where the run asks for it (`roles/approve.py`).
-3. template provides the sources with their parameters (`roles/model_template.py`; the library's `roles/template.py`).
-4. tune searches the feasible spaces and journals every measurement (`roles/tune.py`).
-5. test re-measures the best and gives the verdict (`roles/test.py`); `done` ends the loop, else back to plan.
-6. explain sums up what the round showed, for the next plan (`roles/explain.py`).
+3. template provides the sources with their parameters (`roles/templating/templater.py`).
+4. tune searches the feasible spaces and journals every measurement (`roles/tuning/tuner.py`).
+5. test re-measures the best and gives the verdict (`roles/testing/tester.py`); `done` ends the loop, else back to plan.
+6. explain sums up what the round showed, for the next plan (`roles/explainer.py`).
 
 Roles of others stand behind one of these. The state is small and checkpointed after every step; a step that is
 interrupted is begun again, and finds what it already did in the journal.
@@ -22,6 +22,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import SentBack
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.settings import Placement
 from tunesmith.graph.state import State
@@ -120,11 +121,11 @@ def _sent_back(name: str, state: State, update: State, context: Context) -> Stat
     if to == "plan" and state["round"] >= context.settings.rounds:
         context.note(name, f"The role {name} asks for another plan, and no round is left.", stage)
         return cast(State, {**update, "goto": "", "done": "rounds"})
-    before = sum(event.data["to"] == to for event in context.journal.events("sent_back", stage))
+    before = context.log.sent_back(stage, to)
     if to == "template" and before >= context.settings.repairs:
         context.note(name, f"The role {name} asks for another template; after {before} times the round goes on.", stage)
         return cast(State, {**update, "goto": ""})
-    context.journal.append("sent_back", {"by": name, "to": to, "objections": update.get("objections", [])}, stage)
+    context.journal.append(SentBack(by=name, to=to, objections=tuple(update.get("objections", ()))), stage)
     return update
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tunesmith.actors.pool.pool import Pool
-from tunesmith.graph.journal.events import Noted, RooflineMeasured
+from tunesmith.graph.journal.events import Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.journal.tree import Tree, read_tree
@@ -88,6 +89,17 @@ class Context:
         if all(note.sentence != sentence for note in self.log.notes(stage)):
             self.journal.append(Noted(role=role, sentence=sentence), stage)
             self.listener(Progress(role, sentence))
+
+    def once(self, name: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
+        """What `make` returns, written to the journal under `name` and `stage`; where the journal has it already, as
+        after an interruption, that entry's data, without calling `make`. key: fields of the entry that tell it from
+        others of its name in the stage. The data must be JSON."""
+        for kept in self.log.events(RoleKept, stage):
+            if kept.name == name and all(kept.data.get(field) == value for field, value in key.items()):
+                return kept.data
+        data = {**key, **make()}
+        self.journal.append(RoleKept(name=name, data=data), stage)
+        return data
 
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""

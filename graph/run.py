@@ -11,21 +11,25 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.context import Context, evaluation_from_json
+from pydantic import BaseModel, ConfigDict
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.results.summary import summarise, write_results
+from tunesmith.graph.results.output import write_results
+from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, reopened, settings_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
-from tunesmith.graph.setup.prior import KIND, read_prior, require_common
+from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
@@ -37,23 +41,26 @@ from tunesmith.kernels.spec.taskfile import load_task
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
-    from tunesmith.graph.roles.approval import Ask
+    from tunesmith.graph.roles.planning.approval import Ask
 
+BEFORE_WORK = (PriorKept, RunStarted, BaselineMeasured, RooflineMeasured)
+"""What a journal has before anything was decided."""
 THREAD = "run"
 """The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a run found. summary: the JSON of summary.json; folder: where everything is; valid: whether any
-    configuration is right and was measured."""
+class RunResult(BaseModel):
+    """What a run found. summary: what summary.json says, as attributes or by key; folder: where everything is; valid:
+    whether any configuration is right and was measured."""
+
+    model_config = ConfigDict(frozen=True)
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
 
     @property
     def valid(self) -> bool:
-        return self.summary["general"] is not None or any(row["best"] for row in self.summary["tuned"])
+        return self.summary.general is not None or any(row.best is not None for row in self.summary.tuned)
 
 
 def tune(
@@ -98,15 +105,8 @@ def tune(
     with Journal(folder, create=True) as journal, alone(folder):
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
-            journal.append(KIND, prior)
-        journal.append(
-            "run",
-            {
-                "settings": chosen.model_dump(mode="json"),
-                "task": loaded.model_dump(mode="json"),
-                "device": device.to_json(),
-            },
-        )
+            journal.append(prior)
+        journal.append(RunStarted(settings=chosen, task=loaded, device=device))
         return _carry_on(folder, journal, loaded, device, chosen, listener, models, ask)
 
 
@@ -128,17 +128,18 @@ def resume(
     """
     folder = Path(run_dir)
     with Journal(folder, create=False) as journal, alone(folder):
-        started = journal.last("run")
+        log = RunLog(journal)
+        started = log.started
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
-        settings = settings_of(journal, Settings.model_validate(started.data["settings"]))
-        task = Task.model_validate(started.data["task"])
-        inventory, old = inventory_for(settings.backend), started.data["device"]
-        same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
-        device = same[0] if same else choose_device(task, old["backend"], inventory)
+        settings = settings_of(log, started.settings)
+        task, old = started.task, started.device
+        inventory = inventory_for(settings.backend)
+        same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
+        device = same[0] if same else choose_device(task, old.backend, inventory)
         if not same:
             raise JournalError(
-                f"{folder} was measured on {old['name']}, but this machine has {device.name}: resume it where it began."
+                f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
         settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
         return _carry_on(folder, journal, task, device, settings, listener, models, ask)
@@ -148,9 +149,9 @@ def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        events = list(journal.events())
-        begun = bool(events) and {event.kind for event in events} <= {"run", KIND, "baseline", "roofline"}
-        baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
+        events = [entry.event for entry in journal.entries(Event)]
+        begun = bool(events) and all(isinstance(event, BEFORE_WORK) for event in events)
+        baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
             known = quote(str(folder))
             raise SettingsError(
@@ -176,8 +177,8 @@ def _carry_on(
     from langgraph.types import Command
 
     from tunesmith.graph.build import build_graph
-    from tunesmith.graph.roles.approval import decide
     from tunesmith.graph.roles.arms import roles_of
+    from tunesmith.graph.roles.planning.approval import decide
 
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     with_model = models is not None or settings.transport != "none"
@@ -195,7 +196,7 @@ def _carry_on(
             begun = snapshot.values
             # What is done may still have to be explained. `next` would not tell: it leaves out a role whose results
             # are written but not yet part of a checkpoint.
-            again = bool(begun.get("done")) and not snapshot.tasks and reopened(journal)
+            again = bool(begun.get("done")) and not snapshot.tasks and reopened(context.log)
             if begun.get("done") and not snapshot.tasks and not again:
                 listener(Progress("done", f"the run had ended: {begun['done']}; --more N lets it measure more"))
             else:
@@ -223,7 +224,7 @@ def _carry_on(
             write_results(context, folder, summary)
         except OSError as error:
             raise _unwritable(folder, error) from error
-    return RunResult(folder, summary)
+    return RunResult(folder=folder, summary=summary)
 
 
 def _unwritable(folder: Path, error: Exception) -> JournalError:

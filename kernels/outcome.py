@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Discriminator, SerializerFunctionWrapHandler, Tag, WrapSerializer
 
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Checked against the reference and timed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_validator
 
 from tunesmith.graph.journal.records import (
     CallUsage,
@@ -220,6 +220,14 @@ class Noted(Event):
     sentence: str
 
 
+class RoleKept(Event):
+    """What a further role (docs/extending.md) keeps under a name of its own. Written and read by `Context.once`."""
+
+    kind: ClassVar[str] = "kept"
+    name: str
+    data: dict[str, Any]
+
+
 class Asked(Event):
     """The search asks for a configuration. number: from 0 within the round. Written and replayed by the tuner."""
 
@@ -377,6 +385,7 @@ AnyEvent = (
     | TemplateVetoed
     | SentBack
     | Noted
+    | RoleKept
     | Asked
     | Evaluated
     | Searched
@@ -390,7 +399,5 @@ AnyEvent = (
     | ModelMethodFound
     | ExhaustStarted
 )
-KINDS: dict[str, type[AnyEvent]] = {
-    name: event for event in get_args(AnyEvent) for name in (event.kind, *event.former)
-}
+KINDS: dict[str, type[AnyEvent]] = {name: event for event in get_args(AnyEvent) for name in (event.kind, *event.former)}
 """The models by the kinds that they are stored under, former ones included."""

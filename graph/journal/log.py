@@ -1,7 +1,7 @@
 """What a run's journal amounts to: its baseline, templates, evaluations, comparisons, plans, notes, vetoes, verdicts.
 
-Everything that reads a journal reads it here. Each entry is decoded once: a kind is read when it is first asked for, and
-kept up with the entries that are appended afterwards, by whomever. Nothing is written and nothing is measured here.
+Everything that reads a journal reads it here. Each entry is decoded once: a kind is read when first asked for, and is
+kept up with the entries that are appended afterwards. Nothing is written and nothing is measured here.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tunesmith.graph.journal.events import (
     TemplatesChosen,
     TemplateVetoed,
     VerdictReached,
+    WritingStarted,
 )
 from tunesmith.graph.journal.records import Examination, Verdict
 from tunesmith.graph.journal.store import Entry, Store
@@ -186,6 +187,11 @@ class RunLog:
         found = [event for event in self.events(TemplatesChosen, stage) if turn is None or event.turn == turn]
         return list(found[-1].ids) if found else None
 
+    def writing_started(self, stage: str, turn: int) -> int | None:
+        """The sequence number of the entry with which a turn of writing templates began."""
+        found = (entry.sequence for entry in self.entries(WritingStarted, stage) if entry.event.turn == turn)
+        return next(found, None)
+
     def seeds(self, stage: str, template_id: str) -> list[Config]:
         """Configurations that a model proposes for a template of a round."""
         proposed = (event for event in self.events(SeedsProposed, stage) if event.template == template_id)
@@ -223,8 +229,8 @@ class RunLog:
 
     def search_history(self, stage: str) -> Iterator[Asked | Evaluated]:
         """What the searches of a round asked and were told, in its order."""
-        asked, evaluated = self.entries(Asked, stage), self.entries(Evaluated, stage)
-        for entry in sorted([*asked, *evaluated], key=lambda entry: entry.sequence):
+        found: list[Entry[Asked] | Entry[Evaluated]] = [*self.entries(Asked, stage), *self.entries(Evaluated, stage)]
+        for entry in sorted(found, key=lambda entry: entry.sequence):
             yield entry.event
 
     def searched(self, stage: str) -> Searched | None:

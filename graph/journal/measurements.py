@@ -1,4 +1,4 @@
-"""What evaluations amount to: seconds, objectives, observations for a search, failures. Pure functions of evaluations."""
+"""What evaluations amount to: seconds, objectives, observations for a search, failures. Pure functions of them."""
 
 from __future__ import annotations
 

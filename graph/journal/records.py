@@ -125,6 +125,23 @@ class Examination(Record):
     artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
+class ExaminationRow(Record):
+    """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
+    largest error of the configuration and of the baseline, as shares of the tolerance."""
+
+    template: str
+    config: Config
+    workload: str
+    verdict: Literal["accepted", "rejected", "not examined"]
+    detail: str
+    checks: int
+    skipped: tuple[str, ...]
+    largest_error: float | None
+    baseline_error: float | None
+    notes: tuple[str, ...]
+    artifacts: dict[str, tuple[str, ...]]
+
+
 class Racing(Record):
     """What ending the measurement of clear losers early saved. dropped: how many ended early; sampling_seconds: wall
     clock of all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the
@@ -191,18 +208,54 @@ class CallUsage(Tokens):
     estimated: bool = False
 
 
+class RoleUsage(Record):
+    """One role's use of one model. calls: answered, or perhaps answered; unaccounted: those of them whose tokens are an
+    estimate; failed: questions that ended without a usable answer; cost: US dollars, None where no price is known;
+    seconds: spent waiting for answers."""
+
+    role: str
+    model: str
+    calls: int
+    unaccounted: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    seconds: float
+
+
+class ModelsUsage(Record):
+    """What the models of a run took: totals, and `rows` by role and model. where: the server, or the folder of files;
+    failures: questions without a usable answer, by kind."""
+
+    transport: str
+    where: str
+    calls: int
+    unaccounted: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    seconds: float
+    failures: dict[str, int]
+    rows: tuple[RoleUsage, ...]
+
+
 __all__ = [
     "BestHere",
     "CallUsage",
-    "Disqualified",
     "Dispatched",
+    "Disqualified",
     "Examination",
+    "ExaminationRow",
     "FailureExample",
     "Figures",
     "FinalistResult",
+    "ModelsUsage",
     "Racing",
     "Record",
     "RefusedSeed",
+    "RoleUsage",
     "RoundAccount",
     "SearchAccount",
     "TemplateAccount",

@@ -136,8 +136,8 @@ class Journal:
         return cursor.lastrowid
 
     def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
-        """Entries in the order they were written: of `kinds`, or all; of one stage, or all; those after the sequence
-        number `after`. Raises `JournalError` for one that cannot be read."""
+        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after
+        the sequence number `after`. Raises `JournalError` for one that cannot be read."""
         for row in self._select(kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
             yield self._read(row)
 
@@ -191,7 +191,7 @@ class Journal:
 
 def _of_kinds(kinds: tuple[type[Event], ...]) -> tuple[str, list[str]]:
     """The condition that selects entries of `kinds`, and its values; of all where there are none."""
-    names = [name for kind in kinds for name in (kind.kind, *kind.former)]
-    if not names:
+    if Event in kinds:
         return "1", []
+    names = [name for kind in kinds for name in (kind.kind, *kind.former)]
     return (f"kind IN ({', '.join('?' * len(names))})" if len(names) > 1 else "kind = ?"), names

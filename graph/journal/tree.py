@@ -21,6 +21,8 @@ from tunesmith.kernels.spec.template import Template
 
 E = TypeVar("E", bound=Event)
 
+LIBRARY = "library"
+"""The parent of a template that the task brings."""
 BEST_SHARE = 0.2
 """Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
 BEST_LEAST, BEST_MOST = 3, 10
@@ -117,7 +119,14 @@ class Tree:
     explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
-        return next((node for node in self.nodes if node.id == template), None)
+        """The node of a template's id, or of the name of one that the task brings."""
+        by_name = (node for node in self.nodes if node.parent == LIBRARY and node.template.name == template)
+        return next((node for node in self.nodes if node.id == template), None) or next(by_name, None)
+
+    @property
+    def untried(self) -> list[Node]:
+        """The task's own templates that no round has used yet."""
+        return [node for node in self.usable if node.parent == LIBRARY and node.round == 0]
 
     def best(self, count: int) -> list[Node]:
         """The best `count` that were measured, the best first; those that were vetoed are none of them."""
@@ -154,7 +163,7 @@ def read_tree(
         why = vetoed.get(added.id, "")
         nodes[added.id] = Node(added.template, added.parent, added.moves, round_of(entry.stage), found, ranked, why)
     for template in library:
-        nodes.setdefault(template.id, Node(template, "library", vetoed=vetoed.get(template.id, "")))
+        nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
     attempts = tuple(
         Attempt(round_of(entry.stage), entry.event.parent, entry.event.moves, entry.event.problem)
         for entry in past(log.entries(BranchAbandoned))

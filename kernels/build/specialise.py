@@ -12,24 +12,44 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tunesmith.kernels.build.shared_code import stand_in, uses
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.operations import SIZEOF
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.build.shared_code import stand_in, uses
 from tunesmith.kernels.spec.template import BackendName, Template
 
 C_TYPES: Mapping[BackendName, Mapping[str, str]] = {
     "cuda": {
-        "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16",
-        "int64": "long long", "uint64": "unsigned long long", "int32": "int", "uint32": "unsigned int",
-        "int16": "short", "uint16": "unsigned short", "int8": "signed char", "uint8": "unsigned char", "bool": "bool",
+        "float64": "double",
+        "float32": "float",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+        "int64": "long long",
+        "uint64": "unsigned long long",
+        "int32": "int",
+        "uint32": "unsigned int",
+        "int16": "short",
+        "uint16": "unsigned short",
+        "int8": "signed char",
+        "uint8": "unsigned char",
+        "bool": "bool",
     },
     "opencl": {
         # Half arithmetic is an extension many devices lack, so 16-bit floats are storage: half is read with
         # vload_half, bfloat16 is the upper half of a float kept in a ushort.
-        "float64": "double", "float32": "float", "float16": "half", "bfloat16": "ushort",
-        "int64": "long", "uint64": "ulong", "int32": "int", "uint32": "uint",
-        "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar", "bool": "uchar",
+        "float64": "double",
+        "float32": "float",
+        "float16": "half",
+        "bfloat16": "ushort",
+        "int64": "long",
+        "uint64": "ulong",
+        "int32": "int",
+        "uint32": "uint",
+        "int16": "short",
+        "uint16": "ushort",
+        "int8": "char",
+        "uint8": "uchar",
+        "bool": "uchar",
     },
 }
 CUDA_HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}

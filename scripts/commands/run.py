@@ -18,7 +18,7 @@ from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.roles.approval import Ask
+from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import new_run_dir, parse_duration, read_settings
 
@@ -61,7 +61,7 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
             sys.stdout.write("\n")
         return EXIT_WAITING
     if as_json:
-        json.dump(result.summary | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
+        json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         print_summary(result.summary, result.folder)

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.roles.verdict import BELOW_FLOOR
+from tunesmith.graph.roles.testing.verdict import BELOW_FLOOR
 
 WITH_BAR = 100
 """Columns of a terminal that has room for a bar."""

@@ -10,7 +10,7 @@ from model_runs import LIBRARY, RAW, entries, keys, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed
-from tunesmith.graph.roles.plan import NoTemplate
+from tunesmith.graph.roles.planning.planner import NoTemplate
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
@@ -182,7 +182,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
         asked.append(call)
         number = int(call.stage.split("-")[1])
         if call.role == "plan" and number == 3:
-            first = entries(tmp_path / "run", "template")[0].data["id"]
+            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
             return plan(branch(parent=first, moves=["back to the first"]))
         if call.role == "template":
             return template(name=f"made{number}", source=f"// round {number}\n" + SOURCE)
@@ -195,7 +195,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     assert "The parent template: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
     finalists = {
         entry["template"].split("-")[0]
-        for event in entries(tmp_path / "run", "duel")[-1:]
+        for event in entries(tmp_path / "run", "comparison")[-1:]
         for entry in event.data["entries"]
     }
     assert len(finalists) > 1, "finalists come from all templates"
@@ -207,7 +207,7 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
 
     def script(call: Call) -> Any:
         if call.role == "plan" and call.stage == "round-2":
-            first = entries(tmp_path / "run", "template")[0].data["id"]
+            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
             return plan(branch(parent=first, moves=[], seeds=[infeasible, wanted]))
         if call.role == "template":
             return template(
@@ -250,7 +250,8 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
     assert result.valid and result.summary["evaluations"] == 12
     assert (
-        f"The model gives no plan for round 1 (the server answers with {kind}), so rules do." in result.summary["notes"]
+        f"The model gives no plan for round 1 (the server answers with {kind}); it is planned by rules."
+        in result.summary["notes"]
     )
     assert len([note for note in result.summary["notes"] if "no plan for round" in note]) == 2
     assert [made["parent"] for made in result.summary["templates"]] == ["library"]

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.events import ApprovalAwaited
 from tunesmith.graph.models.calls import Waiting
-from tunesmith.graph.roles.model_plan import branch_problems
+from tunesmith.graph.roles.planning.planner import branch_problems
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 
@@ -37,12 +37,12 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     def read() -> Plan:
         return read_plan(file, plan, context)
 
-    if context.journal.last("awaiting", stage) is not None:
+    if context.log.awaits_approval(stage):
         return read()
     file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
     if ask is not None:
         return ask(plan, file, read)
-    context.journal.append("awaiting", {"file": file.name}, stage)
+    context.journal.append(ApprovalAwaited(file=file.name), stage)
     raise Waiting(
         f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
         f"`tunesmith resume {folder}`."
@@ -59,9 +59,11 @@ def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
     except ValueError as error:
         why = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
         where = (
-            f", key {'.'.join(map(str, why['loc'])) or 'the file'}: {why['msg']}" if why else f" is no JSON: {error}"
+            f", key {'.'.join(map(str, why['loc'])) or 'the file'}: {why['msg']}"
+            if why
+            else f" is not valid JSON: {error}"
         )
-        raise PlanError(f"{file}{where}; mend it and resume.") from error
+        raise PlanError(f"{file}{where}; fix it and resume.") from error
     problems = []
     names = [workload.name for workload in context.tuned]
     if plan.round != planned.round:
@@ -74,10 +76,7 @@ def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
         problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
     if any(branch.moves for branch in plan.branches) and context.models is None:
         problems.append("branches: moves need a model to carry them out, and the run has none")
-    if not plan.branches and all(template.name != plan.template for template in context.sources.templates):
-        options = ", ".join(template.name for template in context.sources.templates) or "none"
-        problems.append(f"template: there is no '{plan.template}'; the task brings {options}")
-    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), read_tree(context))]
+    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
-        raise PlanError(f"{file}: {problems[0].rstrip('.')}; mend it and resume.")
+        raise PlanError(f"{file}: {problems[0].rstrip('.')}; fix it and resume.")
     return plan

@@ -1,4 +1,4 @@
-"""The templater: asks the model for each template of the plan, tries it, and sends back what does not work.
+"""The templater: takes the templates that the plan names, and asks the model for those that it wants written.
 
 All branches of a round go together: their templates in one turn, then what has to be repaired in the next, so that a
 model that answers in batches needs few turns. A template is taken when its default configuration compiles and is right
@@ -12,17 +12,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.events import (
+    BranchAbandoned,
+    SeedsProposed,
+    TemplateAdded,
+    TemplatesChosen,
+    WritingStarted,
+)
+from tunesmith.graph.journal.tree import LIBRARY
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.template import LibraryTemplater
-from tunesmith.graph.roles.trial import Problem, infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
+
+
+class UnknownTemplate(TunesmithError):
+    """The plan names a template that does not exist."""
 
 
 @dataclass(slots=True)
@@ -48,20 +59,18 @@ class _Work:
         return not self.taken and not self.failed
 
 
-class ModelTemplater:
+class Templater:
     name = "template"
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        if not plan.branches:
-            return LibraryTemplater()(state, context)
         stage = f"round-{plan.round}"
-        turn = sum(event.data["to"] == self.name for event in context.journal.events("sent_back", stage))
-        for event in context.journal.events("templates", stage):
-            if event.data["turn"] == turn:
-                return _answer(event.data["ids"])
+        turn = context.log.sent_back(stage, self.name)
+        chosen = context.log.chosen_templates(stage, turn)
+        if chosen is not None:
+            return _answer(chosen)
         objections = state.get("objections", []) if turn else []
-        taken = self._kept(context, plan, stage)
+        taken = self._search_further(context, plan, stage)
         works = [_Work(number, branch) for number, branch in enumerate(plan.branches, 1) if branch.moves]
         if works:
             assert context.models is not None, "only a model plans new templates"
@@ -69,21 +78,28 @@ class ModelTemplater:
             taken += [work.answered.id for work in works if work.taken and work.answered is not None]
         taken = list(dict.fromkeys(taken))
         if not taken:
-            taken = self._instead(context, plan, stage)
-        context.journal.append("templates", {"turn": turn, "ids": taken}, stage)
+            taken = self._fallback_templates(context, plan, stage)
+        context.journal.append(TemplatesChosen(turn=turn, ids=tuple(taken)), stage)
         return _answer(taken)
 
-    def _kept(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """Templates of the tree that the plan only tunes further."""
-        tree, kept = read_tree(context), []
+    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """The known templates that the plan searches as they are; those that a role has excluded are left out."""
+        tree, chosen = context.tree(), []
         for branch in plan.branches:
+            if branch.moves:
+                continue
             node = tree.node(branch.parent)
-            if not branch.moves and node is not None and not node.struck:
+            if node is None:
+                known = ", ".join(one.id for one in tree.nodes) or "none"
+                raise UnknownTemplate(
+                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
+                )
+            if not node.vetoed:
                 if node.round == 0:
-                    _register(context, node.template, "library", (), stage)
+                    _register(context, node.template, LIBRARY, (), stage)
                 _register_seeds(context, node.id, branch.seeds, stage)
-                kept.append(node.id)
-        return kept
+                chosen.append(node.id)
+        return chosen
 
     def _write(
         self,
@@ -96,7 +112,7 @@ class ModelTemplater:
         objections: list[str],
     ) -> None:
         # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = read_tree(context, before=_begin(context, stage, turn))
+        tree = context.tree(before=_begin(context, stage, turn))
         for work in works:
             work.messages = template_messages(context, plan, work.branch, tree, objections)
         while asking := [work for work in works if work.open]:
@@ -166,28 +182,25 @@ class ModelTemplater:
         if work.failed:
             _give_up(context, work, stage)
 
-    def _instead(self, context: Context, plan: Plan, stage: str) -> list[str]:
-        """What the round tunes when none of its templates came about."""
-        tree = read_tree(context)
-        untried = [node for node in tree.usable if node.parent == "library" and node.round == 0]
-        chosen = (untried or tree.best(1))[:1]
+    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
+        else the best known one."""
+        tree = context.tree()
+        chosen = (tree.untried or tree.best(1))[:1]
         if not chosen:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
-        if untried:
-            _register(context, chosen[0].template, "library", (), stage)
-        context.note(
-            "template", f"No planned template of round {plan.round} works; {chosen[0].id} takes its place.", stage
-        )
+        if tree.untried:
+            _register(context, chosen[0].template, LIBRARY, (), stage)
+        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+        context.note("template", sentence, stage)
         return [chosen[0].id]
 
 
 def _begin(context: Context, stage: str, turn: int) -> int:
     """The event with which this turn began, from whatever session."""
-    for event in context.journal.events("writing", stage):
-        if event.data["turn"] == turn:
-            return event.sequence
-    return context.journal.append("writing", {"turn": turn}, stage)
+    started = context.log.writing_started(stage, turn)
+    return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
 
 
 def _answer(ids: Sequence[str]) -> State:
@@ -212,31 +225,23 @@ def _register(
     context: Context, template: Template, parent: str, moves: tuple[str, ...], stage: str, answers: int = 0
 ) -> None:
     """Puts a template into the tree, once. answers: how many the model needed for it."""
-    if all(event.data["id"] != template.id for event in context.journal.events("template")):
-        data = {
-            "id": template.id,
-            "template": template.model_dump(mode="json"),
-            "parent": parent,
-            "moves": list(moves),
-            "answers": answers,
-        }
-        context.journal.append("template", data, stage)
+    if not context.log.has_template(template.id):
+        context.journal.append(TemplateAdded(template=template, parent=parent, moves=moves, answers=answers), stage)
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
     """Writes down configurations that the search of this round is to try first."""
-    if seeds and all(event.data["template"] != template for event in context.journal.events("seeds", stage)):
-        context.journal.append("seeds", {"template": template, "configs": list(seeds)}, stage)
+    if seeds and all(event.template != template for event in context.log.events(SeedsProposed, stage)):
+        context.journal.append(SeedsProposed(template=template, configs=tuple(seeds)), stage)
 
 
 def _give_up(context: Context, work: _Work, stage: str) -> None:
-    data = {
-        "branch": work.number,
-        "parent": work.branch.parent,
-        "moves": list(work.branch.moves),
-        "problem": "\n".join(work.history) or work.failed,
-    }
-    known = [event.data for event in context.journal.events("given_up", stage)]
-    if data not in known:
-        context.journal.append("given_up", data, stage)
+    event = BranchAbandoned(
+        branch=work.number,
+        parent=work.branch.parent,
+        moves=work.branch.moves,
+        problem="\n".join(work.history) or work.failed,
+    )
+    if event not in context.log.events(BranchAbandoned, stage):
+        context.journal.append(event, stage)
     context.note("template", f"Template {work.number} of the round is given up: {work.failed}", stage)

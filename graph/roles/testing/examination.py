@@ -1,0 +1,106 @@
+"""The last word on what a run ends with: the same full verdict that `tunesmith check` gives, in the run's own journal.
+
+A search checks every configuration, but on the tuned workloads and the task's own contents only. Winners must also be
+right on odd shapes and other contents, be as accurate as the baseline, and pass compute-sanitizer where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tunesmith.actors.judging import judge
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Examined
+from tunesmith.graph.journal.log import Examinee
+from tunesmith.graph.journal.records import Examination, ExaminationRow, Verdict
+from tunesmith.graph.progress import Progress
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.check import Deviation
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.spec.parameter import Config, config_key
+
+SEED = 7_000_003
+"""Added to the run's seed for the contents of examinations."""
+
+
+def disqualified(context: Context) -> dict[Examinee, str]:
+    """What examinations of this run rejected, and why."""
+    return {key: one.detail for key, one in context.log.examinations().items() if one.verdict == "rejected"}
+
+
+def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], Verdict]) -> Verdict:
+    """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
+    configuration on everything, the others on the workload they won. Where one is rejected, the next best is a winner
+    and is examined in turn."""
+    while True:
+        verdict = build(disqualified(context))
+        known = context.log.examinations()
+        waiting = [one for one in _winners(verdict) if _key(*one) not in known]
+        if not waiting:
+            return verdict
+        context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
+        jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+        try:
+            found = context.pool.examine(jobs, seed=context.settings.seed + SEED)
+            failure = "" if isinstance(found, list) else describe(found)
+        except TunesmithError as error:
+            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+            found, failure = [], str(error)
+        for at, (template, config, workload) in enumerate(waiting):
+            if isinstance(found, list) and found:
+                one = Examination(template=template, config=config, workload=workload, **_fields(found[at]))
+            else:
+                one = Examination(
+                    template=template, config=config, workload=workload, verdict="not examined", detail=failure
+                )
+            context.journal.append(Examined(examination=one))
+
+
+def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
+    """The examinations of the winners of `verdict`, as the summary shows them."""
+    known = context.log.examinations()
+    found = [known[key] for winner in _winners(verdict) if (key := _key(*winner)) in known]
+    rows = []
+    for one in found:
+        passed = [step for step in one.steps if isinstance(step, Passed)]
+        rows.append(
+            ExaminationRow(
+                template=one.template,
+                config=one.config,
+                workload=one.workload,
+                verdict=one.verdict,
+                detail=one.detail,
+                checks=len(passed),
+                skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
+                largest_error=_largest(deviation for step in passed for deviation in step.accuracy.values()),
+                baseline_error=_largest(deviation for step in passed for deviation in step.baseline.values()),
+                notes=one.notes,
+                artifacts=one.artifacts,
+            )
+        )
+    return rows
+
+
+def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
+    """The general configuration, and what is used for a workload where that is another: template, configuration, and
+    the workload that it is for, empty for all."""
+    general = verdict.general
+    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
+    if general is None:
+        return used
+    key = _key(general.template, general.config, "")
+    return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
+
+
+def _key(template: str, config: Config, workload: str) -> Examinee:
+    return template, config_key(config), workload
+
+
+def _fields(found: judge.Verdict) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
+
+
+def _largest(deviations: Iterable[Deviation]) -> float | None:
+    return max((one.largest for one in deviations), default=None)

@@ -1,0 +1,175 @@
+"""The verdict of a test: pure arithmetic over comparisons. General configuration, per-shape table, held-out regret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Compared
+from tunesmith.graph.journal.log import Examinee
+from tunesmith.graph.journal.records import (
+    BestHere,
+    Dispatched,
+    Disqualified,
+    Figures,
+    FinalistResult,
+    Verdict,
+    Winner,
+    WorkloadRow,
+)
+from tunesmith.kernels.measure.bench import weighted_geomean
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Workload
+
+Key = tuple[str, str]
+"""Template id and configuration as text."""
+DISPATCH_GAIN = 0.01
+"""Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
+"""
+BELOW_FLOOR = 1.1
+"""A floor's share of a time up to which the floor is believed: kernels that mostly read are up to 10 % faster than the
+copies that give the bandwidth. Beyond it the roofs were measured while something else used the memory."""
+NOTHING: Mapping[Examinee, str] = MappingProxyType({})
+
+
+def build_verdict(
+    context: Context,
+    comparisons: Sequence[Compared],
+    general: Sequence[tuple[str, Config]],
+    disqualified: Mapping[Examinee, str] = NOTHING,
+) -> Verdict:
+    """What the comparisons show.
+
+    The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
+    the tuned workloads, among those that are right on every workload, held-out ones included. `regret` of a held-out
+    workload is the general configuration's time over the best finalist's there, less 1. disqualified: what examinations
+    rejected, and why; such a finalist wins nothing there.
+    """
+    by_workload = {
+        compared.workload: {_key(entry.template, entry.config): entry for entry in compared.entries}
+        for compared in comparisons
+    }
+    tuned = [workload for workload in context.tuned if workload.name in by_workload]
+    held_out = [workload for workload in context.held_out if workload.name in by_workload]
+    valid: list[tuple[float, Key]] = []
+    out: list[Disqualified] = []
+    for template, config in general:
+        key = _key(template, config)
+        entries = {workload.name: by_workload[workload.name].get(key) for workload in (*tuned, *held_out)}
+        reason = _why_out(key, entries, disqualified)
+        if reason is not None:
+            out.append(Disqualified(template=template, config=config, workload=reason[0], why=reason[1]))
+            continue
+        ratios = {
+            w.name: entry.comparison.ratio
+            for w in tuned
+            if (entry := entries[w.name]) is not None and entry.comparison is not None
+        }
+        valid.append((weighted_geomean(ratios, context.weights), key))
+    ratio, winner = min(valid) if valid else (None, None)
+    rows = [_row(context, workload, by_workload[workload.name], winner, disqualified) for workload in tuned]
+    unseen = [_row(context, workload, by_workload[workload.name], winner, disqualified) for workload in held_out]
+    chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
+    return Verdict(
+        general=chosen,
+        ratio=ratio,
+        tuned=tuple(rows),
+        held_out=tuple(unseen),
+        disqualified=tuple(out),
+        dispatch=tuple(used for row in rows if (used := _dispatched(row, chosen)) is not None),
+        sentence=_sentence(ratio, rows, len(out)),
+    )
+
+
+def _why_out(
+    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
+) -> tuple[str, str] | None:
+    """The workload on which a general finalist is out, and why; None where it is in."""
+    if (why := disqualified.get((*key, ""))) is not None:
+        return "all", why
+    failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
+    return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
+
+
+def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
+    """What to use for a workload: the best there where it gains enough over the general configuration."""
+    if row.best is None:
+        return None
+    used: Winner = row.best
+    figures: Figures = row.best
+    if general is not None and row.general is not None and row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio:
+        used, figures = general, row.general
+    return Dispatched(
+        template=used.template,
+        config=used.config,
+        seconds=figures.seconds,
+        ratio=figures.ratio,
+        low=figures.low,
+        high=figures.high,
+        verdict=figures.verdict,
+        workload=row.workload,
+        sizes=row.sizes,
+        types=row.types,
+    )
+
+
+def _key(template: str, config: Config) -> Key:
+    return template, config_key(config)
+
+
+def _row(
+    context: Context,
+    workload: Workload,
+    entries: Mapping[Key, FinalistResult],
+    winner: Key | None,
+    disqualified: Mapping[Examinee, str],
+) -> WorkloadRow:
+    measured = {
+        key: entry.comparison
+        for key, entry in entries.items()
+        if entry.comparison is not None and (*key, workload.name) not in disqualified and (*key, "") not in disqualified
+    }
+    floor = context.floor(workload)
+    best_key = min(measured, key=lambda key: measured[key].ratio, default=None)
+    best = None
+    if best_key is not None:
+        figures = _figures(measured[best_key]).model_dump()
+        best = BestHere(template=best_key[0], config=entries[best_key].config, **figures)
+    general = _figures(measured[winner]) if winner is not None and winner in measured else None
+    return WorkloadRow(
+        workload=workload.name,
+        sizes=workload.sizes,
+        types=workload.types,
+        floor_seconds=floor,
+        baseline_seconds=next(iter(measured.values())).baseline.median if measured else None,
+        general=general,
+        best=best,
+        share_of_floor=floor / general.seconds if floor and general is not None else None,
+        regret=general.ratio / best.ratio - 1 if general is not None and best is not None else None,
+    )
+
+
+def _figures(comparison: Comparison) -> Figures:
+    return Figures(
+        seconds=comparison.candidate.median,
+        ratio=comparison.ratio,
+        low=comparison.low,
+        high=comparison.high,
+        verdict=comparison.verdict,
+    )
+
+
+def _sentence(ratio: float | None, rows: Sequence[WorkloadRow], disqualified: int) -> str:
+    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
+    if ratio is None:
+        return f"no configuration is right on every workload{out}."
+    shown = sum(row.general is not None and row.general.verdict == "faster" for row in rows)
+    found = (
+        f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
+    )
+    if any(row.best is not None and row.best.verdict == "faster" for row in rows):
+        return found
+    return f"{found} Nothing was shown to be faster than the baseline: keep it."
