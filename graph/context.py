@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
-from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -77,7 +77,30 @@ class Context:
             self.listener(Progress("plan", "measuring the device's roofs"))
             roofline = self.pool.calibrate()
             self.journal.append(RooflineMeasured(roofline=roofline))
+            self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
+            roofline = self.log.roofline or roofline
         return roofline
+
+    def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
+        """Leaves out the roofs that `kernel` beats, whose seconds by workload are given, and says so. True when there
+        was one: floors have changed then."""
+        roofline, task = self.roofline(), self.task
+        timed = [
+            Timed(
+                f"{kernel} on {name}",
+                taken,
+                task.bytes_of(task.workload(name)),
+                task.flops_of(task.workload(name)),
+                task.arithmetic,
+            )
+            for name, taken in seconds.items()
+        ]
+        kept, reasons = roofline.without_beaten(timed)
+        if reasons:
+            self.journal.append(RooflineMeasured(roofline=kept))
+        for reason in reasons:
+            self.note("test", reason, "")
+        return bool(reasons)
 
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""

@@ -96,7 +96,7 @@ class BaselineMeasured(Event):
 
 
 class RooflineMeasured(Event):
-    """The device's roofs, measured once in a run."""
+    """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
 
     kind: ClassVar[str] = "roofline"
     roofline: Roofline
@@ -203,8 +203,21 @@ class TemplateVetoed(Event):
     why: str
 
 
+class StepTaken(Event):
+    """A role has finished. turn: how often the round was sent back for other templates before; goto: the role that is
+    next, or the graph's end; done: what ended the run, where it did; update: what changes in the state. Written by
+    `graph.build`, which takes it from here when the graph is started again."""
+
+    kind: ClassVar[str] = "step"
+    role: str
+    turn: int
+    goto: str
+    done: str
+    update: dict[str, Any]
+
+
 class SentBack(Event):
-    """A role sent the round back to another role. Written and counted by `graph.build`, read by the templater."""
+    """A role sent the round back to another role. Written by earlier versions only: now it is the `goto` of a step."""
 
     kind: ClassVar[str] = "sent_back"
     by: str
@@ -383,6 +396,7 @@ AnyEvent = (
     | SeedsRefused
     | BranchAbandoned
     | TemplateVetoed
+    | StepTaken
     | SentBack
     | Noted
     | RoleKept

@@ -30,7 +30,6 @@ from tunesmith.graph.journal.events import (
     RunStarted,
     Searched,
     SeedsProposed,
-    SentBack,
     TemplateAdded,
     TemplatesChosen,
     TemplateVetoed,
@@ -112,6 +111,11 @@ class RunLog:
         """What the run was begun with."""
         return self.last(RunStarted)
 
+    def extended_after(self, entry: Entry[Event]) -> bool:
+        """Whether the run was extended after an entry: what ended it then ends it no more."""
+        extensions = self.entries(Extended)
+        return bool(extensions) and extensions[-1].sequence > entry.sequence
+
     @property
     def extensions(self) -> list[Extended]:
         """What the run may take beyond its settings, in the order it was granted."""
@@ -167,10 +171,6 @@ class RunLog:
     def awaits_approval(self, stage: str) -> bool:
         """Whether the plan of a round was left as a file for a person."""
         return self.last(ApprovalAwaited, stage) is not None
-
-    def sent_back(self, stage: str, to: str) -> int:
-        """How often the round was sent back to a role."""
-        return sum(event.to == to for event in self.events(SentBack, stage))
 
     # Templates
 

@@ -29,7 +29,6 @@ from tunesmith.graph.journal.tree import Node
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.roles.planning.planner import no_template
 from tunesmith.graph.roles.testing.examination import account
-from tunesmith.graph.roles.testing.verdict import BELOW_FLOOR
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
@@ -164,10 +163,11 @@ def summary_schema() -> str:
 
 
 def unsteady(verdict: Verdict) -> list[str]:
-    """What a reader should not take at face value: intervals too wide to say much, and times well below the floor."""
+    """What a reader should not take at face value: intervals too wide to say much, and times below the floor. (Where
+    they are far below it, the roof has been left out, and there is no share.)"""
     rows = (*verdict.tuned, *verdict.held_out)
     wide = [row.workload for row in rows if row.general is not None and row.general.high > WIDE * row.general.low]
-    below = [row.workload for row in rows if row.general is not None and (row.share_of_floor or 0.0) > BELOW_FLOOR]
+    below = [row.workload for row in rows if row.general is not None and (row.share_of_floor or 0.0) > 1]
     notes = []
     if wide:
         notes.append(
@@ -176,8 +176,8 @@ def unsteady(verdict: Verdict) -> list[str]:
         )
     if below:
         notes.append(
-            f"Times are well below the floor on {', '.join(below)}: its bandwidth was measured while something else "
-            "used the memory, or caches held part of the data."
+            f"Times are below the floor on {', '.join(below)}: the floor is what a copy of as many bytes takes, and a "
+            "kernel that mostly reads can be up to 10 % faster."
         )
     return notes
 

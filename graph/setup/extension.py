@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.events import Extended, Searched, VerdictReached
+from tunesmith.graph.journal.events import Extended
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.settings import Settings, SettingsError
@@ -56,12 +56,3 @@ def extend(
         raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
     journal.append(Extended(**changed))
     return extended
-
-
-def reopened(log: RunLog) -> bool:
-    """Whether the run was extended after its last search and verdict: then it goes on, though it had ended."""
-    extensions = log.entries(Extended)
-    if not extensions:
-        return False
-    ends = [*log.entries(Searched), *log.entries(VerdictReached)]
-    return extensions[-1].sequence > max((end.sequence for end in ends), default=0)

@@ -80,10 +80,10 @@ def test_what_was_measured_on_a_busy_device_is_told() -> None:
     def verdict(tuned: list[WorkloadRow], held_out: list[WorkloadRow]) -> Verdict:
         return Verdict(tuned=tuple(tuned), held_out=tuple(held_out), sentence="")
 
-    (note,) = unsteady(verdict([row("calm", 0.51, 1.05), row("a", 0.8, None)], [row("none", None, None)]))
+    (note,) = unsteady(verdict([row("calm", 0.51, 0.95), row("a", 0.8, None)], [row("none", None, None)]))
     assert note.startswith("The interval of the speed-up is wide on a: ")
-    (note,) = unsteady(verdict([row("b", 0.5, 1.5)], [row("c", 0.5, 1.2)]))
-    assert note.startswith("Times are well below the floor on b, c: ")
+    (note,) = unsteady(verdict([row("b", 0.5, 1.05)], [row("c", 0.5, 1.02)]))
+    assert note.startswith("Times are below the floor on b, c: ")
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "rounds"), (3.2e11, "rounds")])
@@ -97,4 +97,9 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
     )
     (share,) = [row["share_of_floor"] for row in result.summary["tuned"]]
     assert result.summary["ended_by"] == ended_by, share
-    assert (0.95 <= share <= 1.1) == (ended_by == "floor")
+    if bandwidth < 1e10:
+        # It was beaten, by the baseline or by a finalist: no floor, no share, and a sentence.
+        assert share is None and result.summary["roofline"]["bandwidth"] == []
+        assert [note for note in result.summary["notes"] if "3.2 GB/s, is not used" in note]
+    else:
+        assert (0.95 <= share <= 1.1) == (ended_by == "floor")

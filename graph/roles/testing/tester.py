@@ -17,8 +17,9 @@ from tunesmith.graph.journal.records import FinalistResult, Verdict
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_request, baseline_seconds
 from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
-from tunesmith.graph.roles.testing.verdict import BELOW_FLOOR, build_verdict
+from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
+from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.space.feasible import rules
@@ -49,7 +50,11 @@ class Tester:
         stage = f"round-{number}"
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
-            return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
+            return {"done": _done(context, number, None) or _nothing(context)}
+        known = context.journal.last(VerdictReached, stage)
+        if known is not None:
+            over = _done(context, number, known.event.verdict)
+            return {"done": "" if context.log.extended_after(known) else over}
         compared = context.log.comparisons(stage)
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
@@ -57,13 +62,15 @@ class Tester:
                 compared[workload.name] = self._compare(context, workload, entrants, number)
         comparisons = list(compared.values())
         verdict = build_verdict(context, comparisons, general, disqualified(context))
+        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+            verdict = build_verdict(context, comparisons, general, disqualified(context))
         done = _done(context, number, verdict)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = examine_winners(context, lambda out: build_verdict(context, comparisons, general, out))
         context.journal.append(VerdictReached(verdict=verdict), stage)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return {"verdict": {"sentence": verdict.sentence}, "done": done}
+        return {"done": done}
 
     def _compare(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> Compared:
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
@@ -159,7 +166,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELOW_FLOOR for row in verdict.tuned):
+    if verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
         return "floor"
     searched = context.log.searched(f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.

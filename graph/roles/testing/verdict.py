@@ -29,9 +29,6 @@ Key = tuple[str, str]
 DISPATCH_GAIN = 0.01
 """Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
 """
-BELOW_FLOOR = 1.1
-"""A floor's share of a time up to which the floor is believed: kernels that mostly read are up to 10 % faster than the
-copies that give the bandwidth. Beyond it the roofs were measured while something else used the memory."""
 NOTHING: Mapping[Examinee, str] = MappingProxyType({})
 
 
@@ -92,6 +89,17 @@ def _why_out(
         return "all", why
     failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
     return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
+
+
+def least_seconds(verdict: Verdict) -> dict[str, float]:
+    """The shortest time that any kernel of the verdict took, by workload."""
+    found = {}
+    for row in (*verdict.tuned, *verdict.held_out):
+        figures = (row.general, row.best)
+        taken = [row.baseline_seconds, *(one.seconds for one in figures if one is not None)]
+        if known := [seconds for seconds in taken if seconds is not None]:
+            found[row.workload] = min(known)
+    return found
 
 
 def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
