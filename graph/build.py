@@ -25,12 +25,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, Send
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import StepTaken
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
 from tunesmith.graph.settings import Placement, Settings
-from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import State
 
 BACK = ("plan", "template")
@@ -114,16 +115,16 @@ def steps_at_most(settings: Settings) -> int:
 
 def start_of(journal: Store) -> State:
     """The state to start the graph with: that before the last round that was planned. The journal knows the rest."""
-    planned = journal.last("plan")
-    return {"round": max(0, planned.data["round"] - 1) if planned is not None else 0, "done": ""}
+    plans = RunLog(journal).plans
+    return {"round": max(0, plans[-1].round - 1) if plans else 0, "done": ""}
 
 
 def ended_by(journal: Store) -> str:
     """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
-    step = journal.last("step")
-    if step is None or step.data["goto"] != END or extended_after(journal, step):
+    step = journal.last(StepTaken)
+    if step is None or step.event.goto != END or RunLog(journal).extended_after(step):
         return ""
-    return str(step.data["done"])
+    return step.event.done
 
 
 def _node(role: Role, following: str, may_end: bool, open_context: OpenContext | None) -> Any:
@@ -133,7 +134,7 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         turn = 0 if role.name == "plan" else state.get("turn", 0)
         stage = f"round-{state.get('round', 0)}"
         if (known := _journalled_step(context, role.name, turn, stage)) is not None:
-            return Command(goto=known["goto"], update=known["update"])
+            return Command(goto=known.goto, update=known.update)
         result = role(state, context)
         command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
         if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
@@ -151,8 +152,9 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         done = update.get("done", state.get("done", ""))
         if not goto:
             goto = END if may_end and done else following
-        step = {"role": role.name, "turn": turn, "goto": goto, "done": done if goto == END else "", "update": update}
-        context.journal.append("step", step, stage)
+        over = done if goto == END else ""
+        taken = StepTaken(role=role.name, turn=turn, goto=goto, done=over, update=dict(update))
+        context.journal.append(taken, stage)
         return Command(goto=goto, update=update)
 
     return step
@@ -169,13 +171,14 @@ def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Con
     return runtime.context if open_context is None else open_context()
 
 
-def _journalled_step(context: Context, role: str, turn: int, stage: str) -> Mapping[str, Any] | None:
+def _journalled_step(context: Context, role: str, turn: int, stage: str) -> StepTaken | None:
     """What a role that has finished returned. A role that ended a run which was extended since decides again."""
     found = None
-    for event in context.journal.events("step", stage):
-        over = event.data["update"].get("done") or event.data["goto"] == END
-        if (event.data["role"], event.data["turn"]) == (role, turn):
-            found = None if over and extended_after(context.journal, event) else event.data
+    for entry in context.log.entries(StepTaken, stage):
+        step = entry.event
+        over = step.update.get("done") or step.goto == END
+        if (step.role, step.turn) == (role, turn):
+            found = None if over and context.log.extended_after(entry) else step
     return found
 
 
