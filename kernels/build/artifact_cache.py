@@ -33,9 +33,7 @@ SCAN_EVERY = 0.05
 ABANDONED_SECONDS = 3600
 """Age at which a file that was never renamed belongs to a process that is gone."""
 _DECIDING = (
-    "build/tokens.py",
     "build/guard.py",
-    "build/shared_code.py",
     "build/specialise.py",
     "build/cubin.py",
     "backends/cuda_compiler.py",
