@@ -99,8 +99,11 @@ class NvrtcCompiler:
         if (refused := refuse(source)) is not None:
             return refused
         with self._compiled(source) as (program, failure, text):
-            if failure:
+            if failure == "NVRTC_ERROR_COMPILATION":
                 return CompileFailed(first_error(text or failure), text[:MAX_LOG])
+            if failure:
+                # Not the source's: NVRTC ran out of memory, or failed by itself.
+                return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
             if variables := global_variables(code):
