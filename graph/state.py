@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -69,15 +69,34 @@ class Plan(BaseModel):
         return branches
 
 
+def merge_drafts(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """How drafts of several nodes come together: by number; an empty update clears them."""
+    return {**known, **new} if new else {}
+
+
 class State(TypedDict):
-    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; verdict is the
-    last test's summary; done says what ended the loop, empty while it goes on. goto: the role that works next, where a
-    role wants another one than the graph has next; objections: what it has to say to that role."""
+    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; drafts: templates
+    that a model is writing, by the number of their branch; done says what ended the loop, empty while it goes on.
+
+    turn: how often the round was sent back for other templates; objections: what a role that sends the state back has
+    to say about the plan or the templates.
+    """
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]
     templates: NotRequired[list[str]]
-    verdict: NotRequired[dict[str, Any]]
+    drafts: NotRequired[Annotated[dict[str, Any], merge_drafts]]
     done: NotRequired[Done]
-    goto: NotRequired[str]
+    turn: NotRequired[int]
     objections: NotRequired[list[str]]
+
+
+class Configurable(TypedDict, total=False):
+    """What Studio offers to fill in; the API takes all other settings as well."""
+
+    task: str
+    backend: Literal["auto", "cuda", "opencl"]
+    evaluations: int
+    rounds: int
+    approve: Literal["none", "plans"]
+    model: str

@@ -47,7 +47,8 @@ def _ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
 def describe(plan: Plan) -> str:
     """A plan as people read it."""
     where = ", ".join(plan.workloads)
-    lines = [f"Round {plan.round}: bound by {plan.bottleneck}; {plan.evaluations} evaluations on {where}."]
+    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
+    lines = [f"Round {plan.round}: {bound}; {plan.evaluations} evaluations on {where}."]
     lines += [plan.analysis] if plan.analysis else []
     for branch in plan.branches:
         lines.append(f"  from {branch.parent}: " + ("; ".join(branch.moves) or "search it as it is"))

@@ -157,7 +157,7 @@ def test_a_terminal_shows_the_plan_and_takes_a_yes(tmp_path: Path, monkeypatch: 
     terminal = Terminal(monkeypatch, "what?", "y")
     result = begin(tmp_path / "run")
     assert result.summary["evaluations"] == 6 and terminal.answers == []
-    assert terminal.shown[0].startswith("Round 1: bound by") and "from runs-" in terminal.shown[0]
+    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "from runs-" in terminal.shown[0]
 
 
 def test_a_terminal_takes_edits_until_they_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
         )
     )
     assert told.splitlines() == [
-        "Round 3: bound by memory; 9 evaluations on a, b.",
+        "Round 3: probably memory-bound; 9 evaluations on a, b.",
         "  from x-1: wider",
         "  from y-2: search it as it is",
         "More.",

@@ -132,19 +132,19 @@ def expectation(context: Context, workload: Workload, seconds: float) -> str:
     if not floor:
         return f"{workload.name} takes {_us(seconds)}; its hardware limit is not known."
     if seconds <= floor:
-        return f"{workload.name} takes {_us(seconds)}, less than the estimated hardware limit of {_us(floor)}."
+        return f"{workload.name} takes {_us(seconds)} and is at its hardware limit of {_us(floor)}: little to gain."
     return f"{workload.name} takes {_us(seconds)}; the hardware limit is {_us(floor)} ({seconds / floor:.1f}x less)."
 
 
 def describe(plan: Plan) -> str:
     """A plan in one line."""
-    bound = "of unknown bottleneck" if plan.bottleneck == "unknown" else f"{plan.bottleneck}-bound"
+    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
     where = "all workloads" if plan.scope == "general" else ", ".join(plan.workloads)
     work = [
         f"from {branch.parent}: {'; '.join(branch.moves)}" if branch.moves else f"search {branch.parent}"
         for branch in plan.branches
     ]
-    return f"Round {plan.round}, {where}: probably {bound}. {' | '.join(work)}. {plan.expected}".rstrip()
+    return f"Round {plan.round}, {where}: {bound}. {' | '.join(work)}. {plan.expected}".rstrip()
 
 
 def _us(seconds: float) -> str:

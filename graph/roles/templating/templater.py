@@ -1,19 +1,24 @@
 """The templater: takes the templates that the plan names, and asks the model for those that it wants written.
 
-All branches of a round go together: their templates in one turn, then what has to be repaired in the next, so that a
-model that answers in batches needs few turns. A template is taken when its default configuration compiles and is right
-on every workload; a branch that comes to nothing after `repairs` turns is given up. Where nothing is left, the
-library's next template or the best known one takes the round; everything that fails has its sentence in the journal.
+Each branch of the plan that changes something is a `Draft`. All drafts of a round go together: their templates are
+asked for in one turn, then what has to be repaired in the next, so that a model that answers in batches needs few
+turns. What comes back is checked branch by branch (`check_draft`, one node of the graph for each) and then tried on the
+device, all together. A template is taken when its default configuration compiles and is right on every workload; a
+branch without one after `repairs` turns is given up. Where nothing is left, the task's next template or the best known
+one takes the round; everything that fails has its sentence in the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.tree import LIBRARY, read_tree
-from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models, Reply
+from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
@@ -24,56 +29,143 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
 
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
 
 class UnknownTemplate(TunesmithError):
     """The plan names a template that does not exist."""
 
 
-@dataclass(slots=True)
-class _Work:
-    """One branch under way. messages: the conversation so far; attempt: turns it has had; answered: the template of the
-    last answer, if it is one; problem: what is wrong with it."""
+class Draft(BaseModel):
+    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: how many it
+    has had; text: the last answer as written, answer: as read; template: what it describes, if that is a template,
+    with the seeds it proposes; problem: what is wrong with it; history: what was wrong with all; failed: why the branch
+    was given up; taken: whether the template is part of the run."""
+
+    model_config = ConfigDict(frozen=True)
 
     number: int
     branch: Branch
-    messages: tuple[Message, ...] = ()
-    attempt: int = 0
+    answers: int = 0
     text: str = ""
-    answered: Template | None = None
+    answer: TemplateAnswer | None = None
+    template: Template | None = None
     seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
-    taken: bool = False
+    history: tuple[str, ...] = ()
     failed: str = ""
-    """Why the branch was given up."""
-    history: list[str] = field(default_factory=list)
+    taken: bool = False
 
     @property
     def open(self) -> bool:
         return not self.taken and not self.failed
 
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class DraftInput(TypedDict):
+    """What a node of one branch is sent: the number and the JSON of its draft."""
+
+    number: str
+    draft: dict[str, Any]
+
 
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Command[Any]:
         plan = Plan.model_validate(state["plan"])
-        stage = f"round-{plan.round}"
-        turn = sum(event.data["to"] == self.name for event in context.journal.events("sent_back", stage))
+        stage, turn = f"round-{plan.round}", state.get("turn", 0)
         for event in context.journal.events("templates", stage):
             if event.data["turn"] == turn:
                 return _answer(event.data["ids"])
-        objections = state.get("objections", []) if turn else []
-        taken = self._search_further(context, plan, stage)
-        works = [_Work(number, branch) for number, branch in enumerate(plan.branches, 1) if branch.moves]
-        if works:
-            assert context.models is not None, "only a model plans new templates"
-            self._write(context, context.models, plan, works, stage, turn, objections)
-            taken += [work.answered.id for work in works if work.taken and work.answered is not None]
-        taken = list(dict.fromkeys(taken))
-        if not taken:
-            taken = self._fallback_templates(context, plan, stage)
-        context.journal.append("templates", {"turn": turn, "ids": taken}, stage)
-        return _answer(taken)
+        chosen = self._search_further(context, plan, stage)
+        drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
+        if not drafts:
+            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.moves]
+        else:
+            drafts = self._judge(context, drafts, stage)
+        if asking := [draft for draft in drafts if draft.open]:
+            objections = state.get("objections", []) if turn else []
+            answered = self._ask(context, plan, asking, turn, objections)
+            drafts = [answered.get(draft.number, draft) for draft in drafts]
+            if sent := [draft for draft in answered.values() if draft.open]:
+                return _fan_out(sent, drafts)
+        chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
+        chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
+        context.journal.append("templates", {"turn": turn, "ids": chosen}, stage)
+        return _answer(chosen)
+
+    def _ask(
+        self, context: Context, plan: Plan, drafts: Sequence[Draft], turn: int, objections: list[str]
+    ) -> dict[int, Draft]:
+        """The drafts with the model's answers, by number; those without an answer are given up."""
+        if context.models is None:
+            raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+        stage = f"round-{plan.round}"
+        # What this very turn adds to the tree must not change its questions when it is begun again.
+        tree = read_tree(context, before=_begin(context, stage, turn))
+        context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
+        again = f"-turn-{turn + 1}" if turn else ""
+        calls = []
+        for draft in drafts:
+            messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
+            repair = f"-repair-{draft.answers}" if draft.answers else ""
+            calls.append(Call(self.name, stage, f"template-{draft.number}{again}{repair}", messages, TemplateAnswer))
+        found = {}
+        for draft, reply in zip(drafts, context.models.ask_all(calls), strict=True):
+            if isinstance(reply, ModelFailed):
+                known = draft.model_copy(update={"failed": f"the model gives no template: {reply.detail}"})
+                _give_up(context, known, stage)
+            else:
+                new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
+                assert isinstance(reply.value, TemplateAnswer)
+                known = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
+            found[draft.number] = known
+        return found
+
+    def _judge(self, context: Context, drafts: Sequence[Draft], stage: str) -> list[Draft]:
+        """The drafts after a trial of those that were just answered: taken, open with a problem, or given up."""
+        trials = self._try(context, [one for one in drafts if one.open and one.problem is None], stage)
+        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
+
+    def _try(self, context: Context, drafts: Sequence[Draft], stage: str) -> dict[str, Problem | None]:
+        """What is wrong with templates, by id: measures their defaults together, as far as the budget allows."""
+        known = recorded(context, stage)
+        left = context.evaluations_left()
+        wanted: dict[str, Template] = {}
+        for draft in drafts:
+            assert draft.template is not None, "a draft without a template has a problem"
+            if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
+                wanted[draft.template.id] = draft.template
+        return {name: problem_of(one) for name, one in try_templates(context, list(wanted.values()), stage).items()}
+
+    def _judged(self, context: Context, draft: Draft, trials: Mapping[str, Problem | None], stage: str) -> Draft:
+        problem, template = draft.problem, draft.template
+        if problem is None:
+            assert template is not None
+            if template.id not in trials:
+                draft = draft.model_copy(update={"failed": "the budget was spent before it could be tried"})
+                _give_up(context, draft, stage)
+                return draft
+            problem = trials[template.id]
+            if problem is None:
+                _register(context, template, draft.branch.parent, draft.branch.moves, stage, draft.answers)
+                _register_seeds(context, template.id, draft.seeds, stage)
+                context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
+                return draft.model_copy(update={"taken": True})
+        first_line = problem.log.strip().splitlines()[0] if problem.log.strip() else ""
+        sentence = f"{problem.what} {first_line}".strip()
+        context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
+        history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
+        draft = draft.model_copy(update={"problem": problem, "history": history})
+        if draft.answers > context.settings.repairs:
+            why = f"it does not work after {draft.answers} answer(s): {sentence[:400]}"
+            draft = draft.model_copy(update={"failed": why})
+            _give_up(context, draft, stage)
+        return draft
 
     def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """The known templates that the plan searches as they are; those that a role has excluded are left out."""
@@ -94,87 +186,6 @@ class Templater:
                 chosen.append(node.id)
         return chosen
 
-    def _write(
-        self,
-        context: Context,
-        models: Models,
-        plan: Plan,
-        works: list[_Work],
-        stage: str,
-        turn: int,
-        objections: list[str],
-    ) -> None:
-        # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = read_tree(context, before=_begin(context, stage, turn))
-        for work in works:
-            work.messages = template_messages(context, plan, work.branch, tree, objections)
-        while asking := [work for work in works if work.open]:
-            context.listener(Progress("template", f"asking the model for {len(asking)} template(s)"))
-            again = f"-turn-{turn + 1}" if turn else ""
-            calls = [
-                Call(self.name, stage, f"template-{work.number}{again}{_repair(work)}", _turns(work), TemplateAnswer)
-                for work in asking
-            ]
-            for work, reply in zip(asking, models.ask_all(calls), strict=True):
-                self._read(context, work, reply)
-            self._try(context, [work for work in asking if work.open and work.problem is None], stage)
-            for work in asking:
-                self._judge(context, work, stage)
-
-    def _read(self, context: Context, work: _Work, reply: Reply | ModelFailed) -> None:
-        work.attempt += 1
-        work.problem, work.answered = None, None
-        if isinstance(reply, ModelFailed):
-            work.failed = f"the model gives no template: {reply.detail}"
-            return
-        assert isinstance(reply.value, TemplateAnswer)
-        work.text = reply.text
-        try:
-            work.answered = template_of(reply.value, context.task, context.device.limits.backend)
-        except Unusable as error:
-            work.problem = Problem("schema", "It is not a template that can be used.", str(error))
-            return
-        work.seeds = tuple(map(config_of, reply.value.seeds))
-        work.problem = infeasible(work.answered, context)
-
-    def _try(self, context: Context, works: list[_Work], stage: str) -> None:
-        """Measures the defaults together, as far as the budget allows; those that it does not are given up."""
-        known = recorded(context, stage)
-        left = context.evaluations_left()
-        templates: list[Template] = []
-        for work in works:
-            assert work.answered is not None
-            if work.answered.id in known or any(work.answered.id == one.id for one in templates):
-                continue
-            if left > 0 and context.seconds_left() > 0:
-                templates.append(work.answered)
-                left -= 1
-        known = try_templates(context, templates, stage)
-        for work in works:
-            assert work.answered is not None
-            if work.answered.id in known:
-                work.problem = problem_of(known[work.answered.id])
-            else:
-                work.failed = "the budget was spent before it could be tried"
-
-    def _judge(self, context: Context, work: _Work, stage: str) -> None:
-        """Takes, sends back or gives up."""
-        if work.failed == "" and work.problem is None:
-            assert work.answered is not None
-            work.taken = True
-            _register(context, work.answered, work.branch.parent, work.branch.moves, stage, work.attempt)
-            _register_seeds(context, work.answered.id, work.seeds, stage)
-            context.listener(Progress("template", f"{work.answered.name} works after {work.attempt} answer(s)"))
-            return
-        if work.problem is not None:
-            work.history.append(f"{work.problem.kind}: {work.problem.what} {work.problem.log[:600]}")
-            told = f"{work.problem.what} {work.problem.log.strip().splitlines()[0] if work.problem.log else ''}".strip()
-            context.listener(Progress("template", f"answer {work.attempt} of template {work.number}: {told[:300]}"))
-            if not work.failed and work.attempt > context.settings.repairs:
-                work.failed = f"it does not work after {work.attempt} answer(s): {told[:400]}"
-        if work.failed:
-            _give_up(context, work, stage)
-
     def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
         else the best known one."""
@@ -190,6 +201,29 @@ class Templater:
         return [chosen[0].id]
 
 
+def check_draft(given: DraftInput, context: Context) -> State:
+    """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
+    device and writes nothing, so that branches may be checked side by side."""
+    draft = Draft.model_validate(given["draft"])
+    assert draft.answer is not None, "only an answered draft is checked"
+    try:
+        template = template_of(draft.answer, context.task, context.device.limits.backend)
+    except Unusable as error:
+        problem = Problem("schema", "It is not a template that can be used.", str(error))
+        return {"drafts": {given["number"]: draft.model_copy(update={"problem": problem}).to_json()}}
+    seeds = tuple(map(config_of, draft.answer.seeds))
+    read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
+    return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
+
+
+def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
+    """One node for each draft of `sent`."""
+    from langgraph.types import Command, Send
+
+    nodes = [Send("draft", {"number": str(one.number), "draft": one.to_json()}) for one in sent]
+    return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
+
+
 def _begin(context: Context, stage: str, turn: int) -> int:
     """The event with which this turn began, from whatever session."""
     for event in context.journal.events("writing", stage):
@@ -199,21 +233,16 @@ def _begin(context: Context, stage: str, turn: int) -> int:
 
 
 def _answer(ids: Sequence[str]) -> State:
-    return {"templates": list(ids), "objections": []}
+    return {"templates": list(ids), "drafts": {}, "objections": []}
 
 
-def _repair(work: _Work) -> str:
-    return f"-repair-{work.attempt}" if work.attempt else ""
-
-
-def _turns(work: _Work) -> tuple[Message, ...]:
-    """The first question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
-    if work.problem is None:
-        return work.messages
-    text = render(
-        "repair", parameters=True, what=work.problem.what, problem=work.problem.log, advice=work.problem.advice
-    )
-    return (*work.messages, Message("assistant", work.text), Message("user", text))
+def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
+    problem = draft.problem
+    if problem is None:
+        return question
+    text = render("repair", parameters=True, what=problem.what, problem=problem.log, advice=problem.advice)
+    return (*question, Message("assistant", draft.text), Message("user", text))
 
 
 def _register(
@@ -237,14 +266,14 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
         context.journal.append("seeds", {"template": template, "configs": list(seeds)}, stage)
 
 
-def _give_up(context: Context, work: _Work, stage: str) -> None:
+def _give_up(context: Context, draft: Draft, stage: str) -> None:
     data = {
-        "branch": work.number,
-        "parent": work.branch.parent,
-        "moves": list(work.branch.moves),
-        "problem": "\n".join(work.history) or work.failed,
+        "branch": draft.number,
+        "parent": draft.branch.parent,
+        "moves": list(draft.branch.moves),
+        "problem": "\n".join(draft.history) or draft.failed,
     }
     known = [event.data for event in context.journal.events("given_up", stage)]
     if data not in known:
         context.journal.append("given_up", data, stage)
-    context.note("template", f"Template {work.number} of the round is given up: {work.failed}", stage)
+    context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)

@@ -16,8 +16,10 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.testing.examination import examine_winners, struck
-from tunesmith.graph.roles.testing.verdict import BELOW_FLOOR, build_verdict
+from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
+from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import Done, State
+from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import to_json
@@ -49,20 +51,25 @@ class Tester:
         stage = f"round-{number}"
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
-            return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
+            return {"done": _done(context, number, None) or _nothing(context)}
+        known = context.journal.last("verdict", stage)
+        if known is not None:
+            return {"done": "" if extended_after(context.journal, known) else _done(context, number, known.data)}
         duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
             if entrants and workload.name not in duels:
                 duels[workload.name] = self._duel(context, workload, entrants, number)
         verdict = build_verdict(context, list(duels.values()), general, struck(context))
+        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+            verdict = build_verdict(context, list(duels.values()), general, struck(context))
         done = _done(context, number, verdict)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = examine_winners(context, lambda out: build_verdict(context, list(duels.values()), general, out))
         context.journal.append("verdict", verdict, stage)
         context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
-        return {"verdict": {"sentence": verdict["sentence"]}, "done": done}
+        return {"done": done}
 
     def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
@@ -161,7 +168,7 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELOW_FLOOR for row in verdict["tuned"]):
+    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELIEVED for row in verdict["tuned"]):
         return "floor"
     searched = context.journal.last("searched", f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.
