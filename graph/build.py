@@ -26,7 +26,8 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, Send
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.events import Planned, Step
+from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
@@ -114,18 +115,18 @@ def steps_at_most(settings: Settings) -> int:
     return turn * (settings.repairs + 2) * settings.rounds + 50
 
 
-def start_of(journal: Store) -> State:
+def start_of(log: RunLog) -> State:
     """The state to start the graph with: that before the last round that was planned. The journal knows the rest."""
-    planned = journal.last("plan")
-    return {"round": max(0, planned.data["round"] - 1) if planned is not None else 0, "done": ""}
+    planned = log.last(Planned)
+    return {"round": max(0, planned.plan.round - 1) if planned is not None else 0, "done": ""}
 
 
-def ended_by(journal: Store) -> str:
+def ended_by(log: RunLog) -> str:
     """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
-    step = journal.last("step")
-    if step is None or step.data["goto"] != END or extended_after(journal, step):
+    steps = log.entries(Step)
+    if not steps or steps[-1].event.goto != END or extended_after(log, steps[-1]):
         return ""
-    return str(step.data["done"])
+    return steps[-1].event.done
 
 
 def _node(role: Role, following: str, may_end: bool, open_context: OpenContext | None) -> Any:
@@ -133,9 +134,9 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         context = _context(runtime, open_context)
         # A plan begins a round; it is not part of the turns of the round before.
         turn = 0 if role.name == "plan" else state.get("turn", 0)
-        stage = f"round-{state.get('round', 0)}"
-        if (known := _journalled_step(context, role.name, turn, stage)) is not None:
-            return Command(goto=known["goto"], update=known["update"])
+        stage = stage_of(state.get("round", 0))
+        if (known := _finished_step(context.log, role.name, turn, stage)) is not None:
+            return Command(goto=known.goto, update=known.update)
         result = role(state, context)
         command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
         if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
@@ -153,8 +154,8 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         done = update.get("done", state.get("done", ""))
         if not goto:
             goto = END if may_end and done else following
-        step = {"role": role.name, "turn": turn, "goto": goto, "done": done if goto == END else "", "update": update}
-        context.journal.append("step", step, stage)
+        ended = done if goto == END else ""
+        context.journal.append(Step(role=role.name, turn=turn, goto=goto, done=ended, update=dict(update)), stage)
         return Command(goto=goto, update=update)
 
     return step
@@ -176,14 +177,14 @@ def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Con
     return runtime.context if open_context is None else open_context()
 
 
-def _journalled_step(context: Context, role: str, turn: int, stage: str) -> Mapping[str, Any] | None:
+def _finished_step(log: RunLog, role: str, turn: int, stage: str) -> Step | None:
     """What a role that has finished returned. A role that ended a run which was extended since decides again."""
-    found = None
-    for event in context.journal.events("step", stage):
-        over = event.data["update"].get("done") or event.data["goto"] == END
-        if (event.data["role"], event.data["turn"]) == (role, turn):
-            found = None if over and extended_after(context.journal, event) else event.data
-    return found
+    steps = [one for one in log.entries(Step, stage) if (one.event.role, one.event.turn) == (role, turn)]
+    if not steps:
+        return None
+    newest = steps[-1]
+    over = newest.event.update.get("done") or newest.event.goto == END
+    return None if over and extended_after(log, newest) else newest.event
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
@@ -191,7 +192,7 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
     the wish for another plan, repairs that for other templates. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
         raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
-    stage, turn = f"round-{state['round']}", state.get("turn", 0)
+    stage, turn = stage_of(state["round"]), state.get("turn", 0)
     if goto == "plan" and state["round"] >= context.settings.rounds:
         context.note(name, f"The role {name} asks for another plan, and no round is left.", stage)
         update["done"] = "rounds"

@@ -74,7 +74,7 @@ class _Session:
 
     def close(self) -> None:
         with self._stack:
-            if self._open is not None and ended_by(self._open[0].journal):
+            if self._open is not None and ended_by(self._open[1].log):
                 finish(self._open[1], self._open[0])
 
 

@@ -6,10 +6,12 @@ or were under way when the process was killed. Of these the worst is assumed: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Tokens
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.settings import ModelSettings
 from tunesmith.graph.models.structured import again_name
@@ -18,19 +20,6 @@ BYTES_PER_TOKEN = 2
 """Fewer than tokenizers need for source code and English (3 to 4), so that an estimate made of it is high."""
 PROMPT_OVERHEAD = 64
 """Tokens of chat templates around the messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens of a call and their cost in US dollars; None where no price is known."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Tokens:
-        return cls(data["prompt_tokens"], data["completion_tokens"], data["cost"])
 
 
 @dataclass(slots=True)
@@ -56,7 +45,7 @@ class Row:
 
 
 class Account:
-    """Reads the events `model_asked` and `model_call` of a journal, and is told of new ones. live: a call that was
+    """Reads the requests to models in a journal, and is given new ones. live: a call that was
     asked in an earlier session and has no end was under way when that session was killed; otherwise it is one whose
     answer is still to come."""
 
@@ -66,33 +55,33 @@ class Account:
         self._ends: dict[str, tuple[tuple[str, str], str]] = {}
         """Role and model, and status, by the call's custom_id."""
         self._asked: dict[str, int] = {}
-        for event in journal.events():
-            if event.kind == "model_asked":
-                self.asked(event.data)
-            elif event.kind == "model_call":
-                self.ended(event.data)
+        for event in RunLog(journal).model_calls():
+            if isinstance(event, ModelAsked):
+                self.asked(event)
+            else:
+                self.ended(event)
         if live:
             for key, worst in self._open.values():
                 self._lose(key, worst)
             self._open.clear()
 
-    def asked(self, data: Mapping[str, Any]) -> None:
-        """A `model_asked` event was written."""
-        self._asked[data["id"]] = data["attempt"]
-        self._open[data["id"], data["attempt"]] = (data["role"], data["model"]), Tokens.of(data["worst"])
+    def asked(self, event: ModelAsked) -> None:
+        """The event was written."""
+        self._asked[event.id] = event.attempt
+        self._open[event.id, event.attempt] = (event.role, event.model), event.worst
 
-    def ended(self, data: Mapping[str, Any]) -> None:
-        """A `model_call` event was written."""
-        key = data["role"], data["model"]
-        _, worst = self._open.pop((data["id"], data["attempt"]), (key, None))
+    def ended(self, event: ModelCalled) -> None:
+        """The event was written."""
+        key = event.role, event.model
+        _, worst = self._open.pop((event.id, event.attempt), (key, None))
         row = self._row(key)
-        row.seconds += data["seconds"]
-        if data["usage"] is not None:
-            row.add(Tokens.of(data["usage"]))
-            row.unaccounted += bool(data["usage"]["estimated"])
-        elif data["served"] and worst is not None:
+        row.seconds += event.seconds
+        if event.usage is not None:
+            row.add(event.usage)
+            row.unaccounted += event.usage.estimated
+        elif event.served and worst is not None:
             self._lose(key, worst)
-        self._ends[data["custom_id"]] = key, data["status"]
+        self._ends[event.custom_id] = key, event.status
 
     def attempts(self, request_id: str) -> int:
         """How often a request was made."""

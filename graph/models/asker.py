@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from tunesmith.graph.journal.events import ModelCalled, ModelMethodFound
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Tokens
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.account import Tokens
 from tunesmith.graph.models.calllog import CallLog
-from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Usage
+from tunesmith.graph.models.calls import Call, FailureKind, ModelFailed, Reply, Usage
 from tunesmith.graph.models.prices import Prices
 from tunesmith.graph.models.recording import Recording
 from tunesmith.graph.models.settings import METHODS, Method, ModelSettings
@@ -77,7 +79,9 @@ class Asker:
         self._model_for = model_for or (lambda call: settings.name_for(call.role))
         self._live = transport.kind == "live"
         self._log = CallLog(journal, prices, recording, live=self._live)
-        self._methods: dict[str, Method] = {e.data["model"]: e.data["method"] for e in journal.events("model_method")}
+        self._methods: dict[str, Method] = {
+            event.model: event.method for event in RunLog(journal).events(ModelMethodFound)
+        }
         self._closed: Failure | None = None
         self._suspect = False
         self._slot = 0.0
@@ -202,7 +206,7 @@ class Asker:
             self._suspect = False
             if self._live and self._settings.model_method == "auto" and self._methods.get(model) != job.methods[0]:
                 self._methods[model] = job.methods[0]
-                self._journal.append("model_method", {"model": model, "method": job.methods[0]}, job.call.stage)
+                self._journal.append(ModelMethodFound(model=model, method=job.methods[0]), job.call.stage)
             self._end(job, outcome, seconds, final=True)
             return
         wait = self._wait(job, outcome)
@@ -239,25 +243,26 @@ class Asker:
     def _end(self, job: _Job, outcome: Completion | Failure, seconds: float, *, final: bool) -> None:
         """The end of an attempt; a final one settles the request."""
         assert job.request is not None and job.worst is not None
-        data = self._log.ended(job.call, job.request, job.worst, outcome, seconds, final=final)
-        if data["note"]:
-            self._say(data["note"])
+        ended = self._log.ended(job.call, job.request, job.worst, outcome, seconds, final=final)
+        if ended.note:
+            self._say(ended.note)
         if final:
-            self._settle(job, data)
+            self._settle(job, ended)
 
-    def _settle(self, job: _Job, data: Mapping[str, Any]) -> None:
+    def _settle(self, job: _Job, ended: ModelCalled) -> None:
         """The result of a call, or one more try, from the end of its request."""
-        if data["answer"] is None:
-            self._fail(job, ModelFailed(data["status"], data["detail"]))
+        if ended.answer is None:
+            self._fail(job, ModelFailed(cast(FailureKind, ended.status), ended.detail))
             return
-        used, so_far = data["usage"], job.usage
-        cost = None if so_far.cost is None or used["cost"] is None else so_far.cost + used["cost"]
+        used, so_far = ended.usage, job.usage
+        assert used is not None, "an answer has its usage"
+        cost = None if so_far.cost is None or used.cost is None else so_far.cost + used.cost
         job.usage = Usage(
-            so_far.prompt_tokens + used["prompt_tokens"], so_far.completion_tokens + used["completion_tokens"], cost
+            so_far.prompt_tokens + used.prompt_tokens, so_far.completion_tokens + used.completion_tokens, cost
         )
-        read = read_answer(data["answer"], job.call.schema)
+        read = read_answer(ended.answer, job.call.schema)
         if isinstance(read, Valid):
-            job.result = Reply(read.value, read.text, str(data["answer"].get("model") or data["model"]), job.usage)
+            job.result = Reply(read.value, read.text, str(ended.answer.get("model") or ended.model), job.usage)
         elif isinstance(read, ModelFailed):
             self._fail(job, read)
         elif job.call is job.original:

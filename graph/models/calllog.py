@@ -1,9 +1,6 @@
 """The log of all attempts: in the journal before and after each, with its account and its recording.
 
-`model_asked`: id (the request's custom_id), custom_id (the call's), digest, role, model, attempt, worst (tokens and
-cost that it may take), body (of the first attempt in a form). `model_call`, its end: the same names, and status ("ok"
-or a `FailureKind`), detail, final (no other attempt follows), answer (the chat completion) and its text, usage (tokens,
-cost, whether they are an estimate), served (the server may count it), seconds, note.
+What is written of each: `ModelAsked` and `ModelCalled` in `tunesmith.graph.journal.events`.
 """
 
 from __future__ import annotations
@@ -13,8 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import CallUsage, Tokens
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.account import BYTES_PER_TOKEN, PROMPT_OVERHEAD, Account, Tokens
+from tunesmith.graph.models.account import BYTES_PER_TOKEN, PROMPT_OVERHEAD, Account
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.models.prices import Prices
 from tunesmith.graph.models.recording import Recording
@@ -28,9 +28,9 @@ class CallLog:
     def __init__(self, journal: Store, prices: Prices, recording: Recording, *, live: bool) -> None:
         self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
         self.account = Account(journal, live=live)
-        self._known = {e.data["id"]: e.data for e in journal.events("model_call") if self._stays(e.data)}
+        self._known = {event.id: event for event in RunLog(journal).events(ModelCalled) if self._stays(event)}
 
-    def known(self, request: Request) -> Mapping[str, Any] | None:
+    def known(self, request: Request) -> ModelCalled | None:
         """The end of a request that need not be made again."""
         return self._known.get(request.custom_id)
 
@@ -42,15 +42,16 @@ class CallLog:
         """The most that a request may take."""
         size = len(json.dumps(request.body, ensure_ascii=False).encode("utf-8", "replace"))
         prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD
-        return Tokens(prompt, answer_tokens, self._prices.cost(request.body["model"], prompt, answer_tokens))
+        cost = self._prices.cost(request.body["model"], prompt, answer_tokens)
+        return Tokens(prompt_tokens=prompt, completion_tokens=answer_tokens, cost=cost)
 
     def asked(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> None:
         """Writes that a request is about to be made; `first` in its present form."""
         attempt = self.account.attempts(request.custom_id) + 1
-        told = {"prompt_tokens": worst.prompt_tokens, "completion_tokens": worst.completion_tokens, "cost": worst.cost}
-        data = _about(call, request) | {"attempt": attempt, "worst": told, "body": request.body if first else None}
-        self._journal.append("model_asked", data, call.stage)
-        self.account.asked(data)
+        body = request.body if first else None
+        event = ModelAsked(**_about(call, request), attempt=attempt, worst=worst, body=body)
+        self._journal.append(event, call.stage)
+        self.account.asked(event)
 
     def ended(
         self,
@@ -61,7 +62,7 @@ class CallLog:
         seconds: float,
         *,
         final: bool,
-    ) -> Mapping[str, Any]:
+    ) -> ModelCalled:
         """Writes how an attempt ended, and returns what was written."""
         attempt = self.account.attempts(request.custom_id)
         data = _about(call, request) | {
@@ -69,10 +70,6 @@ class CallLog:
             "final": final,
             "body": None if attempt else request.body,  # it was never made
             "seconds": round(seconds, 3),
-            "answer": None,
-            "text": "",
-            "usage": None,
-            "note": "",
         }
         if isinstance(outcome, Completion):
             read = read_answer(outcome.body, call.schema)
@@ -81,15 +78,16 @@ class CallLog:
             data |= {"text": read.text, "usage": self._usage(request, worst, outcome.body)}
         else:
             data |= {"status": outcome.kind, "detail": outcome.detail, "served": outcome.served}
-        self._journal.append("model_call", data, call.stage)
-        self.account.ended(data)
+        event = ModelCalled(**data)
+        self._journal.append(event, call.stage)
+        self.account.ended(event)
         if final:
-            if self._stays(data):
-                self._known[request.custom_id] = data
+            if self._stays(event):
+                self._known[request.custom_id] = event
             self._recording.add(request, outcome)
-        return data
+        return event
 
-    def _usage(self, request: Request, worst: Tokens, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _usage(self, request: Request, worst: Tokens, body: Mapping[str, Any]) -> CallUsage:
         """Tokens as the server counts them; estimated where it does not."""
         told = body.get("usage") or {}
         prompt, written = _count(told.get("prompt_tokens")), _count(told.get("completion_tokens"))
@@ -100,16 +98,16 @@ class CallLog:
             written = math.ceil(len(answer_text(body).encode()) / BYTES_PER_TOKEN)
         details = told.get("prompt_tokens_details")
         cached = (_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None) or 0
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "cached_tokens": cached,
-            "estimated": estimated,
-            "cost": self._prices.cost(request.body["model"], prompt, written, cached),
-        }
+        return CallUsage(
+            prompt_tokens=prompt,
+            completion_tokens=written,
+            cached_tokens=cached,
+            estimated=estimated,
+            cost=self._prices.cost(request.body["model"], prompt, written, cached),
+        )
 
-    def _stays(self, data: Mapping[str, Any]) -> bool:
-        return bool(data["final"]) and (data["answer"] is not None or not self._live)
+    def _stays(self, event: ModelCalled) -> bool:
+        return event.final and (event.answer is not None or not self._live)
 
 
 def _about(call: Call, request: Request) -> dict[str, Any]:

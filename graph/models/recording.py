@@ -7,9 +7,13 @@ an entry there and a line here loses nothing.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
-from tunesmith.graph.journal.store import Event, Store
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.batchfile import ANSWERS, REQUESTS, answer_line, request_line, write_lines
+from tunesmith.graph.models.calls import FailureKind
 from tunesmith.graph.models.transport import Completion, Failure, Request
 
 
@@ -20,13 +24,11 @@ class Recording:
         self._folder = folder
         bodies: dict[str, Request] = {}
         outcomes: dict[str, Completion | Failure] = {}
-        for event in journal.events():
-            if event.kind == "model_asked" and event.data["body"]:
-                bodies[event.data["id"]] = Request(event.data["id"], event.data["body"])
-            elif event.kind == "model_call":
-                if event.data["body"]:
-                    bodies[event.data["id"]] = Request(event.data["id"], event.data["body"])
-                outcomes[event.data["id"]] = recorded_outcome(event)
+        for event in RunLog(journal).model_calls():
+            if event.body:
+                bodies[event.id] = Request(event.id, event.body)
+            if not isinstance(event, ModelAsked):
+                outcomes[event.id] = recorded_outcome(event)
         self._written = set(outcomes)
         if outcomes:
             write_lines(folder / REQUESTS, [request_line(bodies[name]) for name in outcomes if name in bodies])
@@ -45,9 +47,8 @@ class Recording:
             file.write(f"{line}\n")
 
 
-def recorded_outcome(event: Event) -> Completion | Failure:
-    """The outcome in a `model_call` event."""
-    data = event.data
-    if data["answer"] is not None:
-        return Completion(data["answer"], data["note"])
-    return Failure(data["status"], data["detail"])
+def recorded_outcome(event: ModelCalled) -> Completion | Failure:
+    """How an attempt ended, as the journal has it."""
+    if event.answer is not None:
+        return Completion(event.answer, event.note)
+    return Failure(cast(FailureKind, event.status), event.detail)

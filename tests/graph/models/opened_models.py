@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.settings import Settings
@@ -53,4 +54,4 @@ class Opened:
         return answer
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event.data for event in self.journal.events(kind)]
+        return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.kind == kind]
