@@ -26,13 +26,12 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, Send
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Planned, Step
+from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
 from tunesmith.graph.settings import Placement, Settings
-from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import State
 
 BACK = ("plan", "template")
@@ -123,8 +122,8 @@ def start_of(log: RunLog) -> State:
 
 def ended_by(log: RunLog) -> str:
     """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
-    steps = log.entries(Step)
-    if not steps or steps[-1].event.goto != END or extended_after(log, steps[-1]):
+    steps = log.entries(StepTaken)
+    if not steps or steps[-1].event.goto != END or log.extended_after(steps[-1]):
         return ""
     return steps[-1].event.done
 
@@ -135,7 +134,7 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         # A plan begins a round; it is not part of the turns of the round before.
         turn = 0 if role.name == "plan" else state.get("turn", 0)
         stage = stage_of(state.get("round", 0))
-        if (known := _finished_step(context.log, role.name, turn, stage)) is not None:
+        if (known := _finished_step(context, role.name, turn, stage)) is not None:
             return Command(goto=known.goto, update=known.update)
         result = role(state, context)
         command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
@@ -154,8 +153,9 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         done = update.get("done", state.get("done", ""))
         if not goto:
             goto = END if may_end and done else following
-        ended = done if goto == END else ""
-        context.journal.append(Step(role=role.name, turn=turn, goto=goto, done=ended, update=dict(update)), stage)
+        over = done if goto == END else ""
+        taken = StepTaken(role=role.name, turn=turn, goto=goto, done=over, update=dict(update))
+        context.journal.append(taken, stage)
         return Command(goto=goto, update=update)
 
     return step
@@ -177,14 +177,15 @@ def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Con
     return runtime.context if open_context is None else open_context()
 
 
-def _finished_step(log: RunLog, role: str, turn: int, stage: str) -> Step | None:
+def _finished_step(context: Context, role: str, turn: int, stage: str) -> StepTaken | None:
     """What a role that has finished returned. A role that ended a run which was extended since decides again."""
-    steps = [one for one in log.entries(Step, stage) if (one.event.role, one.event.turn) == (role, turn)]
-    if not steps:
-        return None
-    newest = steps[-1]
-    over = newest.event.update.get("done") or newest.event.goto == END
-    return None if over and extended_after(log, newest) else newest.event
+    found = None
+    for entry in context.log.entries(StepTaken, stage):
+        step = entry.event
+        over = step.update.get("done") or step.goto == END
+        if (step.role, step.turn) == (role, turn):
+            found = None if over and context.log.extended_after(entry) else step
+    return found
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:

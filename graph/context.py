@@ -77,10 +77,10 @@ class Context:
         roofline = self.log.roofline
         if roofline is None:
             self.listener(Progress("plan", "measuring the device's roofs"))
-            self.journal.append(RooflineMeasured(roofline=self.pool.calibrate()))
+            roofline = self.pool.calibrate()
+            self.journal.append(RooflineMeasured(roofline=roofline))
             self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
-            roofline = self.log.roofline
-            assert roofline is not None
+            roofline = self.log.roofline or roofline
         return roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:

@@ -96,7 +96,7 @@ class BaselineMeasured(Event):
 
 
 class RooflineMeasured(Event):
-    """The device's roofs, measured once in a run."""
+    """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
 
     kind: ClassVar[str] = "roofline"
     roofline: Roofline
@@ -203,21 +203,21 @@ class TemplateVetoed(Event):
     why: str
 
 
-class Step(Event):
-    """A role has finished its work in a round. turn: how often the round was sent back before; goto: the role that the
-    graph goes to next, or its end; done: what ended the run, where it is the end; update: what changes in the graph's
-    state. Written and read by `graph.build`, which finds in it where an interrupted run goes on."""
+class StepTaken(Event):
+    """A role has finished. turn: how often the round was sent back for other templates before; goto: the role that is
+    next, or the graph's end; done: what ended the run, where it did; update: what changes in the state. Written by
+    `graph.build`, which takes it from here when the graph is started again."""
 
     kind: ClassVar[str] = "step"
     role: str
     turn: int
     goto: str
-    done: str = ""
+    done: str
     update: dict[str, Any]
 
 
 class SentBack(Event):
-    """A role sent the round back to another role. Only earlier versions wrote it; now it is part of `Step`."""
+    """A role sent the round back to another role. Written by earlier versions only: now it is the `goto` of a step."""
 
     kind: ClassVar[str] = "sent_back"
     by: str
@@ -396,7 +396,7 @@ AnyEvent = (
     | SeedsRefused
     | BranchAbandoned
     | TemplateVetoed
-    | Step
+    | StepTaken
     | SentBack
     | Noted
     | RoleKept

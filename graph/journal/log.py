@@ -111,6 +111,11 @@ class RunLog:
         """What the run was begun with."""
         return self.last(RunStarted)
 
+    def extended_after(self, entry: Entry[Event]) -> bool:
+        """Whether the run was extended after an entry: what ended it then ends it no more."""
+        extensions = self.entries(Extended)
+        return bool(extensions) and extensions[-1].sequence > entry.sequence
+
     @property
     def extensions(self) -> list[Extended]:
         """What the run may take beyond its settings, in the order it was granted."""

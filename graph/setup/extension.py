@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.events import Event, Extended
+from tunesmith.graph.journal.events import Extended
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Entry, Store
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.settings import Settings, SettingsError
 
 
@@ -56,9 +56,3 @@ def extend(
         raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
     journal.append(Extended(**changed))
     return extended
-
-
-def extended_after(log: RunLog, entry: Entry[Event]) -> bool:
-    """Whether the run was extended after `entry`: what ended it then ends it no more."""
-    extensions = log.entries(Extended)
-    return bool(extensions) and extensions[-1].sequence > entry.sequence

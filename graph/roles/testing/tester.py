@@ -18,7 +18,6 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_request, baseline_seconds
 from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
-from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.timing import Comparison
@@ -52,10 +51,10 @@ class Tester:
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
-        known = context.log.entries(VerdictReached, stage)
-        if known:
-            extended = extended_after(context.log, known[-1])
-            return {"done": "" if extended else _done(context, number, known[-1].event.verdict)}
+        known = context.journal.last(VerdictReached, stage)
+        if known is not None:
+            over = _done(context, number, known.event.verdict)
+            return {"done": "" if context.log.extended_after(known) else over}
         compared = context.log.comparisons(stage)
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])

@@ -81,16 +81,6 @@ def build_verdict(
     )
 
 
-def least_seconds(verdict: Verdict) -> dict[str, float]:
-    """The shortest time that any kernel of the verdict took, by workload."""
-    found = {}
-    for row in (*verdict.tuned, *verdict.held_out):
-        taken = [row.baseline_seconds, *(one.seconds for one in (row.general, row.best) if one is not None)]
-        if known := [seconds for seconds in taken if seconds is not None]:
-            found[row.workload] = min(known)
-    return found
-
-
 def _why_out(
     key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
 ) -> tuple[str, str] | None:
@@ -99,6 +89,17 @@ def _why_out(
         return "all", why
     failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
     return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
+
+
+def least_seconds(verdict: Verdict) -> dict[str, float]:
+    """The shortest time that any kernel of the verdict took, by workload."""
+    found = {}
+    for row in (*verdict.tuned, *verdict.held_out):
+        figures = (row.general, row.best)
+        taken = [row.baseline_seconds, *(one.seconds for one in figures if one is not None)]
+        if known := [seconds for seconds in taken if seconds is not None]:
+            found[row.workload] = min(known)
+    return found
 
 
 def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
