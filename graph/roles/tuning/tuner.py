@@ -82,7 +82,9 @@ class _Round:
         for number in waiting:
             self._submit(number)
         while True:
-            while pool.in_flight < pool.ahead and len(self.asked) < self.total and context.seconds_left() > 0:
+            while (
+                pool.in_flight < pool.target_in_flight and len(self.asked) < self.total and context.seconds_left() > 0
+            ):
                 if not self._ask():
                     break
             if pool.in_flight == 0:
