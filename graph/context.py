@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from tunesmith.actors.pool.pool import Pool
-from tunesmith.graph.journal.events import Noted, RoleKept, RooflineMeasured
+from tunesmith.graph.journal.events import Event, Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.journal.tree import Tree, read_tree
@@ -19,6 +19,8 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
+
+T = TypeVar("T", bound=Event)
 
 
 @dataclass(slots=True)
@@ -113,16 +115,31 @@ class Context:
             self.journal.append(Noted(role=role, sentence=sentence), stage)
             self.listener(Progress(role, sentence))
 
-    def once(self, name: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
-        """What `make` returns, written to the journal under `name` and `stage`; where the journal has it already, as
-        after an interruption, that entry's data, without calling `make`. key: fields of the entry that tell it from
-        others of its name in the stage. The data must be JSON."""
-        for kept in self.log.events(RoleKept, stage):
-            if kept.name == name and all(kept.data.get(field) == value for field, value in key.items()):
-                return kept.data
-        data = {**key, **make()}
-        self.journal.append(RoleKept(name=name, data=data), stage)
-        return data
+    @overload
+    def once(self, kind: type[T], stage: str, make: Callable[[], T], **key: Any) -> T: ...
+    @overload
+    def once(self, kind: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]: ...
+    def once(self, kind: Any, stage: str, make: Callable[[], Any], **key: Any) -> Any:
+        """What `make` returns, written to the journal; where the journal has it already, as after an interruption, that
+        entry's, without calling `make`.
+
+        kind: of the event that `make` returns, or a name of the role's own for data that must be JSON; stage: such as
+        "round-2"; key: fields that tell the entry from others of its kind in the stage.
+        """
+        if isinstance(kind, str):
+            kept = (one.data for one in self.log.events(RoleKept, stage) if one.name == kind)
+            for data in kept:
+                if all(data.get(field) == value for field, value in key.items()):
+                    return data
+            data = {**key, **make()}
+            self.journal.append(RoleKept(name=kind, data=data), stage)
+            return data
+        for event in self.log.events(kind, stage):
+            if all(getattr(event, field) == value for field, value in key.items()):
+                return event
+        event = make()
+        self.journal.append(event, stage)
+        return event
 
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""

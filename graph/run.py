@@ -192,7 +192,7 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
     from tunesmith.graph.build import ended_by
 
     with opened(run, listener, models) as context:
-        if done := ended_by(run.journal):
+        if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
             connect_models(context, run)
@@ -238,7 +238,7 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
     # LangGraph needs a checkpoint to go on from an interrupt; no other process reads it, as the journal has it all.
     compiled = graph.compile(checkpointer=InMemorySaver() if settings.approve == "plans" else None)
     config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": steps_at_most(settings)}
-    step: Any = start_of(run.journal)
+    step: Any = start_of(context.log)
     while True:
         state = compiled.invoke(step, config, context=context)
         if not (waiting := state.get("__interrupt__")):
@@ -251,7 +251,7 @@ def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
 
-    summary = summarise(context, ended_by(run.journal))
+    summary = summarise(context, ended_by(context.log))
     try:
         write_results(context, run.folder, summary)
     except OSError as error:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import ApprovalAwaited, PlanApproved
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planning.planner import branch_problems
@@ -33,17 +34,18 @@ class Approver:
     def __call__(self, state: State, context: Context) -> State:
         from langgraph.types import interrupt
 
-        stage = f"round-{state['round']}"
-        if (approved := context.log.approved_plan(stage)) is not None:
-            return {"plan": approved.model_dump(mode="json")}
         planned = Plan.model_validate(state["plan"])
-        answer = interrupt({"plan": state["plan"]})
-        # Studio answers with a changed plan, or with true.
-        data = state["plan"] if answer is True else answer
-        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
-        context.journal.append(PlanApproved(plan=plan), stage)
-        changed = "" if plan == planned else ", changed"
-        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+
+        def approved() -> PlanApproved:
+            answer = interrupt({"plan": state["plan"]})
+            # Studio answers with a changed plan, or with true.
+            data = state["plan"] if answer is True else answer
+            plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+            changed = "" if plan == planned else ", changed"
+            context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+            return PlanApproved(plan=plan)
+
+        plan = context.once(PlanApproved, stage_of(state["round"]), approved).plan
         return {"plan": plan.model_dump(mode="json")}
 
 
@@ -54,7 +56,7 @@ class PlanError(TunesmithError):
 def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
     the file the next time. Raises `PlanError` for a file that makes no plan."""
-    stage = f"round-{plan.round}"
+    stage = stage_of(plan.round)
     file = folder / f"plan-{plan.round}.json"
 
     def read() -> Plan:

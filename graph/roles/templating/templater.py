@@ -24,6 +24,7 @@ from tunesmith.graph.journal.events import (
     TemplatesChosen,
     WritingStarted,
 )
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.tree import LIBRARY
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
@@ -84,7 +85,7 @@ class Templater:
 
     def __call__(self, state: State, context: Context) -> State | Command[Any]:
         plan = Plan.model_validate(state["plan"])
-        stage, turn = f"round-{plan.round}", state.get("turn", 0)
+        stage, turn = stage_of(plan.round), state.get("turn", 0)
         if (known := context.log.chosen_templates(stage, turn)) is not None:
             return _answer(known)
         chosen = self._search_further(context, plan, stage)
@@ -110,7 +111,7 @@ class Templater:
         """The drafts with the model's answers, by number; those without an answer are given up."""
         if context.models is None:
             raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-        stage = f"round-{plan.round}"
+        stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
         tree = context.tree(before=_begin(context, stage, turn))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
@@ -231,7 +232,7 @@ def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
 
 
 def _begin(context: Context, stage: str, turn: int) -> int:
-    """The event with which this turn began, from whatever session."""
+    """The entry with which this turn began, from whatever session."""
     started = context.log.writing_started(stage, turn)
     return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
 
@@ -259,17 +260,14 @@ def _register(
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
     """Writes down configurations that the search of this round is to try first."""
-    if seeds and all(event.template != template for event in context.log.events(SeedsProposed, stage)):
-        context.journal.append(SeedsProposed(template=template, configs=tuple(seeds)), stage)
+    if seeds:
+        event = SeedsProposed(template=template, configs=tuple(seeds))
+        context.once(SeedsProposed, stage, lambda: event, template=template)
 
 
 def _give_up(context: Context, draft: Draft, stage: str) -> None:
-    event = BranchAbandoned(
-        branch=draft.number,
-        parent=draft.branch.parent,
-        moves=draft.branch.moves,
-        problem="\n".join(draft.history) or draft.failed,
-    )
-    if event not in context.log.events(BranchAbandoned, stage):
-        context.journal.append(event, stage)
+    problem = "\n".join(draft.history) or draft.failed
+    branch = draft.branch
+    event = BranchAbandoned(branch=draft.number, parent=branch.parent, moves=branch.moves, problem=problem)
+    context.once(BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)
