@@ -226,6 +226,12 @@ class Task(_Strict):
                 f"`{argument.value}` gives {value!r}, and {dtype} holds whole numbers only: write "
                 "ceil(...) or floor(...)."
             )
+        low, high = _range_of(dtype)
+        if not low <= value <= high:
+            raise TaskError(
+                f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
+                f"{value!r}, but {dtype} holds {low:g} to {high:g} only: use a wider type."
+            )
         return float(value) if "float" in dtype else int(value)
 
     def tolerance_of(self, dtype: str) -> Tolerance:
@@ -242,6 +248,16 @@ class Task(_Strict):
             return parse(text).number(workload.names)
         except ExpressionError as error:
             raise TaskError(f"Task {self.name}, workload {workload.name}, {what}: {error}") from error
+
+
+def _range_of(dtype: str) -> tuple[float, float]:
+    """The least and the largest finite value of a data type."""
+    if "float" in dtype:
+        largest = {"float16": 65504.0, "bfloat16": 2.0**128 * (1 - 2.0**-8), "float32": 2.0**128 * (1 - 2.0**-24)}
+        high = largest.get(dtype, math.inf)
+        return -high, high
+    bits = 1 if dtype == "bool" else 8 * SIZEOF[dtype]
+    return (0, 2**bits - 1) if dtype == "bool" or dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _reject_repeats(what: str, names: list[str]) -> None:
