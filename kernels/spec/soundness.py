@@ -133,11 +133,12 @@ def _require_value(text: str, names: Mapping[str, Any], config: Config, workload
 
 
 def _require_launch(template: Template, workload: Workload, where: str) -> None:
+    names = {**workload.names, **template.default_config}
     for name, texts in (("grid", template.launch.grid), ("block", template.launch.block)):
         for axis, text in zip("xyz", texts, strict=False):
             place = f"{where}.{name}, {axis}"
-            _require_value(text, workload.names, {}, workload, place)
-            value = parse(text).evaluate(workload.names)
+            _require_value(text, names, template.default_config, workload, place)
+            value = parse(text).evaluate(names)
             if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MOST_BLOCKS:
                 raise TaskError(
                     f"{place}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.operations import SIZEOF
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
 from tunesmith.kernels.spec.schema_errors import explain
 from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
@@ -139,7 +139,7 @@ def _workload_name(workload: Mapping[str, Any], index: int) -> str:
 
 def _validate_expressions(task: Task, path: Path) -> None:
     sizes = frozenset(task.size_names)
-    known = sizes | frozenset(task.types) | frozenset(SIZEOF)
+    known = sizes | frozenset(task.types) | frozenset(DTYPES)
     for workload in task.workloads:
         where = f"{path}, workload {workload.name}"
         if frozenset(workload.sizes) != sizes:

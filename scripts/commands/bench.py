@@ -11,8 +11,8 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
+from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.setup.device_choice import choose_device
@@ -75,6 +75,7 @@ def _measure(
     for workload in workloads:
         if (excluded := infeasible_on(made, point, workload, limits)) is not None:
             raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
+    preload(limits.backend)
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
@@ -82,10 +83,14 @@ def _measure(
         candidate = _compiled(compiler, made, point, workloads)
         baseline = _compiled(compiler, other, {}, workloads)
         probes = compiler.call("probes", DEADLINE)
-        examiner.call("acquire", PREPARE_SECONDS)
-        roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-        roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-        rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
+        lock = lock_of(examiner)
+        # The first data is made before the device is held, as a reference may take its time.
+        _prepare(examiner, task, workloads[0])
+        lock.acquire(lambda text: typer.echo(text, err=True))
+        with lock:
+            roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
+            roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+            rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
     roofline, beaten = roofline.without_beaten(_timed(task, rows))
     for row, workload in zip(rows, workloads, strict=True):
         row["floor_seconds"] = _floor(roofline, task, workload)
@@ -131,6 +136,10 @@ def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[W
     return made
 
 
+def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
+    prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+
+
 def _row(
     examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
 ) -> dict[str, Any]:
@@ -141,7 +150,7 @@ def _row(
         "types": workload.types,
         "floor_seconds": floor,
     }
-    examiner.call("prepare", PREPARE_SECONDS, workload.name)
+    _prepare(examiner, task, workload)
     duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
     result = duel.results[0] if isinstance(duel, Duel) else duel
     if not isinstance(result, Comparison):
