@@ -253,6 +253,8 @@ def pools(
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
     from tunesmith.actors.cluster.cluster import cluster, wait_for
+    from tunesmith.actors.cluster.handle import Deadlines
+    from tunesmith.actors.judging.reference import begin_check
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.kernels.build.artifact_cache import open_cache
 
@@ -260,7 +262,12 @@ def pools(
     with ExitStack() as stack:
 
         def make() -> Pool:
-            offer = stack.enter_context(cluster())
+            # While the cluster starts. Lanes, which hold the device, call a reference that has returned before.
+            examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
+            try:
+                offer = stack.enter_context(cluster())
+            finally:
+                examined.result()
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)
@@ -276,6 +283,7 @@ def pools(
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
                 workloads=workloads,
+                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 shared=offer.attached,

@@ -33,7 +33,8 @@ class Settings(ModelSettings):
     turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
     tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
     for as many as there are cores; prior: another run's folder or a recorded table, to lead the searches; finalists:
-    how many configurations are re-measured against the baseline.
+    how many configurations are re-measured against the baseline; reference_deadline: seconds the reference may take for
+    one workload.
 
     With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
     work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
@@ -59,6 +60,7 @@ class Settings(ModelSettings):
     explain: bool = True
     approve: Literal["none", "plans"] = "none"
     roles: dict[str, Placement] = Field(default_factory=dict)
+    reference_deadline: Annotated[float, Field(gt=0)] = 60.0
     arm: Arm = "template+search"
 
 

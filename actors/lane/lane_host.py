@@ -21,7 +21,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class LaneHost:
         self._checks: dict[str, Artifact] = {}
         """The check's kernels, which only the first process compiles."""
 
-    def start(self, health: Artifact | None, workloads: Sequence[str], seed: int) -> LaneReady | Crashed | TimedOut:
+    def start(
+        self, health: Artifact | None, workloads: Sequence[str], seed: int, seconds: float | None = None
+    ) -> LaneReady | Crashed | TimedOut:
         """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends."""
         self.end()
         lane = Isolated("run", Lane, self._task, self._limits, self._index, seed)
@@ -64,7 +66,14 @@ class LaneHost:
                     return failure
                 self._lock = DeviceLock(uuid, self._holder)
             self._lock.acquire()
-            ready: LaneReady | Crashed | TimedOut = lane.call("start", None, health, tuple(workloads), self._checks)
+            ready: LaneReady | Crashed | TimedOut = lane.call("start", seconds, health, tuple(workloads), self._checks)
+            if isinstance(ready, TimedOut):
+                # No kernel of the user's has run yet: what takes time is the reference.
+                raise TaskError(
+                    f"Task {self._task.name}: preparing its data took longer than {ready.limit:g} s; most likely the "
+                    f"reference {self._task.reference_name} is too slow on a large workload: make it faster, the "
+                    "workload smaller, or give it more time with --reference-deadline."
+                )
             if isinstance(ready, LaneReady) and not ready.trouble:
                 checks = self._checks or lane.call("checks", None)
                 self._checks = checks if isinstance(checks, dict) else {}

@@ -147,8 +147,9 @@ class Roster:
         elif self._known_health:
             # What is for other contents is for a few workloads, which whoever asked for it names.
             workloads = self._workloads if worker.seed == self._seed else ()
-            reference = worker.actor.start.remote(self.health, workloads, worker.seed)
-            worker.begin(Call(reference, self.deadlines.prepare))
+            seconds = self.deadlines.prepare
+            reference = worker.actor.start.remote(self.health, workloads, worker.seed, seconds)
+            worker.begin(Call(reference, seconds))
         return False
 
     def welcome(self, worker: WorkerProcess, answer: Any) -> None:

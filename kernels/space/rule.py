@@ -26,7 +26,7 @@ class SpaceError(TunesmithError):
 
 
 class SpaceTooLarge(SpaceError):
-    """More feasible points, or partial points on the way to them, than may be listed."""
+    """More points than may be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Rule:
         A point where the expression has no value (a division by zero, say) breaks the rule, and `explain` says why.
         """
         known = dict(constants or {})
-        names = expression.names - known.keys()
+        names = frozenset(expression.names - known.keys())
         divisors = _divisors(expression)
 
         def holds(values: Mapping[str, Any]) -> Any:

@@ -70,7 +70,7 @@ def pretending(
             self.name = names[int(self.number)] if names else limits.name
             self.visits = 0
 
-        def start(self, health: Any, workloads: Any, seed: int) -> LaneReady:
+        def start(self, health: Any, workloads: Any, seed: int, seconds: float) -> LaneReady:
             return LaneReady(f"GPU-{self.number}", self.name, os.environ.get("RAY_NODE_ID", "here"))
 
         def acquire(self) -> None:

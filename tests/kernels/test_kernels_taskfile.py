@@ -524,7 +524,7 @@ def test_a_constraint_that_leaves_no_point_is_named(folder: Path) -> None:
 
 
 REFERENCES = [
-    ("raise RuntimeError('no')", "the reference scale raises RuntimeError: no; mend it"),
+    ("raise RuntimeError('no')", "the reference scale raises RuntimeError: no; fix it"),
     ("return a * x", "must return a dict with y; it returns ndarray."),
     ("return {'z': x}", "must return a dict with y; it returns z."),
     ("return {'y': x[:5]}", r"returns y with the shape \(5,\), not \(1024,\)"),
