@@ -14,7 +14,8 @@ from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts.evidence import examine
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.model_plan import plan_messages, share
+from tunesmith.graph.roles.planning.planner import plan_messages
+from tunesmith.graph.roles.planning.rules import share
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.graph.state import BASELINE, Branch, Plan
@@ -48,9 +49,7 @@ def show_prompts(name: str, role: str, target: str | None, backend: str) -> None
                 round=1,
                 bottleneck="unknown",
                 scope="general",
-                template="",
                 workloads=names,
-                moves=moves,
                 evaluations=share(context, 1),
                 branches=(branch,),
                 analysis="(what the planner answers)",

@@ -18,7 +18,7 @@ from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.roles.approval import Ask
+from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import new_run_dir, parse_duration, read_settings
 

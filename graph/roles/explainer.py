@@ -22,13 +22,12 @@ class Explainer:
 
     def __call__(self, state: State, context: Context) -> State:
         stage = f"round-{state['round']}"
-        if context.models is None or not context.settings.explain or context.journal.last("plan", stage) is None:
+        if context.models is None or context.journal.last("plan", stage) is None:
             return {}
         if context.journal.last("explanation", stage) is not None:
             return {}
-        (reply,) = context.models.ask_all(
-            [Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)]
-        )
+        question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
+        (reply,) = context.models.ask_all([question])
         if isinstance(reply, ModelFailed):
             context.note(self.name, f"The model does not explain round {state['round']}: {reply.detail}", stage)
             return {}

@@ -2,7 +2,7 @@
 
 Every ask and every result is in the journal before the next ask. After an interruption the searches are given the
 journal's asks and results in their order, which brings them to where they were; what was asked and not measured is
-measured now, and nothing is measured twice. How several templates share the round is `tunesmith.graph.roles.shares`.
+measured now, and nothing is measured twice. How several templates share the round is `halving`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
 from tunesmith.graph.journal.measurements import baseline_seconds, failures_by_kind, racing
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.shares import most, order
-from tunesmith.graph.roles.template_search import TemplateSearch
-from tunesmith.graph.roles.trial import recorded
+from tunesmith.graph.roles.templating.trial import recorded
+from tunesmith.graph.roles.tuning.halving import most, order
+from tunesmith.graph.roles.tuning.template_search import TemplateSearch
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.measure.bench import weighted_geomean
 from tunesmith.kernels.outcome import Evaluation

@@ -11,7 +11,7 @@ from typing import Any
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.verdict import Examined
+from tunesmith.graph.roles.testing.verdict import Examined
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.parameter import config_key

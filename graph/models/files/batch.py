@@ -1,4 +1,4 @@
-"""The transport of air-gapped nodes: requests go into a file, answers come in another, whenever and however.
+"""The transport of air-gapped nodes: requests go into one file, answers come back in another, in their own time.
 
 DIR/requests.jsonl holds what is not answered yet; DIR/answers.jsonl is read when a run begins or is resumed. Answers
 may be appended to the file or replace it: the journal keeps those that were read. Several runs may share a DIR.
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from tunesmith.graph.models.batchfile import (
+from tunesmith.graph.models.calls import Waiting
+from tunesmith.graph.models.files.batchfile import (
     ANSWERS,
     REQUESTS,
     BatchFileError,
@@ -19,7 +20,6 @@ from tunesmith.graph.models.batchfile import (
     request_line,
     write_lines,
 )
-from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.models.transport import Completion, Failure, Pending, Request
 
 
@@ -34,7 +34,7 @@ class BatchTransport:
         if self._requests.exists():
             self._write(())
 
-    def send(self, request: Request) -> Completion | Failure | Pending:
+    async def send(self, request: Request) -> Completion | Failure | Pending:
         return self._answers.get(request.custom_id, Pending())
 
     def hold(self, pending: Sequence[Request]) -> Waiting:

@@ -1,12 +1,10 @@
-"""The planner: asks the model what to tune next, from everything the journal knows; by rules where there is no model.
+"""The planner: asks the model what to tune next, from everything the journal knows; without a model it plans by rules.
 
 A model's answer is a `PlanAnswer`, read into a `Plan` that names only templates and workloads that exist. An answer
-that cannot be read so goes back once; whatever fails then falls back to the rules, with a sentence in the journal.
+that cannot be read goes back once; if that fails too, the round is planned by rules, with a sentence in the journal.
 """
 
 from __future__ import annotations
-
-import math
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import baseline_seconds
@@ -17,8 +15,9 @@ from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.evidence import examine
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
-from tunesmith.graph.roles.plan import RulePlanner, bottleneck, expectation, headroom
+from tunesmith.graph.roles.planning.rules import describe, headroom, plan_by_rules, share
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
 
 KEEP = 3
 """Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
@@ -26,33 +25,52 @@ RETRIES = 1
 """How often a plan that cannot be carried out goes back to the model."""
 
 
-class ModelPlanner:
+class NoTemplate(TunesmithError):
+    """There is nothing to tune."""
+
+
+class Planner:
     name = "plan"
 
     def __call__(self, state: State, context: Context) -> State:
-        if context.models is None:
-            return RulePlanner()(state, context)
         number = state.get("round", 0) + 1
         stage = f"round-{number}"
         journalled = context.journal.last("plan", stage)
-        if journalled is not None:
-            return {"round": number, "plan": journalled.data, "objections": []}
+        if journalled is None:
+            plan = self._decide(context, number, state.get("objections", []))
+            if plan is None:
+                context.note("plan", no_template(context), stage)
+                return {"round": number, "templates": [], "objections": [], "done": "no template"}
+            context.journal.append("plan", plan.model_dump(mode="json"), stage)
+            context.listener(Progress("plan", describe(plan)))
+        else:
+            plan = Plan.model_validate(journalled.data)
+        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+
+    def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
+        """The plan of the model or of the rules; None where there is no template. Raises `NoTemplate` where there
+        cannot be any."""
+        if context.models is None:
+            if not context.sources.templates:
+                backend = context.device.backend
+                raise NoTemplate(
+                    f"The task {context.task.name} has no {backend} template: add one to `templates` under "
+                    f"[backends.{backend}] of its task.toml."
+                )
+            context.listener(Progress("plan", f"round {number}"))
+            return plan_by_rules(context, number, read_tree(context))
         context.listener(Progress("plan", f"round {number}: asking the model"))
+        # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)
         context.roofline()
         tree = read_tree(context)
-        self._examine(context, tree, stage)
-        plan = self._ask(context, context.models, number, tree, state.get("objections", []))
-        if isinstance(plan, ModelFailed):
-            context.note("plan", f"The model gives no plan for round {number} ({plan.detail}), so rules do.", stage)
-            fallback = plan_without_model(state, context, number, tree)
-            if fallback is None:
-                context.note("plan", no_template(context), stage)
-                return {"round": number, "templates": [], "done": "no template"}
-            plan = fallback
-        context.journal.append("plan", plan.model_dump(mode="json"), stage)
-        context.listener(Progress("plan", f"round {number}: {_told(plan)}"))
-        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+        self._examine(context, tree, f"round-{number}")
+        plan = self._ask(context, context.models, number, tree, objections)
+        if isinstance(plan, Plan):
+            return plan
+        sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
+        context.note("plan", sentence, f"round-{number}")
+        return plan_by_rules(context, number, tree)
 
     def _examine(self, context: Context, tree: Tree, stage: str) -> None:
         """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
@@ -109,12 +127,6 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
     return conversation(system, user)
 
 
-def share(context: Context, number: int) -> int:
-    """Evaluations of round `number`: what is left, in equal parts for the rounds that are left."""
-    left, rounds = context.evaluations_left(), max(1, context.settings.rounds - number + 1)
-    return max(1, math.ceil(left / rounds))
-
-
 def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
     """The answer as a plan; raises `Unusable` with all that does not fit the run."""
     problems: list[str] = []
@@ -125,7 +137,9 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     branches = []
     for branch in answer.branches:
         moves = tuple(move.strip()[:MAX_TEXT] for move in branch.moves if move.strip())
-        branches.append(Branch(parent=branch.parent, moves=moves, seeds=tuple(map(config_of, branch.seeds))))
+        node = tree.node(branch.parent)
+        parent = branch.parent if node is None else node.id
+        branches.append(Branch(parent=parent, moves=moves, seeds=tuple(map(config_of, branch.seeds))))
     names = [workload.name for workload in context.tuned]
     workloads = tuple(name for name in names if not answer.workloads or name in answer.workloads)
     if unknown := [name for name in answer.workloads if name not in names]:
@@ -140,10 +154,8 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
         round=number,
         bottleneck=answer.bottleneck,
         scope="general" if len(workloads) == len(names) else "workload",
-        template="",
         workloads=workloads,
         evaluations=share(context, number),
-        moves=tuple(move for branch in distinct for move in branch.moves),
         expected=answer.expected.strip()[:MAX_TEXT],
         branches=distinct,
         analysis=answer.analysis.strip()[:MAX_TEXT],
@@ -155,56 +167,19 @@ def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
     problems = []
     known = [node.id for node in tree.usable]
     for branch in branches:
+        node = tree.node(branch.parent)
         if branch.parent == BASELINE:
             if not branch.moves:
                 problems.append("The baseline has no parameters: a branch from it needs moves.")
-        elif branch.parent not in known:
+        elif node is None or node.struck:
             options = ", ".join([BASELINE, *known])
             problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
     return problems
 
 
-def plan_without_model(state: State, context: Context, number: int, tree: Tree) -> Plan | None:
-    """What rules plan when the model does not: a library template that was not tried, else the best known template
-    again, on the workload with the most left to gain; None where there is no template at all."""
-    baseline = context.known_baseline() or {}
-    untried = [node for node in tree.usable if node.parent == "library" and node.round == 0]
-    best = tree.best(1)
-    if untried:
-        node, workloads = untried[0], context.tuned
-    elif best:
-        node, known = best[0], best[0].best_seconds
-        remaining = {one.name: headroom(context, one, known.get(one.name, baseline[one.name])) for one in context.tuned}
-        workloads = (max(context.tuned, key=lambda one: one.weight * remaining[one.name]),)
-    elif any(node.parent == "library" for node in tree.usable):
-        node, workloads = next(node for node in tree.usable if node.parent == "library"), context.tuned
-    else:
-        return None
-    target = max(workloads, key=lambda one: headroom(context, one, baseline[one.name]))
-    seconds = node.best_seconds.get(target.name, baseline[target.name])
-    return Plan(
-        round=number,
-        bottleneck=bottleneck(context, target, seconds),
-        scope="general" if len(workloads) == len(context.tuned) else "workload",
-        template="",
-        workloads=tuple(workload.name for workload in workloads),
-        evaluations=share(context, number),
-        expected=expectation(context, target, seconds),
-        branches=(Branch(parent=node.id),),
-    )
-
-
 def no_template(context: Context) -> str:
-    """The sentence for a run that cannot go on: no template came out of it, and the task brings none."""
-    backend = context.device.backend
-    return (
-        f"No template was found: the task {context.task.name} brings no {backend} template, and the model gave none "
-        "that works."
-    )
-
-
-def _told(plan: Plan) -> str:
-    parts = []
-    for branch in plan.branches:
-        parts.append(f"from {branch.parent}: {'; '.join(branch.moves)}" if branch.moves else f"{branch.parent} further")
-    return f"bound by {plan.bottleneck}; {' | '.join(parts)}. {plan.expected}"
+    """The sentence for a run that cannot go on because there is no template to tune."""
+    task, backend = context.task.name, context.device.backend
+    if context.sources.templates:
+        return f"There is no template left to tune: all {backend} templates of the task {task} were excluded."
+    return f"No template was found: the task {task} brings no {backend} template, and the model gave none that works."

@@ -94,7 +94,7 @@ class TemplateSearch:
         return strategy
 
     def _seeds(self) -> list[Config]:
-        """What to try first, as far as feasible; a model's seeds that are not stand in the journal with the reason."""
+        """What to try first, as far as feasible; the journal keeps those that are not, with the reason."""
         journal = self.context.journal
         given = [
             config
@@ -110,5 +110,5 @@ class TemplateSearch:
         mine = self.template.id
         if refused and all(event.data["template"] != mine for event in journal.events("refused_seeds", self.stage)):
             journal.append("refused_seeds", {"template": mine, "refused": refused}, self.stage)
-        seeds = [*given, *self.plan.seeds, self.template.default_config]
+        seeds = [*given, self.template.default_config]
         return [config for config in seeds if self.space.index(config) is not None]

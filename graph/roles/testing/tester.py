@@ -15,8 +15,9 @@ from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.examination import examine_winners, struck
-from tunesmith.graph.roles.verdict import build_verdict, least_seconds
+from tunesmith.graph.roles.testing.examination import examine_winners, struck
+from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
+from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.bench import Duel
@@ -50,7 +51,10 @@ class Tester:
         stage = f"round-{number}"
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
-            return {"verdict": {}, "done": _done(context, number, None) or _nothing(context)}
+            return {"done": _done(context, number, None) or _nothing(context)}
+        known = context.journal.last("verdict", stage)
+        if known is not None:
+            return {"done": "" if extended_after(context.journal, known) else _done(context, number, known.data)}
         duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
@@ -65,7 +69,7 @@ class Tester:
             verdict = examine_winners(context, lambda out: build_verdict(context, list(duels.values()), general, out))
         context.journal.append("verdict", verdict, stage)
         context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
-        return {"verdict": {"sentence": verdict["sentence"]}, "done": done}
+        return {"done": done}
 
     def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))

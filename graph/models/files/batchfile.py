@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tunesmith.graph.models.calls import FailureKind
-from tunesmith.graph.models.transport import Completion, Failure, Request
+from tunesmith.graph.models.transport import Completion, Failure, Request, check_completion
 from tunesmith.hw.errors import TunesmithError
 
 URL = "/v1/chat/completions"
@@ -81,10 +81,10 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
             line = json.loads(raw.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             cut = number == len(lines)
-            why = "the line is cut short: copy the file again" if cut else f"it is no JSON ({error})"
+            why = "the line is cut short: copy the file again" if cut else f"it is not valid JSON ({error})"
             raise BatchFileError(f"{place}: {why}.") from error
         if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
-            raise BatchFileError(f"{place}: it is no JSON object with a custom_id.")
+            raise BatchFileError(f"{place}: it is not a JSON object with a custom_id.")
         yield place, line
 
 
@@ -95,45 +95,29 @@ def _outcome(place: str, line: Mapping[str, Any]) -> Completion | Failure:
     code = response.get("status_code", 200) if response else None
     body = response.get("body") if response else None
     if error is None and code == 200:
-        return Completion(_completion(place, body))
+        if not isinstance(body, dict) or (wrong := check_completion(body)) is not None:
+            reason = wrong if isinstance(body, dict) else "it is not an object"
+            raise BatchFileError(f"{place}: response.body is not a chat completion ({reason}).")
+        return Completion(body)
     if error is None and isinstance(body, Mapping):
         error = body  # OpenAI puts what the endpoint answered into the body
     if error is None and code is None:
-        raise BatchFileError(f"{place}: it holds neither a response nor an error.")
+        raise BatchFileError(f"{place}: it has neither a response nor an error.")
     return _failure(error, code)
-
-
-def _completion(place: str, body: Any) -> dict[str, Any]:
-    """`body`, if it is a chat completion whose answer can be read."""
-    choices = body.get("choices") if isinstance(body, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise BatchFileError(f"{place}: response.body must be a chat completion with choices.")
-    message = choices[0].get("message")
-    if not isinstance(message, dict):
-        raise BatchFileError(f"{place}: response.body.choices[0] must have a message.")
-    calls = message.get("tool_calls") or []
-    for call in calls if isinstance(calls, list) else [calls]:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-            raise BatchFileError(f"{place}: a tool call needs function.arguments, a text.")
-    if body.get("usage") is not None and not isinstance(body["usage"], dict):
-        raise BatchFileError(f"{place}: usage must be an object.")
-    checked: dict[str, Any] = body
-    return checked
 
 
 def _failure(error: Any, code: Any) -> Failure:
     inner = error.get("error", error) if isinstance(error, Mapping) else error
     about: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
-    named, said = about.get("code"), str(about.get("message") or "no reason is given").rstrip(".")
+    named, reason = about.get("code"), str(about.get("message") or "no reason is given").rstrip(".")
     code = named if isinstance(named, int) else code
     for known in KINDS:
         if named == known:
-            return Failure(known, f"{said}.")
+            return Failure(known, f"{reason}.")
     kind: FailureKind = "server_error"
     if code in (401, 403):
         kind = "unauthorised"
     elif code == 429:
         kind = "rate_limited"
     label = named or code
-    return Failure(kind, f"The batch has an error in place of an answer{f' ({label})' if label else ''}: {said}.")
+    return Failure(kind, f"The batch has an error in place of an answer{f' ({label})' if label else ''}: {reason}.")

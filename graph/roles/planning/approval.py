@@ -1,6 +1,8 @@
-"""Plans that wait for a person: shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with.
+"""Plans that wait for a person: the role that stops for them, and what the person decided.
 
-Owns how a plan that was changed by hand is read: by the schema that models' plans pass, and against the run.
+The stop is LangGraph's interrupt, so that Studio can show the plan and take a changed one. In a run of its own the plan
+is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. Owns how a plan that was
+changed by hand is read: by the schema that models' plans pass, and against the run.
 """
 
 from __future__ import annotations
@@ -15,13 +17,35 @@ from pydantic import ValidationError
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.models.calls import Waiting
-from tunesmith.graph.roles.model_plan import branch_problems
-from tunesmith.graph.state import Plan
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.planning.planner import branch_problems
+from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
 
 Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 """How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
 `Waiting` when the person wants to stop here."""
+
+
+class Approver:
+    name = "approve"
+
+    def __call__(self, state: State, context: Context) -> State:
+        from langgraph.types import interrupt
+
+        stage = f"round-{state['round']}"
+        event = context.journal.last("approved", stage)
+        if event is not None:
+            return {"plan": event.data}
+        planned = Plan.model_validate(state["plan"])
+        answer = interrupt({"plan": state["plan"]})
+        # Studio answers with a changed plan, or with true.
+        data = state["plan"] if answer is True else answer
+        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+        context.journal.append("approved", plan.model_dump(mode="json"), stage)
+        changed = "" if plan == planned else ", changed"
+        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+        return {"plan": plan.model_dump(mode="json")}
 
 
 class PlanError(TunesmithError):
@@ -52,16 +76,22 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
 def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
     """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
-        plan = Plan.model_validate(data)
+        data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        why = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
-        where = (
-            f", key {'.'.join(map(str, why['loc'])) or 'the file'}: {why['msg']}" if why else f" is no JSON: {error}"
-        )
-        raise PlanError(f"{file}{where}; mend it and resume.") from error
+        raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
+    return check_plan(data, planned, context, str(file))
+
+
+def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
+    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`. Raises `PlanError`."""
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the plan"
+        raise PlanError(f"{where}, key {key}: {first['msg'].rstrip('.')}; fix it and resume.") from error
     problems = []
     names = [workload.name for workload in context.tuned]
     if plan.round != planned.round:
@@ -74,10 +104,7 @@ def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
         problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
     if any(branch.moves for branch in plan.branches) and context.models is None:
         problems.append("branches: moves need a model to carry them out, and the run has none")
-    if not plan.branches and all(template.name != plan.template for template in context.sources.templates):
-        options = ", ".join(template.name for template in context.sources.templates) or "none"
-        problems.append(f"template: there is no '{plan.template}'; the task brings {options}")
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), read_tree(context))]
     if problems:
-        raise PlanError(f"{file}: {problems[0].rstrip('.')}; mend it and resume.")
+        raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
     return plan

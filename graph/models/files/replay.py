@@ -12,8 +12,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from tunesmith.graph.models.batchfile import ANSWERS, REQUESTS, read_answers, read_requests
 from tunesmith.graph.models.calls import Waiting
+from tunesmith.graph.models.files.batchfile import ANSWERS, REQUESTS, read_answers, read_requests
 from tunesmith.graph.models.transport import Completion, Failure, Request, call_id_of
 from tunesmith.hw.errors import TunesmithError
 
@@ -22,7 +22,7 @@ SHOWN = 70
 
 
 class ReplayError(TunesmithError):
-    """The recording does not hold what the run asks for."""
+    """The recording lacks what the run asks for."""
 
 
 class ReplayTransport:
@@ -35,7 +35,7 @@ class ReplayTransport:
             folder = folder / "transcripts"
         if not (folder / ANSWERS).exists():
             raise ReplayError(
-                f"--model replay: {folder} holds no recording ({ANSWERS}); give a run's folder, or one "
+                f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one "
                 "with its transcripts."
             )
         self.folder, self._exact = folder, exact
@@ -52,7 +52,7 @@ class ReplayTransport:
                 return str(kept.body["model"])
         return None
 
-    def send(self, request: Request) -> Completion | Failure:
+    async def send(self, request: Request) -> Completion | Failure:
         recorded = self._recorded(request.custom_id)
         name = call_id_of(request.custom_id)
         if recorded is None:
@@ -63,10 +63,10 @@ class ReplayTransport:
             return outcome
         where = _difference(self._requests.get(recorded), request.body)
         digests = f"{recorded.rpartition('@')[2]} recorded, {request.custom_id.rpartition('@')[2]} asked"
-        said = f"{name} was recorded with another prompt ({digests}): {where}"
+        difference = f"{name} was recorded with another prompt ({digests}): {where}"
         if self._exact:
-            raise ReplayError(f"{said}. Leave --replay-exact out to take its answer all the same.")
-        return Completion(outcome.body, note=said) if isinstance(outcome, Completion) else outcome
+            raise ReplayError(f"{difference}. Leave --replay-exact out to take its answer all the same.")
+        return Completion(outcome.body, note=difference) if isinstance(outcome, Completion) else outcome
 
     def hold(self, pending: Sequence[Request]) -> Waiting:
         raise AssertionError("a recording answers or does not")
