@@ -78,7 +78,7 @@ class TemplateSearch:
             self.space,
             seed=settings.seed + self.plan.round,
             budget=budget,
-            workers=self.context.pool.most_ahead,
+            workers=self.context.pool.max_in_flight,
             seeds=self._seeds(),
             prior=prior_of(self.context.journal),
         )

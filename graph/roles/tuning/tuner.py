@@ -80,7 +80,11 @@ class _Round:
         for number in waiting:
             self._submit(number)
         while True:
-            while pool.in_flight < pool.ahead and len(self.asked) < self.total and context.search_seconds_left() > 0:
+            while (
+                pool.in_flight < pool.target_in_flight
+                and len(self.asked) < self.total
+                and context.search_seconds_left() > 0
+            ):
                 if not self._ask():
                     break
             if pool.in_flight == 0:

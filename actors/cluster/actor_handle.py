@@ -1,7 +1,7 @@
-"""A worker process as the pool sees it: an actor that may die, be ended, and be started again.
+"""A Ray actor as the pool sees it: one that may die, be ended, and be replaced.
 
-Owns the deadlines, the calls under way, and what Ray says when a call ends without a result. Which call comes next is
-the pool's business.
+Owns the deadlines, the calls under way, and what Ray reports when a call ends without a result. Which call comes next
+is the pool's business.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from tunesmith.hw.errors import TunesmithError
 
-LOST = (RayActorError, ObjectLostError)
+LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 """What Ray raises when a call ends without a result: its process, its node or its result is gone."""
 
 
@@ -50,12 +58,12 @@ class Call:
 
 
 @dataclass(slots=True)
-class WorkerProcess:
+class ActorHandle:
     """An actor that can be replaced: `make` starts one for a seed.
 
     It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). ready: it has
-    answered once; deaths: how often in a row it ended without having done anything; busy_seconds: time with a call
-    under way once it was ready, of all its processes.
+    said that it is; startup_deaths: how often in a row it ended without having done anything; busy_seconds: time with a
+    call under way once it was ready, of all the actors it has been.
     """
 
     make: Callable[[int], Any]
@@ -68,12 +76,12 @@ class WorkerProcess:
     started: float = 0.0
     deadline: float = 0.0
     ready: bool = False
-    resting: bool = False
-    """It has left its place in the cluster to others, and is given no work."""
-    deaths: int = 0
+    startup_deaths: int = 0
     busy_seconds: float = 0.0
     served: int = 0
     version: str = ""
+    _placed: Any = None
+    """The node's id, behind a reference that is ready once the actor has a place in the cluster."""
 
     def begin(self, call: Call) -> None:
         """Adds a call behind those under way."""
@@ -95,13 +103,29 @@ class WorkerProcess:
     @property
     def state(self) -> str:
         """What it does, in a word."""
-        if self.resting:
-            return "lent"
         if not self.ready:
             return "starting"
         if not self.calls:
             return "idle"
         return "waiting" if self.calls[0].gate is not None else "busy"
+
+    @property
+    def node(self) -> str | None:
+        """The id of the node it runs on; None while it waits for a place in the cluster."""
+        if self._placed is None:
+            return None
+        try:
+            node: str = ray.get(self._placed, timeout=0)
+        except (GetTimeoutError, *LOST):
+            return None
+        return node
+
+    @property
+    def node_is_gone(self) -> bool:
+        """Whether the node it ran on has left the cluster."""
+        node = self.node
+        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
+        return node is not None and node not in alive
 
     def pass_gate(self) -> None:
         """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
@@ -109,7 +133,7 @@ class WorkerProcess:
         self._head_begins()
 
     def end_call(self) -> tuple[Call, float]:
-        """Takes the first call off, and tells how long it took; the next one's time begins."""
+        """Takes the first call off; gives it and the seconds it took. The next one's time begins."""
         call, now = self.calls.popleft(), time.monotonic()
         seconds = now - self.started
         if self.ready:
@@ -118,29 +142,29 @@ class WorkerProcess:
             self._head_begins()
         return call, seconds
 
-    def renew(self, seed: int | None = None) -> list[Call]:
-        """Ends the process, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
+    def replace_actor(self, seed: int | None = None) -> list[Call]:
+        """Ends the actor, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
         self.end()
-        lost = list(self.calls)
-        self.calls.clear()
-        self.seed, self.ready = self.seed if seed is None else seed, False
+        lost = self._reset(seed)
         self.actor = self.make(self.seed)
+        self._placed = self.actor.node_id.remote()
         return lost
 
-    def restart(self, seed: int | None = None) -> list[Call]:
-        """It is to make itself ready again, in the same actor, for contents of `seed`. Gives the calls it had."""
-        if self.actor is None:
-            return self.renew(seed)
-        lost = list(self.calls)
-        self.calls.clear()
-        self.seed, self.ready = self.seed if seed is None else seed, False
-        return lost
+    def reset_in_place(self, seed: int | None = None) -> list[Call]:
+        """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
+        return self.replace_actor(seed) if self.actor is None else self._reset(seed)
 
     def end(self) -> None:
-        """Ends the process, if any."""
+        """Ends the actor, if any."""
         if self.actor is not None:
             ray.kill(self.actor)
-            self.actor = None
+            self.actor = self._placed = None
+
+    def _reset(self, seed: int | None) -> list[Call]:
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        return lost
 
     def _head_begins(self) -> None:
         head = self.calls[0]
@@ -159,17 +183,14 @@ def result_of(reference: Any, timeout: float | None = None) -> Any:
         raise
 
 
-def cause_of(error: Exception) -> str:
-    """What Ray knows of a death, in a line."""
-    text = str(error)
-    if "Worker exit type: SYSTEM_ERROR" in text:
-        # What follows in Ray's text guesses at causes; it does not know the signal.
-        return "the worker process ended without a word, as after an invalid access or when the system kills it"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
-
-
-def node_died(error: Exception) -> bool:
-    """Whether a call was lost with its whole node, which no source and no kernel is to blame for."""
-    text = str(error)
-    return isinstance(error, ObjectLostError) or "its node has died" in text or "node was terminated" in text
+def describe_loss(error: Exception) -> str:
+    """What a loss of `LOST` was, in a clause for the user."""
+    match error:
+        case OutOfMemoryError():
+            return "Ray ended the worker process because its node ran out of memory"
+        case NodeDiedError():
+            return "its node left the cluster"
+        case ObjectLostError():
+            return "its result was lost with the node that held it"
+    # Which signal it was, Ray does not know.
+    return "the worker process ended without a result, as after an invalid access or when the system kills it"

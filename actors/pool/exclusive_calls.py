@@ -1,19 +1,20 @@
-"""Work that has the pool for itself: measuring roofs, and comparing finalists with the baseline.
+"""Calls that have the pool for themselves: measuring roofs, comparing finalists with the baseline, full verdicts.
 
-Owns one call at a time on an idle worker. A death or an overrun comes back as an outcome and renews the worker.
+Owns one call at a time on an idle worker. A death or an overrun comes back as an outcome, and the actor is replaced.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from tunesmith.actors.cluster.handle import LOST, WorkerProcess, cause_of, result_of
-from tunesmith.actors.pool.job import Request, sources_of
-from tunesmith.actors.pool.roster import Roster
+from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, describe_loss, result_of
+from tunesmith.actors.pool.scheduler import Request, sources_of
+from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
@@ -28,46 +29,50 @@ if TYPE_CHECKING:
 
 EXAMINATION_SECONDS = 1800.0
 """For one examination, which has deadlines of its own inside."""
+USES_DEVICE = ("duel", "calibrate", "examine")
+"""Calls of a lane that launch kernels, before which it waits for the device."""
 AGREE = 0.01
-"""How far a lane's roofs may be from the median of all lanes without a word."""
+"""How far a lane's roofs may be from the median of all lanes before that is reported."""
 DISAGREE = 0.05
-"""How far before it is left out."""
+"""How far before the lane is excluded."""
 
 
-class Solo:
+class ExclusiveCalls:
     """`floor` gives the least seconds of a workload by its name."""
 
-    def __init__(self, roster: Roster, task: Task, cache: ArtifactCache | None, floor: Callable[[str], float]) -> None:
-        self._roster, self._task, self._cache, self._floor = roster, task, cache, floor
-        self._deadlines = roster.deadlines
+    def __init__(
+        self, workers: WorkerSet, task: Task, cache: ArtifactCache | None, floor: Callable[[str], float]
+    ) -> None:
+        self._workers, self._task, self._cache, self._floor = workers, task, cache, floor
+        self._deadlines = workers.deadlines
 
     def calibrate(self) -> Roofline:
         """The roofs of the first lane. Where there are several lanes, all are measured, and those that differ from the
-        median by more than `AGREE` are reported, by more than `DISAGREE` left out."""
-        probes = self._call(self._roster.compilers[0], "probes", self._deadlines.compile)
+        median by more than `AGREE` are reported, by more than `DISAGREE` excluded."""
+        probes = self._call(self._workers.compilers[0], "probes", self._deadlines.compile)
         if not isinstance(probes, dict):
             return Roofline()
-        found: list[tuple[WorkerProcess, Roofline]] = []
-        self._roster.make_ready(self._roster.lanes[0])
+        found: list[tuple[ActorHandle, Roofline]] = []
+        self._workers.make_ready(self._workers.lanes[0])
         # Lanes that wait for a place in the cluster are not waited for.
-        for lane in [lane for lane in self._roster.lanes if lane.ready or lane is self._roster.lanes[0]]:
+        for lane in [lane for lane in self._workers.lanes if lane.ready or lane is self._workers.lanes[0]]:
             roofs = self._call(lane, "calibrate", self._deadlines.visit * 3, probes)
             if isinstance(roofs, Roofline):
                 found.append((lane, roofs))
         kept = self._agreeing(found)
         return kept[0][1] if kept else Roofline()
 
-    def _agreeing(self, found: list[tuple[WorkerProcess, Roofline]]) -> list[tuple[WorkerProcess, Roofline]]:
+    def _agreeing(self, found: list[tuple[ActorHandle, Roofline]]) -> list[tuple[ActorHandle, Roofline]]:
         kept = []
         for lane, roofs in found:
             off = deviation(roofs, [other for _, other in found])
             if off > DISAGREE:
-                self._roster.retire(lane, f"its speed differs by {off:.1%} from that of the others")
+                self._workers.exclude(lane, f"its speed differs by {off:.1%} from that of the other devices")
                 continue
             if off > AGREE:
-                self._roster.say(
-                    f"{lane.name} differs by {off:.1%} in speed from the others; comparisons of finalists "
-                    "are made on one device."
+                self._workers.say(
+                    f"{lane.name} differs by {off:.1%} in speed from the other devices; finalists are compared on one "
+                    "device."
                 )
             kept.append((lane, roofs))
         return kept
@@ -87,13 +92,13 @@ class Solo:
         base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
         if not isinstance(base, Candidate):
             return Duel(workload, tuple(base for _ in candidates))
-        lane = self._roster.lanes[0]
+        lane = self._workers.lanes[0]
         if lane.seed != seed:
-            lane.restart(seed)
+            lane.reset_in_place(seed)
 
         def fight(entrants: list[Candidate]) -> Any:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
-            lane = self._roster.lanes[0]
+            lane = self._workers.lanes[0]
             self._call(lane, "prepare", self._deadlines.prepare, [workload])
             deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants))
             floor = self._floor(workload)
@@ -112,7 +117,7 @@ class Solo:
         """See `Pool.examine`."""
         deadline = EXAMINATION_SECONDS * len(questions)
         found: list[Verdict] | Failure = self._call(
-            self._roster.lanes[0], "examine", deadline, list(questions), seed, roofline
+            self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline
         )
         return found
 
@@ -127,10 +132,10 @@ class Solo:
         return Candidate(request.template, request.config, artifacts)
 
     def _artifact(self, source: Specialised) -> Artifact | Outcome:
-        worker = self._roster.compilers[0]
-        self._roster.make_ready(worker)
+        worker = self._workers.compilers[0]
+        self._workers.make_ready(worker)
         if self._cache is not None:
-            key = cache_key(source, self._roster.limits.arch, worker.version)
+            key = cache_key(source, self._workers.limits.arch, worker.version)
             if (known := self._cache.get(key)) is not None:
                 return known
         made: Artifact | Outcome = self._call(worker, "compile", self._deadlines.compile, source)
@@ -138,22 +143,24 @@ class Solo:
             self._cache.put(key, made)
         return made
 
-    def _call(self, worker: WorkerProcess, method: str, deadline: float, *arguments: Any) -> Any:
-        """One call on an idle worker; a death or an overrun comes back as an outcome and renews the worker."""
-        phase = "run" if worker in self._roster.lanes else "compile"
-        self._roster.make_ready(worker)
+    def _call(self, worker: ActorHandle, method: str, deadline: float, *arguments: Any) -> Any:
+        """One call on an idle worker; a death or an overrun comes back as an outcome, and the actor is replaced."""
+        phase, workers = self._workers.phase_of(worker), self._workers
+        workers.make_ready(worker)
         try:
-            if method in ("duel", "calibrate", "examine"):
-                result_of(worker.actor.acquire.remote(), self._deadlines.start)
+            if method in USES_DEVICE:
+                acquired = worker.actor.acquire.remote()
+                workers.wait_for(acquired, time.monotonic() + self._deadlines.start)
+                result_of(acquired)
             result = result_of(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:
-            worker.renew()
+            worker.replace_actor()
             return TimedOut(phase, deadline)
         except LOST as error:
-            worker.renew()
-            return Crashed(phase, cause_of(error))
+            worker.replace_actor()
+            return Crashed(phase, describe_loss(error))
         if isinstance(result, Crashed | TimedOut) or (isinstance(result, Duel) and _ended_process(result)):
-            worker.restart()
+            worker.reset_in_place()
         return result
 
 
