@@ -124,6 +124,8 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
     device = choose_device(task, settings.backend, inventory_for(settings.backend), settings.target_device)
     if (folder / "journal.sqlite").exists():
         _clear(folder)
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
     prior = None if settings.prior is None else read_prior(Path(settings.prior))
     templates = task.sources(device.backend).templates
     require_work(task, templates, limits_of(device, settings))

@@ -86,15 +86,25 @@ class ModelSettings(BaseModel):
     )
     key_env: Text = Field("OPENAI_API_KEY", description="The environment variable that has the server's key.")
     model_for: Annotated[dict[str, Text], BeforeValidator(_names)] = Field(
-        {}, description="Another model for one role, as ROLE=NAME; may be repeated."
+        {},
+        description="Another model for one role; may be repeated.",
+        json_schema_extra={"metavar": "ROLE=NAME"},
     )
     model_method: Literal["auto", "json_schema", "function_calling", "json_mode"] = Field(
         "auto", description="How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
     )
     model_option: Annotated[dict[str, Any], BeforeValidator(_fields)] = Field(
-        {}, description="A further field of each request, as FIELD=JSON, such as temperature=0.2; may be repeated."
+        {},
+        description="A further field of each request, such as temperature=0.2; may be repeated.",
+        json_schema_extra={"metavar": "FIELD=JSON"},
     )
-    model_timeout: Seconds = Field(300.0, gt=0, le=86_400, description="Seconds to wait for one answer.")
+    model_timeout: Seconds = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds to wait for one answer.",
+        json_schema_extra={"metavar": "DURATION"},
+    )
     model_retries: int = Field(4, ge=0, le=100, description="Retries after a temporary failure.")
     model_concurrency: int = Field(4, ge=1, le=256, description="Number of model calls under way at the same time.")
     requests_per_minute: float | None = Field(
@@ -172,9 +182,15 @@ class SearchSettings(BaseModel):
     time_limit: Seconds | None = Field(
         None,
         gt=0,
+<<<<<<< HEAD
         description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). The final "
         "comparison counts in: the search ends early enough for it (default: no limit).",
         json_schema_extra={"type_name": "DURATION"},
+=======
+        description="Start no new measurement of the search after this time, such as 90s, 10m or 1h30m (a plain number "
+        "is in seconds); the final comparison comes on top (default: no limit).",
+        json_schema_extra={"metavar": "DURATION"},
+>>>>>>> main
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
     strategy: str = Field("default", description="The search strategy; see docs/search.md.")

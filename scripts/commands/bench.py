@@ -1,16 +1,13 @@
-"""`tunesmith bench`: one comparison, by itself."""
+"""`tunesmith bench`."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Optional
 
 import typer
-from rich.table import Table
 
+<<<<<<< HEAD
 from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
 from tunesmith.actors.judging.reference import DEADLINE as DEADLINE_OF_REFERENCE
 from tunesmith.actors.judging.reference import begin_check
@@ -63,153 +60,30 @@ def run_bench(
     else:
         _print(found)
     return 1 if any("failure" in row for row in found["workloads"]) else 0
+=======
+from tunesmith.cli.app import Backend, Json, TaskArgument
 
 
-def _measure(
-    task: Task, device: Device, config: str, vs: str, template: Path | None, workloads: tuple[Workload, ...], seed: int
-) -> dict[str, Any]:
-    limits = device.limits
-    made = template_of(task, device.backend, None, template)
-    other = (
-        task.sources(device.backend).baseline.template
-        if vs == "baseline"
-        else template_of(task, device.backend, Path(vs), None, option="--vs")
-    )
-    point = parse_config(config, made)
-    for workload in workloads:
-        if (excluded := infeasible_on(made, point, workload, limits)) is not None:
-            raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
-    preload(limits.backend)
-    with (
-        Isolated("compile", CompileWorker, limits, device.index) as compiler,
-        Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
-    ):
-        candidate = _compiled(compiler, made, point, workloads)
-        baseline = _compiled(compiler, other, {}, workloads)
-        probes = compiler.call("probes", DEADLINE)
-        lock = lock_of(examiner)
-        # The first data is made before the device is held, as a reference may take its time.
-        _prepare(examiner, task, workloads[0])
-        lock.acquire(lambda text: typer.echo(text, err=True))
-        with lock:
-            roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-            roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-            rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
-    roofline, beaten = roofline.without_beaten(_timed(task, rows))
-    for row, workload in zip(rows, workloads, strict=True):
-        row["floor_seconds"] = _floor(roofline, task, workload)
-    return {
-        "task": task.name,
-        "device": device.name,
-        "backend": device.backend,
-        "driver": device.driver,
-        "config": candidate.config,
-        "against": vs,
-        "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
-        "launch_floor_seconds": roofline.launch_seconds,
-        "roofline": roofline.to_json(),
-        "notes": list(beaten),
-        "workloads": rows,
-    }
+def bench(
+    task: TaskArgument,
+    config: Annotated[str, typer.Option(help="Parameters as a JSON object ({}: the template's defaults).")] = "{}",
+    vs: Annotated[
+        str, typer.Option(help="What to compare with: baseline, or a source file that is launched like it.")
+    ] = "baseline",
+    template: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A template file (default: the task's first template)."),
+    ] = None,
+    workload: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="One workload (default: all tuned workloads)."),
+    ] = None,
+    backend: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Time one configuration against the baseline, interleaved, with intervals."""
+    from tunesmith.cli.actions.bench import run_bench
+>>>>>>> main
 
-
-def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
-    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
-
-
-def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
-    """Candidate and baseline on each workload, for comparison with the roofs."""
-    return [
-        Timed(
-            f"the {kernel} on {row['workload']}",
-            row["cold"][kernel]["median"],
-            task.bytes_of(workload := task.workload(row["workload"])),
-            task.flops_of(workload),
-            task.arithmetic,
-        )
-        for row in rows
-        if "cold" in row
-        for kernel in ("candidate", "baseline")
-    ]
-
-
-def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
-    made = compile_all(compiler, template, config, workloads, DEADLINE)
-    if not isinstance(made, Candidate):
-        raise TunesmithError(f"{template.name} cannot be measured ({reason_of(made)}): {describe(made)}.")
-    return made
-
-
-def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
-
-
-def _row(
-    examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
-) -> dict[str, Any]:
-    floor = _floor(roofline, task, workload)
-    row: dict[str, Any] = {
-        "workload": workload.name,
-        "sizes": workload.sizes,
-        "types": workload.types,
-        "floor_seconds": floor,
-    }
-    _prepare(examiner, task, workload)
-    duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
-    result = duel.results[0] if isinstance(duel, Duel) else duel
-    if not isinstance(result, Comparison):
-        return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
-    row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
-    for name, one in (("candidate", candidate), ("baseline", baseline)):
-        modes = examiner.call("modes", DEADLINE, one, workload.name)
-        if isinstance(modes, Modes):
-            row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
-            row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
-    return row
-
-
-def _print(found: dict[str, Any]) -> None:
-    out = console()
-    table = Table(
-        "workload",
-        "cold L2, us",
-        "baseline, us",
-        "ratio",
-        "99 % interval",
-        "verdict",
-        "of floor",
-        "warm L2, us",
-        "call to call, us",
-        title=f"{found['task']} on {found['device']}",
-    )
-    for row in found["workloads"]:
-        if "failure" in row:
-            continue
-        cold = row["cold"]
-        seconds = cold["candidate"]["median"]
-        share = f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-"
-        apart = [
-            f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
-            for key in ("warm_l2_seconds", "call_to_call_seconds")
-        ]
-        table.add_row(
-            row["workload"],
-            f"{seconds * 1e6:.2f}",
-            f"{cold['baseline']['median'] * 1e6:.2f}",
-            f"{cold['ratio']:.4f}",
-            f"{cold['low']:.4f} - {cold['high']:.4f}",
-            cold["verdict"],
-            share,
-            *apart,
-        )
-    if table.rows:
-        print_table(out, table)
-    for row in found["workloads"]:
-        if "failure" in row:
-            told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
-            out.print(told, markup=False, soft_wrap=True)
-    for note in found["notes"]:
-        typer.echo(f"Note: {note}")
-    if found["launch_floor_seconds"]:
-        typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
-    typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")
+    raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))

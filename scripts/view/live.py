@@ -115,7 +115,7 @@ class _Live:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The terminal is somebody else's meanwhile."""
+        """Leaves the terminal to others until the block ends."""
         self._bar.stop()
         try:
             yield

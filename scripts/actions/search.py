@@ -32,7 +32,7 @@ def run_simulate(
     try:
         wanted = tuple(int(part) for part in budgets.split(","))
     except ValueError as error:
-        raise SettingsError(f"--budgets: '{budgets}' is no list of whole numbers; write it as 25,50,100.") from error
+        raise SettingsError(f"--budgets: '{budgets}' is not a list of whole numbers; write it as 25,50,100.") from error
     report = simulate(tables, strategy, wanted, seeds, workers, prior)
     if as_json:
         json.dump(report.to_json(), sys.stdout, indent=2)
@@ -80,5 +80,5 @@ def _assignment(text: str) -> tuple[str, Scalar]:
     except json.JSONDecodeError:
         parsed = value
     if not isinstance(parsed, bool | int | float | str):
-        raise SettingsError(f"--fix: {value} is no number, flag or text.")
+        raise SettingsError(f"--fix: {value} is not a number, a flag or a text.")
     return name, parsed

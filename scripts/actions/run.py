@@ -20,15 +20,15 @@ from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import new_run_dir, parse_duration, read_settings
+from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration, read_settings
 
 
-def drive_tune(task: str, run_dir: Path | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
+def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
     """Runs `tunesmith tune`; returns the exit code. options: what stands on the command line, before the file."""
-    if isinstance(options.get("time_limit"), str):
-        options["time_limit"] = parse_duration(options["time_limit"])
+    if run_dir == "":
+        raise SettingsError("--run-dir: the name is empty; name a folder, or leave the option out.")
     settings: dict[str, Any] = (read_settings(file) if file is not None else {}) | options
-    folder = run_dir or new_run_dir(task, Path("runs"))
+    folder = Path(run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
     return _drive(
         folder, lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, **settings), as_json
     )
@@ -36,7 +36,10 @@ def drive_tune(task: str, run_dir: Path | None, options: dict[str, Any], file: P
 
 def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str | None, *, as_json: bool) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
-    seconds = None if time_limit is None else parse_duration(time_limit)
+    try:
+        seconds = None if time_limit is None else parse_duration(time_limit)
+    except ValueError as error:
+        raise SettingsError(f"--time-limit: {error}.") from error
 
     def work(listener: Listener, ask: Ask | None) -> RunResult:
         return resume(run_dir, more=more, rounds=rounds, time_limit=seconds, listener=listener, ask=ask)

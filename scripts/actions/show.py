@@ -174,7 +174,9 @@ def show_report(run_dir: Path, *, as_json: bool) -> None:
     """Prints the summary of a run."""
     path = run_dir / "summary.json"
     if not path.is_file():
-        what = "has not ended; go on with `tunesmith resume`" if (run_dir / "journal.sqlite").is_file() else "is no run"
+        what = (
+            "has not ended; go on with `tunesmith resume`" if (run_dir / "journal.sqlite").is_file() else "is not a run"
+        )
         raise JournalError(f"{run_dir} {what}: there is no summary.json in it.")
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
