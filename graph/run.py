@@ -282,8 +282,8 @@ def pools(
     task: Task, device: Device, settings: Settings, workloads: Sequence[str], listener: Listener = silent
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
-    from tunesmith.actors.cluster.cluster import cluster, wait_for
     from tunesmith.actors.cluster.actor_handle import Deadlines
+    from tunesmith.actors.cluster.cluster import cluster, wait_for
     from tunesmith.actors.judging.reference import begin_check
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.kernels.build.artifact_cache import open_cache

@@ -182,15 +182,9 @@ class SearchSettings(BaseModel):
     time_limit: Seconds | None = Field(
         None,
         gt=0,
-<<<<<<< HEAD
         description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). The final "
         "comparison counts in: the search ends early enough for it (default: no limit).",
-        json_schema_extra={"type_name": "DURATION"},
-=======
-        description="Start no new measurement of the search after this time, such as 90s, 10m or 1h30m (a plain number "
-        "is in seconds); the final comparison comes on top (default: no limit).",
         json_schema_extra={"metavar": "DURATION"},
->>>>>>> main
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
     strategy: str = Field("default", description="The search strategy; see docs/search.md.")
