@@ -290,14 +290,14 @@ def pools(
 
     cache = open_cache()
     with ExitStack() as stack:
+        # Beside what is imported and read until the first pool is made.
+        examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
+        stack.callback(examined.end)
 
         def make() -> Pool:
-            # While the cluster starts. Lanes, which hold the device, call a reference that has returned before.
-            examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
-            try:
-                offer = stack.enter_context(cluster())
-            finally:
-                examined.result()
+            # Lanes call a reference only when it is known to return.
+            examined.result()
+            offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)
