@@ -77,24 +77,60 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
     (`DataType.limited`). Raises `TaskError` when the reference raises or returns something else than the declared
     outputs.
     """
-    where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
-    scalars = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
     results: Any = None
     if xp is not np:
         try:
-            results = _call_reference(task, {**inputs, **scalars})
+            results = _call_reference(task, {**inputs, **_scalars(task, workload)})
         except Exception:  # noqa: BLE001 - whatever stops it on the device, the host has the last word
             results = None
         if not isinstance(results, dict) or not all(isinstance(value, xp.ndarray) for value in results.values()):
             results = None
     if results is None:
         on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
-        try:
-            results = _call_reference(task, {**on_host, **scalars})
-        except Exception as error:
-            raise TaskError(
-                f"{where} raises {type(error).__name__}: {error}; mend it or its argument names."
-            ) from error
+        results = reference_results(task, workload, on_host)
+    return as_expected(xp, task, workload, results)
+
+
+def reference_results(task: Task, workload: Workload, inputs: Mapping[str, NDArray[Any]]) -> Any:
+    """What the reference returns on the host, as it is. Raises `TaskError` when it raises."""
+    try:
+        return _call_reference(task, {**inputs, **_scalars(task, workload)})
+    except Exception as error:
+        raise TaskError(
+            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
+        ) from error
+
+
+def where_of(task: Task, workload: Workload) -> str:
+    """The subject of sentences about the reference."""
+    return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
+
+
+def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
+    """The inputs of a workload, of its first variant, as float64 arrays on the host."""
+    drawn = {}
+    rng = _generator(contents, 0, workload)
+    for argument in task.arguments:
+        if argument.role in ("in", "inout"):
+            dtype, shape = task.dtype_of(argument, workload), task.shape_of(argument, workload)
+            block = draw(contents.fill(argument.fill, dtype, 0), math.prod(shape), dtype, rng)
+            drawn[argument.name] = np.resize(block.astype(np.float64), shape)
+    return drawn
+
+
+def _generator(contents: Contents, variant: int, workload: Workload) -> np.random.Generator:
+    # Names differ in their letters, so that workloads of one seed do not share contents.
+    kind = KINDS.index(contents.kind)
+    return np.random.default_rng([contents.seed, kind, variant, *workload.name.encode()])
+
+
+def _scalars(task: Task, workload: Workload) -> dict[str, int | float]:
+    return {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
+
+
+def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[str, Any]:
+    """What a reference returned as `expected_results` gives it; raises `TaskError`."""
+    where = where_of(task, workload)
     names = {argument.name for argument in task.outputs}
     if not isinstance(results, dict) or set(results) != names:
         given = ", ".join(map(str, results)) if isinstance(results, dict) else type(results).__name__
@@ -103,6 +139,8 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
     for argument in task.outputs:
         shape = task.shape_of(argument, workload)
         try:
+            if xp is np and np.iscomplexobj(results[argument.name]):
+                raise TaskError(f"{where} returns complex numbers for {argument.name}; return real ones.")
             result = xp.asarray(results[argument.name], dtype=xp.float64)
         except (ValueError, TypeError) as error:
             raise TaskError(f"{where} returns {argument.name}, which is no array of numbers: {error}.") from error
@@ -199,9 +237,7 @@ class WorkloadData:
     def _draw_inputs(self, variant: int) -> dict[str, Any]:
         """Flat arrays of the type `DataType.array`, on the device."""
         xp = self.device.xp
-        # Names differ in their letters, so that workloads of one seed do not share contents.
-        kind = KINDS.index(self.contents.kind)
-        rng = np.random.default_rng([self.contents.seed, kind, variant, *self.workload.name.encode()])
+        rng = _generator(self.contents, variant, self.workload)
         inputs = {}
         for place in self.places:
             if place.argument.role == "out":

@@ -132,14 +132,14 @@ class Template(BaseModel):
 
     def expressions(self) -> list[tuple[str, str]]:
         """Every expression with the key it stands at."""
-        found = [(f"constraints[{i}]", constraint.expression) for i, constraint in enumerate(self.constraints)]
-        found += [(f"launch.grid[{i}]", text) for i, text in enumerate(self.launch.grid)]
-        found += [(f"launch.block[{i}]", text) for i, text in enumerate(self.launch.block)]
-        found.append(("launch.shared_bytes", self.launch.shared_bytes))
-        found.append(("static_shared_bytes", self.static_shared_bytes))
-        found.append(("fast_math", self.fast_math))
+        found = [(f"constraint {number}", one.expression) for number, one in enumerate(self.constraints, 1)]
+        found += [(f"key launch.grid, {axis}", text) for axis, text in zip("xyz", self.launch.grid, strict=False)]
+        found += [(f"key launch.block, {axis}", text) for axis, text in zip("xyz", self.launch.block, strict=False)]
+        found.append(("key launch.shared_bytes", self.launch.shared_bytes))
+        found.append(("key static_shared_bytes", self.static_shared_bytes))
+        found.append(("key fast_math", self.fast_math))
         if self.max_registers is not None:
-            found.append(("max_registers", self.max_registers))
+            found.append(("key max_registers", self.max_registers))
         return found
 
     def validate_names(self, sizes: frozenset[str], types: frozenset[str], where: str) -> None:
@@ -159,5 +159,6 @@ class Template(BaseModel):
             try:
                 expression = parse(text)
             except ExpressionError as error:
-                raise ExpressionError(f"{where}, key {key}: {error}") from error
-            expression.require(known if key in ("max_registers", "fast_math") else known | sizes, f"{where}, key {key}")
+                raise ExpressionError(f"{where}, {key}: {error}") from error
+            early = key in ("key max_registers", "key fast_math")
+            expression.require(known if early else known | sizes, f"{where}, {key}")

@@ -22,8 +22,10 @@ from tunesmith.graph.roles.tuning.halving import most, order
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.measure.bench import weighted_geomean
-from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.outcome import CompileFailed, Evaluation
+from tunesmith.kernels.spec.parameter import Config, assignments, config_key
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.template import Template
 
 SHOW_SECONDS = 0.1
 """Between two showings of progress."""
@@ -83,7 +85,9 @@ class _Round:
             self._submit(number)
         while True:
             while (
-                pool.in_flight < pool.target_in_flight and len(self.asked) < self.total and context.seconds_left() > 0
+                pool.in_flight < pool.target_in_flight
+                and len(self.asked) < self.total
+                and context.search_seconds_left() > 0
             ):
                 if not self._ask():
                     break
@@ -125,12 +129,25 @@ class _Round:
         self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
+        self._require_default(self.asked[number][0].template, evaluation)
         event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
         self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
         # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
         if time.monotonic() - self._shown > SHOW_SECONDS:
             self._show("")
+
+    def _require_default(self, template: Template, evaluation: Evaluation) -> None:
+        """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly do,
+        and a budget would be spent on finding that out."""
+        failure = evaluation.failure
+        if isinstance(failure, CompileFailed) and evaluation.config == template.default_config:
+            values = f" ({assignments(evaluation.config)})" if evaluation.config else ""
+            raise TaskError(
+                f"Task {self.context.task.name}: the template {template.name} does not compile with its default "
+                f"configuration{values}: {failure.first_error.rstrip('.')}. Fix the source or the defaults, and start "
+                "a new run."
+            )
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.told[number] = evaluation
