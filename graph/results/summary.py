@@ -141,7 +141,9 @@ def read_summary(folder: Path) -> Summary:
     """The summary of the run in `folder`. Raises `JournalError` where there is none that can be read."""
     path = folder / "summary.json"
     if not path.is_file():
-        what = "has not ended; go on with `tunesmith resume`" if (folder / "journal.sqlite").is_file() else "is no run"
+        what = (
+            "has not ended; go on with `tunesmith resume`" if (folder / "journal.sqlite").is_file() else "is not a run"
+        )
         raise JournalError(f"{folder} {what}: there is no summary.json in it.")
     again = f"`tunesmith resume {folder}` writes it anew"
     try:
