@@ -82,8 +82,8 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     assert [len(messages) for messages in repairs] == [4, 4]
     assert "WRONG" in repairs[1][-2].content and "DOES_NOT_COMPILE" not in repairs[1][-2].content
     trials = [event.data for event in entries(tmp_path / "run", "evaluation") if event.stage == "round-1-trial"]
-    kinds = [trial["outcomes"]["16384"]["kind"] for trial in trials]
-    assert kinds == ["compile_failed", "wrong_result", "measured"] and "5001" in trials[2]["outcomes"]
+    kinds = [trial["evaluation"]["outcomes"]["16384"]["kind"] for trial in trials]
+    assert kinds == ["compile_failed", "wrong_result", "measured"] and "5001" in trials[2]["evaluation"]["outcomes"]
     assert result.summary["evaluations"] == 12
     (event,) = entries(tmp_path / "run", "template")
     assert event.data["answers"] == 3
