@@ -25,7 +25,7 @@ from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.space.feasible import feasible, require_points
 from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import Config, Parameter, Scalar
+from tunesmith.kernels.spec.parameter import Config, Scalar
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
@@ -145,7 +145,9 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
             values = ", ".join(map(str, known[name].values))
             raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
     parameters = tuple(
-        Parameter(name=p.name, values=(p.values[p.values.index(fixed[p.name])],), doc=p.doc) if p.name in fixed else p
+        p.model_copy(update={"values": (p.values[p.values.index(fixed[p.name])],), "default": None})
+        if p.name in fixed
+        else p
         for p in template.parameters
     )
     return template.model_copy(update={"parameters": parameters})
