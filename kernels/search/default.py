@@ -31,7 +31,7 @@ def choose(size: int | None, budget: int | None, workers: int) -> tuple[str, str
 def default_search(space: SearchSpace, **arguments: Any) -> Strategy:
     """The strategy that `choose` names for this space, with `arguments` as for any strategy."""
     # Imported here: the model needs SciPy, the other choices do not.
-    from tunesmith.kernels.search.surrogate import SurrogateSearch
+    from tunesmith.kernels.search.surrogate.search import SurrogateSearch
 
     size = space.size if space.listed else None
     name, why = choose(size, arguments.get("budget"), arguments.get("workers", 1))

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.search._base import SearchError, Strategy
+from tunesmith.kernels.search._base import Strategy
+from tunesmith.kernels.search.observation import SearchError
 from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space.space import SearchSpace
 from tunesmith.kernels.spec.parameter import Config

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime  # type: ignore[import-untyped,unused-ignore]
 from search_cases import PARAMETERS, listed_space, observe
 
-from tunesmith.kernels.search import Observation, Strategy, _gaussian, make_strategy
-from tunesmith.kernels.search._acquisition import foremost
-from tunesmith.kernels.search._gaussian import Kernel, Posterior, features
-from tunesmith.kernels.search.surrogate import SurrogateSearch
+from tunesmith.kernels.search import Observation, Strategy, make_strategy
+from tunesmith.kernels.search.surrogate import gaussian
+from tunesmith.kernels.search.surrogate.acquisition import foremost
+from tunesmith.kernels.search.surrogate.gaussian import Kernel, Posterior, features
+from tunesmith.kernels.search.surrogate.search import SurrogateSearch
 from tunesmith.kernels.space.domain import Domain
 from tunesmith.kernels.space.space import Rule, SearchSpace, Space, build_space
 from tunesmith.kernels.spec.expression import parse
@@ -85,7 +86,7 @@ def test_the_mean_alone_is_the_mean() -> None:
 @pytest.mark.parametrize("first", [1, 7, 60])
 def test_the_kernel_is_a_product_of_table_entries(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Fewer points than values, more points than values, and more pairs than are computed together.
-    monkeypatch.setattr(_gaussian, "_CACHED", 200)
+    monkeypatch.setattr(gaussian, "_CACHED", 200)
     space = Space.build([*PARAMETERS, Parameter(name="MANY", values=tuple(range(20)))], [])
     kernel = Kernel(space.domain)
     rng = np.random.default_rng(0)
@@ -112,12 +113,12 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
         # The value itself, written out: half the quadratic form, half the log determinant, and the prior.
         split = np.split(point[:-2], [len(point) - 2 - len(kernel.columns)])
         edges = np.cumsum([len(length) for length in kernel.prior().lengths])[:-1]
-        chosen = _gaussian.Hyperparameters(tuple(np.split(split[0], edges)), split[1], point[-2], point[-1])
+        chosen = gaussian.Hyperparameters(tuple(np.split(split[0], edges)), split[1], point[-2], point[-1])
         matrix = np.exp(point[-2]) * kernel.between(kernel.tables(chosen), codes, codes)
-        matrix += np.diag(np.exp(point[-1]) + noise + _gaussian.JITTER)
+        matrix += np.diag(np.exp(point[-1]) + noise + gaussian.JITTER)
         fixed = kernel.prior()
         centre = np.r_[np.concatenate(fixed.lengths), fixed.interactions, fixed.scale, fixed.noise]
-        spread = np.r_[np.ones(len(point) - 1), _gaussian.NOISE[1]]
+        spread = np.r_[np.ones(len(point) - 1), gaussian.NOISE[1]]
         prior = np.square((point - centre) / spread).sum()
         assert 2 * value == pytest.approx(
             values @ np.linalg.solve(matrix, values) + np.linalg.slogdet(matrix)[1] + prior
@@ -125,7 +126,7 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
         seen.append(value)
         raise StopIteration
 
-    monkeypatch.setattr(_gaussian, "minimize", minimize)
+    monkeypatch.setattr(gaussian, "minimize", minimize)
     with pytest.raises(StopIteration):
         kernel.fit(codes, values, noise, kernel.prior(), 10)
     assert seen
@@ -269,7 +270,7 @@ def milliseconds_per_ask(space: SearchSpace, count: int, fails: Sequence[int]) -
 def yardstick() -> float:
     """Milliseconds of processor time of fixed work like the search's: small matrices, long rows, Python."""
     matrix, rows = np.eye(160) + 0.1, np.linspace(0.0, 1.0, 500_000).reshape(100, 5000)
-    with _gaussian.one_thread():
+    with gaussian.one_thread():
         started = time.process_time()
         for _ in range(10):
             np.linalg.inv(np.linalg.cholesky(matrix))
@@ -307,25 +308,3 @@ def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int,
         if tries[-1] < limit:
             break
     assert min(tries) < limit, tries
-
-
-def test_between_50_and_100_results_every_fourth_ask_goes_to_the_best_mean() -> None:
-    space = Space.build([Parameter(name=name, values=tuple(range(20))) for name in "AB"], [])
-    search = SurrogateSearch(space, seed=4)
-    fourth: list[tuple[int, bool]] = []
-    while len(search.known) < 120:
-        number, best_mean = len(search.known), -1
-        if search._model is not None and len(search.asked) % search.EVERY == 0:
-            weights, _ = search._target(search._model)
-            mean, _ = search._expected(search._model, weights, None)
-            mean[search._gone] = np.inf
-            best_mean = search._candidates[int(np.argmin(mean))]
-        config = search.ask()
-        assert config is not None
-        if best_mean >= 0:
-            fourth.append((number, space.index(config) == best_mean))
-        a, b = int(config["A"]), int(config["B"])
-        search.tell(config, Observation(1.0 + abs(a - 7) + abs(b - 12) + (37 * a + 11 * b) % 5))
-    within = [same for number, same in fourth if number in search.GREEDY]
-    assert len(within) >= 12 and all(within)
-    assert not all(same for number, same in fourth if number not in search.GREEDY)

@@ -2,8 +2,8 @@
 
 Owns the strategy: first points, when the model is fitted anew, candidates, what is asked. The scheme is Bayesian
 optimisation on the logarithm of the objective with expected improvement (Jones et al., 1998), over listed feasible
-points instead of a box. The model is in `_gaussian`, the acquisition in `_acquisition`. Failures are information: a
-second process (`_risk`) gives the chance of success, by which the expectation is multiplied, and of the candidates
+points instead of a box. The model is in `gaussian`, the acquisition in `acquisition`. Failures are information: a
+second process (`failures`) gives the chance of success, by which the expectation is multiplied, and of the candidates
 only those count whose chance is above a limit drawn anew for each ask (Hellsten et al., "BaCO: a fast and portable
 Bayesian compiler optimization framework", 2023), so that the search returns to where all fails as seldom as it should.
 """
@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.search._acquisition import foremost, log_expected_improvement
-from tunesmith.kernels.search._base import Observation, Strategy
-from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
-from tunesmith.kernels.search._levels import Levels
-from tunesmith.kernels.search._risk import FailureModel
-from tunesmith.kernels.search._trend import Trend
+from tunesmith.kernels.search._base import Strategy
+from tunesmith.kernels.search.observation import Observation
 from tunesmith.kernels.search.prior import Prior
+from tunesmith.kernels.search.surrogate.acquisition import foremost, log_expected_improvement
+from tunesmith.kernels.search.surrogate.failures import FailureModel
+from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
+from tunesmith.kernels.search.surrogate.targets import Targets
 from tunesmith.kernels.space.space import SearchSpace
 from tunesmith.kernels.spec.parameter import Config
 
@@ -32,7 +32,7 @@ class SurrogateSearch(Strategy):
 
     name: ClassVar[str] = "surrogate"
 
-    LED: ClassVar[int] = 4
+    PRIOR_SEEDS: ClassVar[int] = 4
     FIRST: ClassVar[int] = 8
     """Points before the model says anything, spread over the space (the best ones of a prior among them)."""
     SPREAD: ClassVar[int] = 64
@@ -52,16 +52,6 @@ class SurrogateSearch(Strategy):
     ITERATIONS: ClassVar[int] = 20
     LIMIT: ClassVar[float] = 0.25
     """Largest limit on the chance of success: a point that has this chance is never held back."""
-    LEADS: ClassVar[int] = 24
-    """Results after which own evidence leads, and a prior is followed only now and then."""
-    AGAIN: ClassVar[int] = 4
-    """Models of which one follows a prior, after that."""
-    BELIEVED: ClassVar[int] = 200
-    """Best points of a prior that are always candidates."""
-    GREEDY: ClassVar[range] = range(50, 100)
-    """Numbers of results at which one ask in `EVERY` goes to the point that is expected to be best, however little is
-    left to learn there: where the model is wrong and sure of it, expected improvement leads elsewhere."""
-    EVERY: ClassVar[int] = 4
 
     def __init__(
         self,
@@ -85,14 +75,10 @@ class SurrogateSearch(Strategy):
         self._near: dict[int, list[int]] = {}
         # With many in flight, more than FIRST points are asked before so many are told: begin with fewer results.
         self._next_fit = max(5, self.FIRST - (workers - 1) // 2)
-        self._levels = Levels(space)
+        self._targets = Targets(space)
         self._bad: dict[int, None] = {}
         self._risk: FailureModel | None = None
         self._risky: Hyperparameters | None = None
-        self._source = None if self.belief is None else Trend(space, self.belief)
-        self._trend: Trend | None = None
-        self._models = 0
-        self._other = self._chosen
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
@@ -105,20 +91,18 @@ class SurrogateSearch(Strategy):
         else:
             self._bad.pop(point, None)
         with one_thread():
-            self._levels.note(point, observation)
-            if self._source is not None:
-                self._source.note(point, observation)
+            self._targets.note(point, observation)
             self._update(point)
             if self._bad and self._risk is None and self._model is not None:
                 self._risk = self._failure_model()
 
     def _update(self, point: int) -> None:
-        if len(self.known) >= self._next_fit and len(self._levels) >= 4:
+        if len(self.known) >= self._next_fit and len(self._targets) >= 4:
             self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT))
             self._rebuild()
         elif self._model is not None:
             if self.known[point].dropped:
-                self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST, [point])
+                self._targets.impute(self._kernel, self._chosen, self.MOST, [point])
             if point not in self._place:
                 self._add(point)
             if self.best is not None and self.best[0] == point:
@@ -131,9 +115,7 @@ class SurrogateSearch(Strategy):
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
         limit = self.LIMIT * float(rng.random())
-        greedy = len(self.known) in self.GREEDY and len(self.asked) % self.EVERY == 0
-        mean, deviation = self._expected(model, weights, None)
-        scores = best - mean if greedy else log_expected_improvement(best, mean, deviation)
+        scores = log_expected_improvement(best, *model.expect(weights))
         scores[self._gone] = -np.inf
         first = foremost(scores, limit, lambda places: self._success([self._candidates[place] for place in places]))
         if first is None:
@@ -141,10 +123,10 @@ class SurrogateSearch(Strategy):
             return found[0] if found else None
         chosen, score = self._candidates[first.place], first.score
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
-        if not self._complete and not greedy:
+        if not self._complete:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
-                beside = log_expected_improvement(best, *self._expected(model, weights, others))
+                beside = log_expected_improvement(best, *model.expect(weights, self.space.codes_of(others)))
                 beside = np.where(beside > score, beside, -np.inf)
                 better = foremost(beside, limit, lambda places: self._success([others[place] for place in places]))
                 if better is not None and better.likely and better.score > score:
@@ -152,7 +134,7 @@ class SurrogateSearch(Strategy):
         return chosen
 
     def _method(self) -> str:
-        source = f", led by {self.prior.name} as far as that proves right" if self.prior and self.belief else ""
+        source = f", the best of {self.prior.name} among them" if self.prior else ""
         return (
             f"surrogate: a Gaussian process on the logarithm of the objective, fitted to what is known, picks the "
             f"point with the largest expected improvement after {self.FIRST} points spread over the space{source}"
@@ -182,16 +164,11 @@ class SurrogateSearch(Strategy):
     def _rebuild(self) -> None:
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
-        if self._source is not None:
-            self._follow(self._source)
-        self._levels.impute(self._kernel, self._chosen, self._trend, self.MOST)
-        ranked, latest = self._levels.ranked(), self._levels.latest()
+        self._targets.impute(self._kernel, self._chosen, self.MOST)
+        ranked, latest = self._targets.ranked(), self._targets.latest()
         chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
         codes = self.space.codes_of(chosen)
-        values, noise = self._levels.standardised(chosen)
-        if self._trend is not None:
-            self._trend.fit(self._kernel, self._chosen, codes, values, noise, chosen, self._levels)
-            values, noise = self._trend.remove(values, noise, chosen, self._levels)
+        values, noise = self._targets.standardised(chosen)
         self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.ITERATIONS)
         failed = list(self._bad)[::-1]
         keep = ranked[: self.MOST // 2] + list(self.pending) + failed[: self.MOST // 5] + latest + failed
@@ -201,26 +178,15 @@ class SurrogateSearch(Strategy):
             pool = list(range(self.space.size or 0))
         else:
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
-            if self.belief is not None:
-                pool += self.belief.best(self.BELIEVED)
         taken = self.asked.keys() | self.known.keys()
         self._candidates = [point for point in dict.fromkeys(pool) if point not in taken]
         self._slot = {point: place for place, point in enumerate(self._candidates)}
         self._gone = []
-        _, noise = self._standardised(self._points)
+        _, noise = self._targets.standardised(self._points)
         self._model = Posterior(
             self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
         self._risk = self._failure_model() if self._bad else None
-
-    def _follow(self, source: Trend) -> None:
-        """Decides whether the next model follows the source: always at first, then now and then, so that one that
-        misleads costs little. Either kind of model has hyperparameters of its own."""
-        self._models += 1
-        follow = len(self.known) < self.LEADS or self._models % self.AGAIN == 0
-        if follow != (self._trend is not None):
-            self._chosen, self._other = self._other, self._chosen
-        self._trend = source if follow else None
 
     def _failure_model(self) -> FailureModel:
         assert self._model is not None
@@ -272,29 +238,16 @@ class SurrogateSearch(Strategy):
     def _target(self, model: Posterior) -> tuple[Floats, float]:
         """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
         its way: what is asked next should improve on that."""
-        least = self._levels.least() if self.best is None else math.log(self.best[1])
-        best = self._levels.standard(least)
-        weights = model.weights(self._standardised(self._points)[0])
+        least = self._targets.least() if self.best is None else math.log(self.best[1])
+        best = self._targets.standard(least)
+        weights = model.weights(self._targets.standardised(self._points)[0])
         if self.pending:
-            mean, _ = self._expected(model, weights, list(self.pending))
+            mean, _ = model.expect(weights, self.space.codes_of(list(self.pending)))
             best = min(best, float(mean.min()))
         return weights, best
 
-    def _standardised(self, points: Sequence[int]) -> tuple[Floats, Floats]:
-        """What the model explains at `points`, NaN where nothing is known, and the variances of that."""
-        values, noise = self._levels.standardised(points)
-        return (values, noise) if self._trend is None else self._trend.remove(values, noise, points, self._levels)
-
-    def _expected(self, model: Posterior, weights: Floats, points: Sequence[int] | None) -> tuple[Floats, Floats]:
-        """Mean and deviation of the standardised logarithms at the candidates, or at `points`."""
-        mean, deviation = model.expect(weights, None if points is None else self.space.codes_of(points))
-        if self._trend is None:
-            return mean, deviation
-        return self._trend.restore(mean, deviation, self._candidates if points is None else points, self._levels)
-
     def _success(self, points: Sequence[int]) -> Floats:
         """The chance of success, at most 1, of `points`."""
-        success = np.ones(len(points))
-        if self._risk is not None:
-            success = self._risk.success(self._labels(), self.space.codes_of(points))
-        return success if self._source is None else success * self._source.success(points)
+        if self._risk is None:
+            return np.ones(len(points))
+        return self._risk.success(self._labels(), self.space.codes_of(points))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
+from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior
 from tunesmith.kernels.space.domain import Codes
 
 LEAST = 1e-3

@@ -1,7 +1,7 @@
-"""What a point is worth measuring: expected improvement, the first by it, and what a value bounded from below is worth.
+"""Which point is most worth measuring: expected improvement, and the candidate with the largest.
 
-Owns two formulas of the normal distribution, written so that they hold far out in its tails, and the choice of the
-point whose improvement, times its chance of success, is largest.
+Owns the formula, written so that it holds far out in the tail of the normal distribution, and the choice of the point
+whose improvement, times its chance of success, is largest.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr  # type: ignore[import-untyped,unused-ignore]
+from scipy.special import erfcx, ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.search._gaussian import Floats
+from tunesmith.kernels.search.surrogate.gaussian import Floats
 
 _TAIL = -30.0
 """Deviations below which the expansion of Mills' ratio is exact to the last digits, and the ratio itself is not."""
@@ -70,12 +70,3 @@ def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
         if best.likely and (not len(left) or best.score > scores[left].max()):
             break
     return best
-
-
-def above(bound: Floats, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Mean and variance of a normal value that is known to be at least `bound` (Tobin, 1958)."""
-    start = (bound - mean) / deviation
-    hazard = np.exp(-0.5 * start * start - 0.5 * math.log(2.0 * math.pi) - log_ndtr(-start))
-    # Far above the mean the two differ by rounding only; the value is then at the bound.
-    variance = np.square(deviation) * np.clip(1.0 + start * hazard - hazard * hazard, 0.0, 1.0)
-    return np.maximum(mean + deviation * hazard, bound), variance
