@@ -24,8 +24,9 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.launch.workload_data import draw, storage_dtype
+from tunesmith.kernels.launch.workload_data import draw
 from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Task, Workload
 
@@ -136,7 +137,7 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, seed: int)
     for argument in task.arguments:
         dtype = task.dtype_of(argument, workload)
         if argument.role == "scalar":
-            arguments.append(storage_dtype(dtype).type(task.scalar_of(argument, workload)))
+            arguments.append(DTYPES[dtype].scalar(task.scalar_of(argument, workload)))
             continue
         count = int(np.prod(task.shape_of(argument, workload)))
         fill = contents.fill(argument.fill, dtype, 0)
