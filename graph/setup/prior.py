@@ -33,7 +33,7 @@ def require_common(prior: dict[str, Any], templates: Sequence[Template]) -> None
     known = {name for config, _, _ in prior["results"] for name in config}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
     if wanted and not any(names <= known for names in wanted):
-        missing = sorted(min((names - known for names in wanted), key=len))
+        missing = min((sorted(names - known) for names in wanted), key=len)
         raise SettingsError(
             f"--prior: the results of {prior['name']} have the parameters {', '.join(sorted(known)) or '(none)'}; this "
             f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."

@@ -156,8 +156,13 @@ class ReplayedTable:
         self.failures = [table.failures[position] for position in order]
         self.seconds = (table.compile_times + table.benchmark_times)[order] * 1e-3
 
-    def run(self, start: Callable[[int], Strategy], seed: int, budget: int, workers: int = 1) -> Run:
-        """The search that `start` makes from `seed`, until `budget` results, with `workers` points in flight."""
+    def run(
+        self, start: Callable[[int], Strategy], seed: int, budget: int, workers: int = 1, *, to_optimum: bool = False
+    ) -> Run:
+        """The search that `start` makes from `seed`, until `budget` results, with `workers` points in flight.
+
+        to_optimum: end as soon as the optimum is found, after which no further result can change `Run.after`.
+        """
         own = 0.0
         started = time.perf_counter()
         strategy = start(seed)
@@ -166,7 +171,7 @@ class ReplayedTable:
         now, asks, best = 0.0, 0, math.inf
         found: list[float] = []
         clock: list[float] = []
-        while len(found) < budget:
+        while len(found) < budget and not (to_optimum and best <= 1.0):
             while len(flight) < workers and asks < budget:
                 started = time.perf_counter()
                 config = strategy.ask()

@@ -2,11 +2,19 @@
 
     python scripts/measure/search_rivals.py --tables DIR --seconds 480 --processes 16 --out rivals.json
 
-Every `*.json.gz` of the folders is replayed (`--only` picks some by name); a strategy chooses among the table's
-configurations one at a time. The runs are done in the order of the seeds and end with the time that was given: a run
-that was not complete by then does not count, and `seeds` says how many did. All models see the logarithm of the time;
-the rivals' see a failure as the slowest time so far, and their first eight points are random. Rivals are imported when
-they are used; one that is not installed is reported as such. They run as follows.
+Every `*.json.gz` of the folders is replayed (`--only` picks some by name), and with `--slices N` also N tables made
+from each: without the points that have the optimum's value of one parameter, which moves the optimum elsewhere. A
+strategy chooses among the table's configurations one at a time; a run ends when it has found the optimum. The runs are
+done in the order of the seeds and end with the time that was given: a seed counts for a strategy if all its tables were
+complete by then. `surrogate+EXPLORE=0` is a strategy with a constant of its class changed.
+
+Printed are the mean log ratios of best found to optimum in per cent, over the tables and seeds that a strategy and the
+first one both have, in brackets those of the first one; and what leave-one-kernel-out chooses: for each kernel the
+strategy that is best on the tables of all others, judged on its own.
+
+All models see the logarithm of the time; the rivals' see a failure as the slowest time so far, and their first eight
+points are random. Rivals are imported when they are used; one that is not installed is reported as such. They run as
+follows.
 
 - `optuna-gp`: the process of Optuna's GPSampler (its kernel, priors and fit) with its log expected improvement at all
   configurations of the table, since the sampler itself knows no list of feasible points.
@@ -20,6 +28,7 @@ they are used; one that is not installed is reported as such. They run as follow
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -27,7 +36,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -38,10 +47,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.search import STRATEGIES, Observation, Strategy, make_strategy
-from tunesmith.kernels.search.cachefile import read_cache
+from tunesmith.kernels.search.cachefile import Table, read_cache
 from tunesmith.kernels.search.simulate import ReplayedTable, Run, TableResult
 from tunesmith.kernels.search.surrogate.acquisition import log_expected_improvement
 from tunesmith.kernels.search.surrogate.gaussian import INTERACTION, LENGTH, NOISE, SCALE, features
+from tunesmith.kernels.search.surrogate.search import SurrogateSearch
 from tunesmith.kernels.space.space import Space
 
 Floats = NDArray[np.float64]
@@ -77,7 +87,7 @@ class Rival(Strategy):
 
 def scaled(space: Space) -> Floats:
     """The points of `space` in the unit cube: ranks of numbers, one column for each value of anything else."""
-    columns = []
+    columns: list[Floats] = []
     for position, parameter in enumerate(space.parameters):
         codes, count = space.codes[:, position], len(parameter.values)
         if count > 2 and not parameter.ordered:
@@ -276,9 +286,59 @@ RIVALS: dict[str, Callable[..., Strategy]] = {
 }
 
 
+SMALLEST_SLICE = 700
+"""Points that a slice must have: fewer are soon all measured."""
+MOVED = 1.005
+"""How much slower than the optimum of the whole table that of a slice must be."""
+
+
+def make(name: str, space: Space, seed: int, budget: int) -> Strategy:
+    """The strategy called `name`: a rival, one of ours, or `surrogate` with constants changed."""
+    if name in RIVALS:
+        return RIVALS[name](space, seed=seed, budget=budget)
+    known, *changes = name.split("+")
+    if not changes:
+        return make_strategy(known, space, seed=seed, budget=budget)
+    constants = {constant: type(getattr(SurrogateSearch, constant))(value) for constant, value in map(_split, changes)}
+    changed: type[SurrogateSearch] = type("Changed", (SurrogateSearch,), constants)
+    return changed(space, seed=seed, budget=budget)
+
+
+def _split(change: str) -> tuple[str, float]:
+    constant, _, value = change.partition("=")
+    return constant, float(value)
+
+
+def slices(path: Path, count: int) -> list[str]:
+    """Up to `count` parameters, evenly among those whose slices are large enough and have a slower optimum."""
+    table = read_cache(path)
+    found = [
+        parameter.name
+        for parameter in table.parameters
+        if len(part := sliced(table, parameter.name)) >= SMALLEST_SLICE and part.optimum > MOVED * table.optimum
+    ]
+    return [found[len(found) * place // count] for place in range(count)] if len(found) > count else found
+
+
+def sliced(table: Table, name: str) -> Table:
+    """`table` without the points that have the optimum's value of the parameter `name`."""
+    column = [parameter.name for parameter in table.parameters].index(name)
+    kept = np.flatnonzero(table.codes[:, column] != table.codes[int(np.nanargmin(table.times)), column])
+    return dataclasses.replace(
+        table,
+        name=f"{table.name}/{name}",
+        codes=table.codes[kept],
+        times=table.times[kept],
+        failures=tuple(table.failures[place] for place in kept),
+        compile_times=table.compile_times[kept],
+        benchmark_times=table.benchmark_times[kept],
+    )
+
+
 @cache
-def _table(path: Path) -> ReplayedTable:
-    return ReplayedTable(read_cache(path))
+def _table(path: Path, slice_of: str) -> ReplayedTable:
+    table = read_cache(path)
+    return ReplayedTable(sliced(table, slice_of) if slice_of else table)
 
 
 def _begin() -> None:
@@ -291,15 +351,14 @@ def _begin() -> None:
     torch.set_num_threads(1)
 
 
-def one_run(name: str, path: Path, seed: int, budget: int, until: float) -> Run | str | None:
+def one_run(name: str, source: tuple[Path, str], seed: int, budget: int, until: float) -> Run | str | None:
     """One search, None where it was not complete at `until` (seconds since the epoch), a text where it cannot run."""
     if time.time() > until:
         return None
+    table = _table(*source)
 
     def start(seed: int) -> Strategy:
-        space = _table(path).space
-        strategy = RIVALS[name](space, seed=seed, budget=budget) if name in RIVALS else None
-        strategy = strategy or make_strategy(name, space, seed=seed, budget=budget)
+        strategy = make(name, table.space, seed, budget)
         ask = strategy.ask
 
         def timed() -> Any:
@@ -311,95 +370,114 @@ def one_run(name: str, path: Path, seed: int, budget: int, until: float) -> Run 
         return strategy
 
     try:
-        return _table(path).run(start, seed, budget)
+        return table.run(start, seed, budget, to_optimum=True)
     except TimeoutError:
         return None
     except ImportError as error:
         return f"not installed: {error}"
 
 
+Sources = dict[str, tuple[Path, str]]
+"""The name of a table or slice -> its file, and the parameter by which it was sliced ("" for the whole table)."""
+
+
 def compare(
-    names: Sequence[str], paths: Sequence[Path], budgets: Sequence[int], seeds: range, processes: int, until: float
+    names: Sequence[str], sources: Sources, budgets: Sequence[int], seeds: range, processes: int, until: float
 ) -> dict[str, Any]:
-    """What `--out` gets: for each strategy and table the figures of the runs that were complete."""
-    tasks = [(name, path, seed) for seed in seeds for path in paths for name in names]
-    runs: dict[tuple[str, Path], dict[int, Run]] = defaultdict(dict)
-    trouble: dict[str, str] = {}
+    """The contents of `--out`: for each strategy and table the figures of the runs that were complete."""
+    tasks = [(name, table, seed) for seed in seeds for table in sources for name in names]
+    runs: dict[tuple[str, str], dict[int, Run]] = defaultdict(dict)
+    errors: dict[str, str] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin) as pool:
-        futures = [pool.submit(one_run, name, path, seed, max(budgets), until) for name, path, seed in tasks]
-        for (name, path, seed), future in zip(tasks, futures, strict=True):
+        futures = [pool.submit(one_run, name, sources[table], seed, max(budgets), until) for name, table, seed in tasks]
+        for (name, table, seed), future in zip(tasks, futures, strict=True):
             try:
                 done = future.result()
-            except Exception as error:  # noqa: BLE001 (somebody else's code: its mistake is a result)
-                trouble[name] = repr(error)[:300]
+            except Exception as error:  # noqa: BLE001 (another library's code: its mistake is a result)
+                errors[name] = repr(error)[:300]
                 continue
             if isinstance(done, str):
-                trouble[name] = done
+                errors[name] = done
             elif done is not None:
-                runs[name, path][seed] = done
-    return {"budgets": list(budgets), "errors": trouble, "strategies": dict(_figures(names, paths, budgets, runs))}
-
-
-def _figures(
-    names: Sequence[str],
-    paths: Sequence[Path],
-    budgets: Sequence[int],
-    runs: dict[tuple[str, Path], dict[int, Run]],
-) -> Iterator[tuple[str, Any]]:
+                runs[name, table][seed] = done
+    strategies: dict[str, Any] = {name: {} for name in names}
     for name in names:
-        tables = []
-        for path in paths:
-            done = runs[name, path]
-            result = TableResult(_name(path), math.nan, tuple(done.values()))
-            if done:
-                rows = {
-                    str(budget): {
-                        "median": round(result.quantiles(budget)[0], 5),
-                        "mean_log_ratio": round(result.mean_log_ratio(budget), 5),
-                        "log_ratios": {seed: round(math.log(run.after(budget)), 5) for seed, run in done.items()},
-                    }
-                    for budget in budgets
-                }
-                tables.append(
-                    {
-                        "table": result.name,
-                        "seeds": len(done),
-                        "ms_per_ask": round(result.milliseconds_per_ask, 2),
-                        "after": rows,
-                    }
-                )
-        yield name, tables
+        # Runs that find the optimum early are complete early: a seed of which some are missing would flatter.
+        complete = set.intersection(*(set(runs[name, table]) for table in sources))
+        for table in sources if complete else ():
+            chosen = {seed: run for seed, run in runs[name, table].items() if seed in complete}
+            strategies[name][table] = _figures(table, chosen, budgets)
+    return {"budgets": list(budgets), "errors": errors, "strategies": strategies}
 
 
-def _name(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".json")
+def _figures(name: str, runs: dict[int, Run], budgets: Sequence[int]) -> dict[str, Any]:
+    result = TableResult(name, math.nan, tuple(runs.values()))
+    after = {
+        str(budget): {
+            "median": round(result.quantiles(budget)[0], 5),
+            "mean_log_ratio": round(result.mean_log_ratio(budget), 5),
+            "log_ratios": {str(seed): round(math.log(run.after(budget)), 5) for seed, run in runs.items()},
+        }
+        for budget in budgets
+    }
+    return {"seeds": len(runs), "ms_per_ask": round(result.milliseconds_per_ask, 2), "after": after}
+
+
+def paired(report: dict[str, Any], name: str, budget: int, kernels: set[str]) -> tuple[Floats, Floats]:
+    """Log ratios of the strategy `name` and of the first one, over the runs on `kernels` that both have."""
+    first = next(iter(report["strategies"].values()))
+    mine, reference = [], []
+    for table, figures in report["strategies"][name].items():
+        if kernel_of(table) in kernels and table in first:
+            other = first[table]["after"][str(budget)]["log_ratios"]
+            for seed, ratio in figures["after"][str(budget)]["log_ratios"].items():
+                if seed in other:
+                    mine.append(ratio)
+                    reference.append(other[seed])
+    return np.array(mine), np.array(reference)
+
+
+def kernel_of(table: str) -> str:
+    """convolution-a100/read_only -> convolution."""
+    return table.partition("/")[0].rpartition("-")[0]
 
 
 def _print(report: dict[str, Any]) -> None:
-    """The mean log ratio of each strategy in per cent, beside ours on the same tables and seeds."""
-    first = next(iter(report["strategies"]))
-    ours = {table["table"]: table["after"] for table in report["strategies"][first]}
-    for name, tables in report["strategies"].items():
-        cells, pairs, cost = [], 0, [table["ms_per_ask"] for table in tables]
-        for budget in map(str, report["budgets"]):
-            mine, own = [], []
-            for table in tables:
-                for seed, ratio in table["after"][budget]["log_ratios"].items():
-                    reference = ours.get(table["table"], {}).get(budget, {"log_ratios": {}})["log_ratios"].get(seed)
-                    if reference is not None:
-                        mine.append(ratio)
-                        own.append(reference)
-            pairs = len(mine)
-            cells.append(f"@{budget} {100 * np.mean(mine):.2f} ({100 * np.mean(own):.2f})" if mine else f"@{budget} -")
-        print(f"{name:14} {'  '.join(cells)}  runs {pairs}  ms an ask {np.mean(cost) if cost else math.nan:.1f}")
+    tables = next(iter(report["strategies"].values()))
+    kernels = {kernel_of(table) for table in tables}
+    for name, figures in report["strategies"].items():
+        cells, count = [], 0
+        for budget in report["budgets"]:
+            mine, reference = paired(report, name, budget, kernels)
+            count = len(mine)
+            # Inf where nothing was found yet: such a mean says so.
+            cells.append(f"@{budget} {100 * mine.mean():.2f} ({100 * reference.mean():.2f})" if count else "-")
+        cost = np.mean([one["ms_per_ask"] for one in figures.values()]) if figures else math.nan
+        print(f"{name:36} {'  '.join(cells)}  runs {count}  ms an ask {cost:.1f}")
     for name, error in report["errors"].items():
         print(f"{name}: {error}")
+    print("leave one kernel out:")
+    for kernel in sorted(kernels):
+        chosen = min(report["strategies"], key=lambda name: _excess(report, name, kernels - {kernel}))
+        print(f"  {kernel:20} {chosen:36} {100 * _excess(report, chosen, {kernel}):+.2f} to the first")
+
+
+def _excess(report: dict[str, Any], name: str, kernels: set[str]) -> float:
+    """Mean difference to the first strategy over the budgets; each kernel counts the same."""
+    means = []
+    for kernel in kernels:
+        for budget in report["budgets"]:
+            mine, reference = paired(report, name, budget, {kernel})
+            if len(mine):
+                means.append(float((mine - reference).mean()))
+    return float(np.mean(means)) if means else math.inf
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, action="append", required=True, help="a folder of *.json.gz; repeatable")
     parser.add_argument("--only", default="", help="names of tables, separated by commas; all by default")
+    parser.add_argument("--slices", type=int, default=0, help="further tables made from each")
     parser.add_argument(
         "--strategies",
         default="default,optuna-gp,optuna-tpe,botorch,smac,random",
@@ -414,16 +492,22 @@ def main() -> None:
     until = time.time() + given.seconds
     names = given.strategies.split(",")
     for name in names:
-        if name not in RIVALS and name not in STRATEGIES:
+        if name not in RIVALS and name.partition("+")[0] not in STRATEGIES:
             parser.error(f"--strategies: {name} is none of {', '.join([*STRATEGIES, *RIVALS])}")
     wanted = set(filter(None, given.only.split(",")))
     paths = [path for folder in given.tables for path in sorted(folder.glob("*.json.gz"))]
-    paths = [path for path in paths if not wanted or _name(path) in wanted]
+    sources: Sources = {}
+    for path in paths:
+        name = path.name.removesuffix(".json.gz")
+        if not wanted or name in wanted:
+            sources[name] = path, ""
+            for parameter in slices(path, given.slices) if given.slices else []:
+                sources[f"{name}/{parameter}"] = path, parameter
     first, _, last = given.seeds.partition(":")
     budgets = sorted(int(part) for part in given.budgets.split(","))
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
-    report = compare(names, paths, budgets, range(int(first), int(last)), given.processes, until)
+    report = compare(names, sources, budgets, range(int(first), int(last)), given.processes, until)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
     _print(report)
 

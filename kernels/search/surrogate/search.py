@@ -52,6 +52,10 @@ class SurrogateSearch(Strategy):
     ITERATIONS: ClassVar[int] = 20
     LIMIT: ClassVar[float] = 0.25
     """Largest limit on the chance of success: a point that has this chance is never held back."""
+    STAGNATION: ClassVar[float] = 0.5
+    """Share of the results, the latest ones, that have brought no improvement when the model's certainty is doubted."""
+    EXPLORE: ClassVar[float] = 0.5
+    """Share of the asks that then do without the model's deviations."""
 
     def __init__(
         self,
@@ -79,6 +83,8 @@ class SurrogateSearch(Strategy):
         self._bad: dict[int, None] = {}
         self._risk: FailureModel | None = None
         self._risky: Hyperparameters | None = None
+        self._improved_at = 0
+        """Number of results known when the best one came."""
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
@@ -90,6 +96,8 @@ class SurrogateSearch(Strategy):
             self._bad[point] = None
         else:
             self._bad.pop(point, None)
+        if self.best is not None and self.best[0] == point:
+            self._improved_at = len(self.known)
         with one_thread():
             self._targets.note(point, observation)
             self._update(point)
@@ -115,7 +123,9 @@ class SurrogateSearch(Strategy):
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
         limit = self.LIMIT * float(rng.random())
-        scores = log_expected_improvement(best, *model.expect(weights))
+        mean, deviation = model.expect(weights)
+        by_mean = self._stagnant and rng.random() < self.EXPLORE
+        scores = best - mean if by_mean else log_expected_improvement(best, mean, deviation)
         scores[self._gone] = -np.inf
         first = foremost(scores, limit, lambda places: self._success([self._candidates[place] for place in places]))
         if first is None:
@@ -123,7 +133,7 @@ class SurrogateSearch(Strategy):
             return found[0] if found else None
         chosen, score = self._candidates[first.place], first.score
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
-        if not self._complete:
+        if not self._complete and not by_mean:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
                 beside = log_expected_improvement(best, *model.expect(weights, self.space.codes_of(others)))
@@ -139,6 +149,10 @@ class SurrogateSearch(Strategy):
             f"surrogate: a Gaussian process on the logarithm of the objective, fitted to what is known, picks the "
             f"point with the largest expected improvement after {self.FIRST} points spread over the space{source}"
         )
+
+    @property
+    def _stagnant(self) -> bool:
+        return len(self.known) - self._improved_at >= self.STAGNATION * len(self.known)
 
     @property
     def _complete(self) -> bool:
