@@ -12,7 +12,7 @@ from pathlib import Path
 from tunesmith.kernels.search.cachefile import read_cache
 from tunesmith.kernels.search.observation import Observation, SearchError
 from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
 
@@ -37,7 +37,7 @@ class Prior:
         )
         return cls(((domain.config(row), one) for row, one in zip(table.codes, seen, strict=True)), table.name)
 
-    def best(self, space: SearchSpace, count: int) -> list[int]:
+    def best(self, space: Space, count: int) -> list[int]:
         """Up to `count` points of `space` that were measured, best first.
 
         Parameters that `space` does not have are left out, the best result of what then is one point counts; a result

@@ -23,7 +23,7 @@ from tunesmith.kernels.search.surrogate.acquisition import foremost, log_expecte
 from tunesmith.kernels.search.surrogate.failures import FailureModel
 from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
 from tunesmith.kernels.search.surrogate.targets import Targets
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
 
@@ -59,7 +59,7 @@ class SurrogateSearch(Strategy):
 
     def __init__(
         self,
-        space: SearchSpace,
+        space: Space,
         *,
         seed: int,
         budget: int | None = None,
@@ -156,8 +156,7 @@ class SurrogateSearch(Strategy):
 
     @property
     def _complete(self) -> bool:
-        size = self.space.size
-        return self.space.listed and size is not None and size <= self.CANDIDATES
+        return len(self.space) <= self.CANDIDATES
 
     def _spread(self, rng: np.random.Generator) -> int | None:
         """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
@@ -189,7 +188,7 @@ class SurrogateSearch(Strategy):
         self._points = list(dict.fromkeys(keep))[: self.MOST]
         self._place = {point: place for place, point in enumerate(self._points)}
         if self._complete:
-            pool = list(range(self.space.size or 0))
+            pool = list(range(len(self.space)))
         else:
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
         taken = self.asked.keys() | self.known.keys()

@@ -14,7 +14,7 @@ from scipy.special import log_ndtr  # type: ignore[import-untyped,unused-ignore]
 
 from tunesmith.kernels.search.observation import Observation
 from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 LENIENCE = 0.15
 """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
@@ -25,7 +25,7 @@ _INTERVAL = 2 * 1.96
 class Targets:
     """Logarithms of the values of measured points, and their variances, in the order told."""
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: Space) -> None:
         self._space = space
         self._known: dict[int, tuple[float, float]] = {}
         self._dropped: dict[int, tuple[float, float]] = {}
