@@ -6,7 +6,7 @@ Every `*.json.gz` of the folders is replayed (`--only` picks some by name), and 
 from each: without the points that have the optimum's value of one parameter, which moves the optimum elsewhere. A
 strategy chooses among the table's configurations one at a time; a run ends when it has found the optimum. The runs are
 done in the order of the seeds and end with the time that was given: a seed counts for a strategy if all its tables were
-complete by then. `surrogate+EXPLORE=0` is a strategy with a constant of its class changed.
+complete by then. `surrogate+MEAN_SHARE=0` is a strategy with a constant of its class changed.
 
 Printed are the mean log ratios of best found to optimum in per cent, over the tables and seeds that a strategy and the
 first one both have, in brackets those of the first one; and what leave-one-kernel-out chooses: for each kernel the

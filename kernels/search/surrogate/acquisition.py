@@ -17,7 +17,7 @@ from tunesmith.kernels.search.surrogate.gaussian import Floats
 
 _TAIL = -30.0
 """Deviations below which the expansion of Mills' ratio is exact to the last digits, and the ratio itself is not."""
-_FIRST = 64
+_FIRST_BATCH = 64
 """Candidates whose chance of success is asked for first; it is seldom asked for more."""
 
 
@@ -37,7 +37,7 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
     return np.asarray(np.log(deviation) + np.where(gain > -1.0, head, density + tail))
 
 
-class Foremost(NamedTuple):
+class Choice(NamedTuple):
     """The place of a candidate, the logarithm of its expected improvement times its chance of success, and whether
     that chance is at least the limit."""
 
@@ -46,7 +46,7 @@ class Foremost(NamedTuple):
     likely: bool
 
 
-def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Foremost | None:
+def best_candidate(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Choice | None:
     """The candidate with the largest sum of `scores` (logarithms of expected improvements, -inf for candidates that do
     not count) and of the logarithm of its chance of success, the first one of equals. Those with a chance of at least
     `limit` come before all others, whatever is expected of them. None where no candidate counts.
@@ -55,8 +55,8 @@ def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
     asked from the largest score down, and no further than where those left could not win with a chance of 1.
     """
     left = np.flatnonzero(scores > -np.inf)
-    best: Foremost | None = None
-    many = _FIRST
+    best: Choice | None = None
+    many = _FIRST_BATCH
     while len(left):
         many = min(many, len(left))
         left = left[np.argpartition(-scores[left], many - 1)]
@@ -65,7 +65,7 @@ def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
         totals = scores[few] + np.log(chances)
         likely = chances >= limit
         top = np.lexsort((few, -totals, ~likely))[0]
-        found = Foremost(int(few[top]), float(totals[top]), bool(likely[top]))
+        found = Choice(int(few[top]), float(totals[top]), bool(likely[top]))
         best = found if best is None else max(best, found, key=lambda one: (one.likely, one.score, -one.place))
         if best.likely and (not len(left) or best.score > scores[left].max()):
             break

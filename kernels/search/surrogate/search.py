@@ -19,9 +19,9 @@ import numpy as np
 from tunesmith.kernels.search._base import Strategy
 from tunesmith.kernels.search.observation import Observation
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.search.surrogate.acquisition import foremost, log_expected_improvement
+from tunesmith.kernels.search.surrogate.acquisition import best_candidate, log_expected_improvement
 from tunesmith.kernels.search.surrogate.failures import FailureModel
-from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior, one_thread
+from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior, single_threaded
 from tunesmith.kernels.search.surrogate.targets import Targets
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
@@ -33,29 +33,29 @@ class SurrogateSearch(Strategy):
     name: ClassVar[str] = "surrogate"
 
     PRIOR_SEEDS: ClassVar[int] = 4
-    FIRST: ClassVar[int] = 8
+    INITIAL_POINTS: ClassVar[int] = 8
     """Points before the model says anything, spread over the space (the best ones of a prior among them)."""
-    SPREAD: ClassVar[int] = 64
+    INITIAL_CANDIDATES: ClassVar[int] = 64
     """Random points of which the one farthest from all asked is taken, for the first points."""
     CANDIDATES: ClassVar[int] = 4500
     """Random feasible points the model looks at, besides the neighbours of the best known."""
     ELITE: ClassVar[int] = 12
     """Best known points whose neighbours are candidates."""
-    NEAR: ClassVar[int] = 64
+    MAX_NEIGHBOURS: ClassVar[int] = 64
     """Neighbours taken of one point."""
-    REFIT: ClassVar[float] = 0.1
+    REFIT_GROWTH: ClassVar[float] = 0.1
     """Growth of what is known after which the hyperparameters are fitted anew."""
-    MOST: ClassVar[int] = 320
+    MODEL_POINTS: ClassVar[int] = 320
     """Points that the model keeps: beyond, the best ones, the latest ones and the latest failures."""
-    FITTED: ClassVar[int] = 160
+    FIT_POINTS: ClassVar[int] = 160
     """Points that the hyperparameters are fitted to."""
-    ITERATIONS: ClassVar[int] = 20
-    LIMIT: ClassVar[float] = 0.25
+    FIT_ITERATIONS: ClassVar[int] = 20
+    MAX_SUCCESS_LIMIT: ClassVar[float] = 0.25
     """Largest limit on the chance of success: a point that has this chance is never held back."""
-    STAGNATION: ClassVar[float] = 0.5
-    """Share of the results, the latest ones, that have brought no improvement when the model's certainty is doubted."""
-    EXPLORE: ClassVar[float] = 0.5
-    """Share of the asks that then do without the model's deviations."""
+    MEAN_SHARE: ClassVar[float] = 1.0
+    MEAN_EXPONENT: ClassVar[float] = 2.0
+    """The chance that an ask goes to the best expected value, whatever the model's certainty: `MEAN_SHARE` times the
+    share of the results since the last improvement, to the power of `MEAN_EXPONENT`."""
 
     def __init__(
         self,
@@ -75,59 +75,61 @@ class SurrogateSearch(Strategy):
         self._place: dict[int, int] = {}
         self._candidates: list[int] = []
         self._slot: dict[int, int] = {}
-        self._gone: list[int] = []
+        self._taken_slots: list[int] = []
         self._near: dict[int, list[int]] = {}
-        # With many in flight, more than FIRST points are asked before so many are told: begin with fewer results.
-        self._next_fit = max(5, self.FIRST - (workers - 1) // 2)
+        # With many in flight, more than INITIAL_POINTS are asked before as many results are known: begin with fewer.
+        self._next_fit = max(5, self.INITIAL_POINTS - (workers - 1) // 2)
         self._targets = Targets(space)
-        self._bad: dict[int, None] = {}
-        self._risk: FailureModel | None = None
-        self._risky: Hyperparameters | None = None
+        self._failed: dict[int, None] = {}
+        self._failure_model: FailureModel | None = None
+        self._failure_hyperparameters: Hyperparameters | None = None
         self._improved_at = 0
         """Number of results known when the best one came."""
 
     def _note_asked(self, point: int) -> None:
         if self._model is not None and point not in self._place:
-            with one_thread():
+            with single_threaded():
                 self._add(point)
 
     def _note_told(self, point: int, observation: Observation) -> None:
         if observation.value is None:
-            self._bad[point] = None
+            self._failed[point] = None
         else:
-            self._bad.pop(point, None)
+            self._failed.pop(point, None)
         if self.best is not None and self.best[0] == point:
             self._improved_at = len(self.known)
-        with one_thread():
+        with single_threaded():
             self._targets.note(point, observation)
             self._update(point)
-            if self._bad and self._risk is None and self._model is not None:
-                self._risk = self._failure_model()
+            if self._failed and self._failure_model is None and self._model is not None:
+                self._failure_model = self._fit_failure_model()
 
     def _update(self, point: int) -> None:
         if len(self.known) >= self._next_fit and len(self._targets) >= 4:
-            self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT))
+            self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT_GROWTH))
             self._rebuild()
         elif self._model is not None:
             if self.known[point].dropped:
-                self._targets.impute(self._kernel, self._chosen, self.MOST, [point])
+                self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS, [point])
             if point not in self._place:
                 self._add(point)
             if self.best is not None and self.best[0] == point:
                 self._extend(self._around([point]))
 
     def _propose(self, rng: np.random.Generator) -> int | None:
-        with one_thread():
+        with single_threaded():
             return self._spread(rng) if self._model is None else self._improve(self._model, rng)
 
     def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
         weights, best = self._target(model)
-        limit = self.LIMIT * float(rng.random())
+        limit = self.MAX_SUCCESS_LIMIT * float(rng.random())
         mean, deviation = model.expect(weights)
-        by_mean = self._stagnant and rng.random() < self.EXPLORE
+        by_mean = rng.random() < self._mean_chance
         scores = best - mean if by_mean else log_expected_improvement(best, mean, deviation)
-        scores[self._gone] = -np.inf
-        first = foremost(scores, limit, lambda places: self._success([self._candidates[place] for place in places]))
+        scores[self._taken_slots] = -np.inf
+        first = best_candidate(
+            scores, limit, lambda places: self._success([self._candidates[place] for place in places])
+        )
         if first is None:
             found = self._fresh(rng)
             return found[0] if found else None
@@ -138,7 +140,9 @@ class SurrogateSearch(Strategy):
             if others:
                 beside = log_expected_improvement(best, *model.expect(weights, self.space.codes_of(others)))
                 beside = np.where(beside > score, beside, -np.inf)
-                better = foremost(beside, limit, lambda places: self._success([others[place] for place in places]))
+                better = best_candidate(
+                    beside, limit, lambda places: self._success([others[place] for place in places])
+                )
                 if better is not None and better.likely and better.score > score:
                     chosen = others[better.place]
         return chosen
@@ -146,13 +150,17 @@ class SurrogateSearch(Strategy):
     def _method(self) -> str:
         source = f", the best of {self.prior.name} among them" if self.prior else ""
         return (
-            f"surrogate: a Gaussian process on the logarithm of the objective, fitted to what is known, picks the "
-            f"point with the largest expected improvement after {self.FIRST} points spread over the space{source}"
+            f"surrogate: after {self.INITIAL_POINTS} points spread over the space{source}, a Gaussian process on the "
+            "logarithm of the objective, fitted to all results, picks the point with the largest expected improvement"
         )
 
     @property
-    def _stagnant(self) -> bool:
-        return len(self.known) - self._improved_at >= self.STAGNATION * len(self.known)
+    def _mean_chance(self) -> float:
+        """The chance that an ask ignores deviations. Late in a search the model is sure of itself where it is wrong: its
+        deviations are a tenth of its errors, and by expected improvement an optimum it has missed comes after thousands
+        of points, by the expected value alone after tens. How long nothing has improved tells how likely that is."""
+        stagnation = (len(self.known) - self._improved_at) / max(1, len(self.known))
+        return self.MEAN_SHARE * stagnation**self.MEAN_EXPONENT
 
     @property
     def _complete(self) -> bool:
@@ -160,14 +168,14 @@ class SurrogateSearch(Strategy):
 
     def _spread(self, rng: np.random.Generator) -> int | None:
         """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
-        fresh = self._fresh(rng, self.SPREAD)
+        fresh = self._fresh(rng, self.INITIAL_CANDIDATES)
         if not fresh or not self.asked:
             return fresh[0] if fresh else None
         codes = self.space.codes_of(fresh)
-        if len(self.known) >= self.FIRST and self._bad and len(self._bad) < len(self.known):
+        if len(self.known) >= self.INITIAL_POINTS and self._failed and len(self._failed) < len(self.known):
             known = list(self.known)
-            labels = np.array([float(point in self._bad) for point in known])
-            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._risky)
+            labels = np.array([float(point in self._failed) for point in known])
+            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._failure_hyperparameters)
             likely = np.argsort(-model.success(labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
             fresh, codes = [fresh[place] for place in likely], codes[likely]
         tables = self._kernel.tables(self._chosen)
@@ -177,15 +185,17 @@ class SurrogateSearch(Strategy):
     def _rebuild(self) -> None:
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
-        self._targets.impute(self._kernel, self._chosen, self.MOST)
+        self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS)
         ranked, latest = self._targets.ranked(), self._targets.latest()
-        chosen = list(dict.fromkeys(ranked[: self.FITTED // 2] + latest))[: self.FITTED]
+        chosen = list(dict.fromkeys(ranked[: self.FIT_POINTS // 2] + latest))[: self.FIT_POINTS]
         codes = self.space.codes_of(chosen)
         values, noise = self._targets.standardised(chosen)
-        self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.ITERATIONS)
-        failed = list(self._bad)[::-1]
-        keep = ranked[: self.MOST // 2] + list(self.pending) + failed[: self.MOST // 5] + latest + failed
-        self._points = list(dict.fromkeys(keep))[: self.MOST]
+        self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.FIT_ITERATIONS)
+        failed = list(self._failed)[::-1]
+        keep = (
+            ranked[: self.MODEL_POINTS // 2] + list(self.pending) + failed[: self.MODEL_POINTS // 5] + latest + failed
+        )
+        self._points = list(dict.fromkeys(keep))[: self.MODEL_POINTS]
         self._place = {point: place for place, point in enumerate(self._points)}
         if self._complete:
             pool = list(range(len(self.space)))
@@ -194,31 +204,31 @@ class SurrogateSearch(Strategy):
         taken = self.asked.keys() | self.known.keys()
         self._candidates = [point for point in dict.fromkeys(pool) if point not in taken]
         self._slot = {point: place for place, point in enumerate(self._candidates)}
-        self._gone = []
+        self._taken_slots = []
         _, noise = self._targets.standardised(self._points)
         self._model = Posterior(
             self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
-        self._risk = self._failure_model() if self._bad else None
+        self._failure_model = self._fit_failure_model() if self._failed else None
 
-    def _failure_model(self) -> FailureModel:
+    def _fit_failure_model(self) -> FailureModel:
         assert self._model is not None
         model = self._model
-        risk = FailureModel(self._kernel, model.codes, self._labels(), self._risky)
-        self._risky = risk.chosen
+        risk = FailureModel(self._kernel, model.codes, self._labels(), self._failure_hyperparameters)
+        self._failure_hyperparameters = risk.chosen
         return risk
 
     def _labels(self) -> Floats:
         """1 for the model's points that failed, 0 for those that did not, NaN for those in flight."""
-        return np.array([float(point in self._bad) if point in self.known else np.nan for point in self._points])
+        return np.array([float(point in self._failed) if point in self.known else np.nan for point in self._points])
 
     def _add(self, point: int) -> None:
         assert self._model is not None
         self._place[point] = len(self._points)
         self._points.append(point)
         if point in self._slot:
-            self._gone.append(self._slot[point])
-        for model in (self._model, self._risk):
+            self._taken_slots.append(self._slot[point])
+        for model in (self._model, self._failure_model):
             if model is not None:
                 model.add(self.space.codes_of([point]))
 
@@ -231,7 +241,7 @@ class SurrogateSearch(Strategy):
             self._model.extend(self.space.codes_of(fresh))
 
     def _around(self, points: Sequence[int]) -> list[int]:
-        """Points not taken that differ from one of `points` in one parameter, at most `NEAR` or so for each."""
+        """Points not taken that differ from one of `points` in one parameter, about `MAX_NEIGHBOURS` each at most."""
         found: dict[int, None] = {}
         for point in points:
             found.update(dict.fromkeys(self._beside(point)))
@@ -241,10 +251,10 @@ class SurrogateSearch(Strategy):
         """What `_around` takes of one point, kept: the best points are looked around again and again."""
         if point not in self._near:
             near = self.space.neighbours(point, adjacent=False)
-            if len(near) > self.NEAR:
+            if len(near) > self.MAX_NEIGHBOURS:
                 # Parameters with very many values: the next values, and a fixed random choice among the far ones.
                 picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
-                near = self.space.neighbours(point) + [near[place] for place in picked[: self.NEAR]]
+                near = self.space.neighbours(point) + [near[place] for place in picked[: self.MAX_NEIGHBOURS]]
             self._near[point] = near
         return self._near[point]
 
@@ -261,6 +271,6 @@ class SurrogateSearch(Strategy):
 
     def _success(self, points: Sequence[int]) -> Floats:
         """The chance of success, at most 1, of `points`."""
-        if self._risk is None:
+        if self._failure_model is None:
             return np.ones(len(points))
-        return self._risk.success(self._labels(), self.space.codes_of(points))
+        return self._failure_model.success(self._labels(), self.space.codes_of(points))

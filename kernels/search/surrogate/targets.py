@@ -16,7 +16,7 @@ from tunesmith.kernels.search.observation import Observation
 from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior
 from tunesmith.kernels.space.space import Space
 
-LENIENCE = 0.15
+SLOW_NOISE = 0.15
 """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
 _INTERVAL = 2 * 1.96
 """Width of a 95 % interval in standard deviations."""
@@ -104,7 +104,7 @@ class Targets:
         levels, variances = np.array(known).reshape(-1, 2).T
         values = (levels - mean) / deviation
         slow = np.nan_to_num(np.maximum(0.0, values - middle))
-        return values, np.square(LENIENCE * slow) + variances / deviation**2
+        return values, np.square(SLOW_NOISE * slow) + variances / deviation**2
 
 
 def truncated(bound: Floats, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:

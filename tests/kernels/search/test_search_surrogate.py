@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from search_cases import PARAMETERS, listed_space, observe
 
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.search.surrogate import gaussian
-from tunesmith.kernels.search.surrogate.acquisition import foremost
+from tunesmith.kernels.search.surrogate.acquisition import best_candidate
 from tunesmith.kernels.search.surrogate.gaussian import Kernel, Posterior, features
 from tunesmith.kernels.search.surrogate.search import SurrogateSearch
 from tunesmith.kernels.space.domain import Domain
@@ -148,7 +149,7 @@ def test_the_foremost_is_found_without_asking_for_every_chance(pairs: list[tuple
         asked.extend(places)
         return np.asarray(chances[places])
 
-    found = foremost(scores, limit, chance)
+    found = best_candidate(scores, limit, chance)
     totals = scores + np.log(chances)
     ranked = sorted(
         (-(chances[place] >= limit).astype(int), -totals[place], place)
@@ -170,7 +171,7 @@ def test_candidates_that_cannot_win_are_not_asked_for_their_chance() -> None:
         asked.extend(places)
         return np.full(len(places), 0.5)
 
-    found = foremost(np.linspace(-50.0, 0.0, 5000), 0.1, chance)
+    found = best_candidate(np.linspace(-50.0, 0.0, 5000), 0.1, chance)
     assert found is not None and found.place == 4999 and len(asked) < 600
 
 
@@ -264,14 +265,14 @@ def milliseconds_per_ask(space: Space, count: int, fails: Sequence[int]) -> floa
         started = time.process_time()
         strategy.tell(config, seen)
         own += time.process_time() - started
-    assert strategy._risk is not None or not fails  # type: ignore[attr-defined]
+    assert strategy._failure_model is not None or not fails  # type: ignore[attr-defined]
     return 1e3 * own / count
 
 
 def yardstick() -> float:
     """Milliseconds of processor time of fixed work like the search's: small matrices, long rows, Python."""
     matrix, rows = np.eye(160) + 0.1, np.linspace(0.0, 1.0, 500_000).reshape(100, 5000)
-    with gaussian.one_thread():
+    with gaussian.single_threaded():
         started = time.process_time()
         for _ in range(10):
             np.linalg.inv(np.linalg.cholesky(matrix))
@@ -309,3 +310,41 @@ def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int,
         if tries[-1] < limit:
             break
     assert min(tries) < limit, tries
+
+
+class WithoutWayOut(SurrogateSearch):
+    MEAN_SHARE = 0.0
+
+
+def evaluations_until_the_optimum(kind: type[SurrogateSearch], seed: int, most: int) -> int:
+    """Points asked until the optimum is found that the model expects to be a little slower than the best it knows."""
+    search = kind(Space.build([Parameter(name=name, values=tuple(range(16))) for name in "ABC"], []), seed=seed)
+    for number in range(1, most):
+        config = search.ask()
+        assert config is not None
+        a, b, c = (int(config[name]) for name in "ABC")
+        if (a, b, c) == (6, 10, 7):
+            return number
+        search.tell(config, Observation(math.exp(0.1 * (abs(a - 5) + abs(b - 11) + abs(c - 7)))))
+    return most
+
+
+@pytest.mark.slow
+def test_a_search_whose_model_is_wrong_and_sure_of_it_finds_a_way_out() -> None:
+    found, stuck = (
+        np.mean([evaluations_until_the_optimum(kind, seed, 220) for seed in range(3)])
+        for kind in (SurrogateSearch, WithoutWayOut)
+    )
+    assert found < 0.75 * stuck
+
+
+def test_the_longer_nothing_improves_the_more_asks_go_to_the_best_mean() -> None:
+    search = SurrogateSearch(Space.build([Parameter(name=name, values=tuple(range(9))) for name in "AB"], []), seed=0)
+    chances = []
+    for number in range(60):
+        config = search.ask()
+        assert config is not None
+        search.tell(config, Observation(1.0 if number == 20 else 2.0 + number))
+        chances.append(search._mean_chance)
+    assert chances[20] == 0.0 and chances[-1] == pytest.approx((39 / 60) ** 2)
+    assert chances[20:] == sorted(chances[20:])
