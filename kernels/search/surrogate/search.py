@@ -156,11 +156,14 @@ class SurrogateSearch(Strategy):
 
     @property
     def _mean_chance(self) -> float:
-        """The chance that an ask ignores deviations. Late in a search the model is sure of itself where it is wrong: its
-        deviations are a tenth of its errors, and by expected improvement an optimum it has missed comes after thousands
-        of points, by the expected value alone after tens. How long nothing has improved tells how likely that is."""
+        """The chance that an ask ignores the model's deviations.
+
+        Late in a search the model is sure of itself where it is wrong: its errors are several times its deviations, and
+        an optimum that it has missed stands far nearer to the front in the order of expected values than in that of
+        expected improvements. The longer nothing has improved, the likelier that is.
+        """
         stagnation = (len(self.known) - self._improved_at) / max(1, len(self.known))
-        return self.MEAN_SHARE * stagnation**self.MEAN_EXPONENT
+        return float(self.MEAN_SHARE * stagnation**self.MEAN_EXPONENT)
 
     @property
     def _complete(self) -> bool:
