@@ -53,7 +53,7 @@ class SurrogateSearch(Strategy):
     MAX_SUCCESS_LIMIT: ClassVar[float] = 0.25
     """Largest limit on the chance of success: a point that has this chance is never held back."""
     MEAN_SHARE: ClassVar[float] = 1.0
-    MEAN_EXPONENT: ClassVar[float] = 2.0
+    MEAN_EXPONENT: ClassVar[float] = 3.0
     """The chance that an ask goes to the best expected value, whatever the model's certainty: `MEAN_SHARE` times the
     share of the results since the last improvement, to the power of `MEAN_EXPONENT`."""
 

@@ -346,5 +346,5 @@ def test_the_longer_nothing_improves_the_more_asks_go_to_the_best_mean() -> None
         assert config is not None
         search.tell(config, Observation(1.0 if number == 20 else 2.0 + number))
         chances.append(search._mean_chance)
-    assert chances[20] == 0.0 and chances[-1] == pytest.approx((39 / 60) ** 2)
+    assert chances[20] == 0.0 and chances[-1] == pytest.approx((39 / 60) ** 3)
     assert chances[20:] == sorted(chances[20:])
