@@ -66,7 +66,7 @@ class TemplateSearch:
             cartesian=self.space.cartesian,
             asked=self.asked,
             exhausted=self.strategy.exhausted,
-            rng=self.strategy.state()["rng"],
+            rng=self.strategy.random_state(),
             failures=failures_by_kind(self.results),
             racing=racing(self.results),
         )
