@@ -13,7 +13,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
-from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.outcome import Evaluation, Measured, from_json, to_json
 from tunesmith.kernels.outcome import Resources as Resources
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
@@ -69,10 +69,32 @@ class Context:
         event = self.journal.last("roofline")
         if event is None:
             self.listener(Progress("plan", "measuring the device's roofs"))
-            roofline = self.pool.calibrate()
-            self.journal.append("roofline", roofline.to_json())
-            return roofline
+            self.journal.append("roofline", self.pool.calibrate().to_json())
+            self.drop_beaten_roofs("the baseline", self.known_baseline() or {})
+            event = self.journal.last("roofline")
+            assert event is not None
         return Roofline.from_json(event.data)
+
+    def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
+        """Leaves out the roofs that `kernel` beats, whose seconds by workload are given, and says so. True when there
+        was one: floors have changed then."""
+        roofline, task = self.roofline(), self.task
+        timed = [
+            Timed(
+                f"{kernel} on {name}",
+                taken,
+                task.bytes_of(task.workload(name)),
+                task.flops_of(task.workload(name)),
+                task.arithmetic,
+            )
+            for name, taken in seconds.items()
+        ]
+        kept, reasons = roofline.without_beaten(timed)
+        if reasons:
+            self.journal.append("roofline", kept.to_json())
+        for reason in reasons:
+            self.note("test", reason, "")
+        return bool(reasons)
 
     def known_baseline(self) -> dict[str, float] | None:
         """The baseline's seconds per tuned workload, as far as they are in the journal; nothing is measured."""

@@ -6,9 +6,8 @@ Model for Multicore Architectures", CACM 52(4), 2009.
 
 Bytes are counted as read plus written, each element once per direction however often the kernel touches
 it: a copy of N bytes moves 2N. A floor is only as good as this count. Nothing that runs out of memory
-(a cold cache) is faster than its floor, so a measurement below it is a mistake in the measurement; a
-workload which stays in the L2 cache may be faster, which is why roofs at small sizes should be measured
-under the same cache conditions as the kernels.
+(a cold cache) is faster than its floor. A kernel that was timed well below a floor proves the roof under it
+wrong, and `without_beaten` leaves that roof out: no bottleneck is named by it, and no share given of it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,27 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunesmith.hw.errors import TunesmithError
 
 Bound = Literal["memory", "compute", "unknown"]
+BELIEVED = 1.1
+"""A floor's share of a time up to which its roof is believed: kernels that mostly read are up to 10 % faster than the
+copies that give the bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A launch that was timed, for comparison with the roofs. what: which kernel on which workload, in words; flops of
+    `dtype`; empty where another unit than the measured one may do them."""
+
+    what: str
+    seconds: float
+    moved_bytes: float
+    flops: float = 0.0
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,31 @@ class Roofline:
             return "unknown"
         return "memory" if memory >= compute else "compute"
 
+    def without_beaten(self, timed: Iterable[Timed]) -> tuple[Roofline, tuple[str, ...]]:
+        """The roofs that none of `timed` beats by more than `BELIEVED`, and a sentence for each that was beaten."""
+        launches = [one for one in timed if one.seconds > 0]
+        reasons = []
+        memory = _fastest((one, self.memory_seconds(one.moved_bytes)) for one in launches)
+        if memory is not None:
+            reasons.append(
+                f"The measured copy bandwidth, {(self.peak_bandwidth or 0.0) / 1e9:.3g} GB/s, is not used: "
+                f"{memory.what} moves its bytes at {memory.moved_bytes / memory.seconds / 1e9:.3g} GB/s. Either caches "
+                "held part of the data, or something else used the memory while the copy was measured, or the task's "
+                "`bytes` are too high."
+            )
+        peaks = dict(self.peak_flops)
+        for dtype, peak in self.peak_flops.items():
+            busy = _fastest((one, self.compute_seconds(one.flops, dtype)) for one in launches if one.dtype == dtype)
+            if busy is not None:
+                del peaks[dtype]
+                reasons.append(
+                    f"The measured {dtype} peak, {peak / 1e9:.3g} GFLOP/s, is not used: {busy.what} does "
+                    f"{busy.flops / busy.seconds / 1e9:.3g} GFLOP/s. Either something else used the processors while "
+                    "the peak was measured, or the task's `flops` are too high."
+                )
+        bandwidth = () if memory is not None else self.bandwidth
+        return replace(self, bandwidth=bandwidth, peak_flops=peaks), tuple(reasons)
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of JSON types; `from_json` restores an equal roofline."""
         return {
@@ -135,6 +174,14 @@ class Roofline:
                 f"The stored roofline cannot be read ({error!r}): measure it again, or write it with "
                 "Roofline.to_json()."
             ) from error
+
+
+def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
+    """Of launches and the seconds that a roof allows each at least, the one that beats the roof by the largest factor;
+    None where none does."""
+    shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
+    beaten = [share for share in shares if share[0] > BELIEVED]
+    return max(beaten, key=lambda share: share[0])[1] if beaten else None
 
 
 def _check_amount(amount: float, what: str) -> None:

@@ -1,17 +1,20 @@
 """Judges one candidate: accepted, or rejected for one of `tunesmith.kernels.check.check.REASONS`.
 
 Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
-spins and one that takes its process with it are verdicts as well.
+spins and one that takes its process with it are verdicts as well. The reference, which is the task's own code, runs in
+calls of its own, whose time and faults are not the candidate's. The device is held from here, from the first launch to
+the end of compute-sanitizer: processes that are replaced meanwhile do not let go of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
@@ -21,7 +24,8 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped, Step, plan, verify
+from tunesmith.kernels.check.verify import Passed, Skipped, Step, excluded, plan, prepare_step, verify
+from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, Duel
 from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Precision
@@ -43,6 +47,8 @@ from tunesmith.kernels.spec.template import Template
 
 PREPARE_SECONDS = 300.0
 """For the buffers and the reference results of one workload."""
+CALIBRATE_SECONDS = 60.0
+"""For the device's roofs."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -72,29 +78,48 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: to compile one source, and to run one step once its buffers are there."""
+    """Seconds: to compile one source; to run one step once its data is there; to make that data, which is mostly the
+    reference's time."""
 
     compile: float = 60.0
     run: float = 20.0
+    prepare: float = PREPARE_SECONDS
 
 
 class Examiner:
-    """What runs in the process that holds the device. `index` counts this machine's devices of the backend."""
+    """What runs in the process that uses the device. `index` counts this machine's devices of the backend."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         self._bench = Bench(task, limits, index, seed=seed)
-        self._lock = DeviceLock(self._bench.device.uuid)
+        self._data: tuple[Step, WorkloadData] | None = None
+        """What was prepared for the next step."""
 
-    def acquire(self) -> None:
-        """Waits until no other process uses the device, and keeps it."""
-        self._lock.acquire()
+    def uuid(self) -> str:
+        """The device's, by which it is locked."""
+        return self._bench.device.uuid
 
     def prepare(self, workload: str) -> None:
+        """The buffers of a workload for `visit`, `duel` and `modes`."""
         self._bench.prepare([workload])
 
+    def prepare_step(self, step: Step) -> Skipped | None:
+        """The data for `verify`."""
+        self._data = None
+        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room)
+        if isinstance(made, Skipped):
+            return made
+        self._data = step, made
+        return None
+
     def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        bench = self._bench
-        return verify(bench.device, bench.task, candidate, baseline, step, max_bytes=bench.room)
+        if self._data is None or self._data[0] != step:
+            # Another process has prepared it, which was killed from outside.
+            skipped = self.prepare_step(step)
+            if skipped is not None:
+                return skipped
+        assert self._data is not None
+        (_, data), self._data = self._data, None
+        return verify(self._bench.device, candidate, baseline, step, data)
 
     def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
         return self._bench.visit(candidate, [workload], precision)[workload]
@@ -109,6 +134,30 @@ class Examiner:
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         return self._bench.calibrate(probes)
+
+
+def prepared(task: Task, what: str, found: object) -> None:
+    """Raises `TunesmithError` where preparing `what` overran its deadline or ended its process: no kernel ran, only
+    the user's reference."""
+    match found:
+        case TimedOut():
+            raise TunesmithError(
+                f"Task {task.name}: preparing the data of {what} took longer than {found.limit:g} s; most likely the "
+                f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
+            )
+        case Crashed():
+            raise TunesmithError(
+                f"Task {task.name}: {found.detail} while it prepared the data of {what}; most likely the reference "
+                f"{task.reference_name} ends it: fix the reference."
+            )
+
+
+def lock_of(examiner: Isolated) -> DeviceLock:
+    """The lock of an examiner's device. Raises `TunesmithError` where the device cannot be opened."""
+    uuid = examiner.call("uuid", PREPARE_SECONDS)
+    if not isinstance(uuid, str):
+        raise TunesmithError(f"The device cannot be used: {describe(uuid)}.")
+    return DeviceLock(uuid)
 
 
 def reason_of(outcome: Outcome) -> str:
@@ -173,25 +222,46 @@ def judge(
     deadlines: Limits | None = None,
     largest_bytes: float = math.inf,
     roofline: Roofline | None = None,
+    lock: DeviceLock | None = None,
     listener: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
     """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
 
-    roofline: the device's roofs, which a launch is timed against; measured here if left out. Raises `TunesmithError`
-    where task or baseline are at fault.
+    roofline: the device's roofs, which a launch is timed against; measured here if left out. lock: the device's, where
+    the caller has one; it is released at the end. Raises `TunesmithError` where task or baseline are at fault.
     """
+    preload(limits.backend)
     judged: list[tuple[Verdict, Suspect | None]] = []
     with (
         Isolated("compile", CompileWorker, limits, index) as compiler,
         Isolated("run", Examiner, task, limits, index, seed) as examiner,
+        contextlib.closing(_Device(lock or lock_of(examiner), listener)) as device,
     ):
-        bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, roofline, listener)
+        bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, device, roofline, listener)
         for template, config, only in questions:
             judged.append(bench.judge(template, config, plan(task, limits.kind, seed, largest_bytes, only)))
-    listener("compute-sanitizer")
-    suspects = [suspect for _, suspect in judged if suspect is not None]
-    clean = iter(sanitize(suspects, task, limits, seed))
+        # What the tool runs needs the memory that the examiner's buffers take.
+        examiner.end()
+        suspects = [suspect for _, suspect in judged if suspect is not None]
+        if suspects:
+            device.take()
+            listener("compute-sanitizer")
+        clean = iter(sanitize(suspects, task, limits, index, seed))
     return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+
+
+class _Device:
+    """The device's lock, held from the first `take` to the end."""
+
+    def __init__(self, lock: DeviceLock, listener: Callable[[str], None]) -> None:
+        self._lock, self._listener = lock, listener
+
+    def take(self) -> None:
+        """Waits until no other process uses the device; says so when that lasts."""
+        self._lock.acquire(self._listener)
+
+    def close(self) -> None:
+        self._lock.release()
 
 
 def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
@@ -211,6 +281,7 @@ class _Bench:
     deadlines: Limits
     compiler: Isolated
     examiner: Isolated
+    device: _Device
     roofline: Roofline | None
     listener: Callable[[str], None]
 
@@ -232,15 +303,16 @@ class _Bench:
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
         passed: list[Passed | Skipped] = []
         for step in steps:
-            listener(f"checking {step.name}")
-            found = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+            found = self._step(candidate, baseline, step)
             if not isinstance(found, Passed | Skipped):
                 return rejected(found, passed), None
             passed.append(found)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
-        listener(f"checking timed launches on {timed.name}")
+        listener(f"preparing {timed.name}")
+        prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))
+        self.device.take()
         floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
-        self.examiner.call("acquire", PREPARE_SECONDS)
+        listener(f"checking timed launches on {timed.name}")
         measured = self.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
         if not isinstance(measured, Measured):
             return rejected(measured, passed), None
@@ -250,14 +322,37 @@ class _Bench:
         looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
         return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
 
+    def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        if (reason := excluded(candidate, step, self.limits)) is not None:
+            return reason
+        self.listener(f"preparing {step.name}")
+        skipped = self.examiner.call("prepare_step", self.deadlines.prepare, step)
+        prepared(self.task, step.name, skipped)
+        if isinstance(skipped, Skipped):
+            return skipped
+        self.device.take()
+        self.listener(f"checking {step.name}")
+        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+        return found
+
     def _roofs(self) -> Roofline:
         """The device's roofs; none where the probes do not run on it."""
         if self.roofline is None:
             probes = self.compiler.call("probes", PREPARE_SECONDS)
-            self.examiner.call("acquire", PREPARE_SECONDS)
-            roofs = self.examiner.call("calibrate", PREPARE_SECONDS, probes) if isinstance(probes, dict) else None
+            roofs = self.examiner.call("calibrate", CALIBRATE_SECONDS, probes) if isinstance(probes, dict) else None
             self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         return self.roofline
 
 
-__all__ = ["Examiner", "Limits", "Question", "Verdict", "compile_all", "judge", "reason_of", "rejected"]
+__all__ = [
+    "Examiner",
+    "Limits",
+    "Question",
+    "Verdict",
+    "compile_all",
+    "judge",
+    "lock_of",
+    "prepared",
+    "reason_of",
+    "rejected",
+]

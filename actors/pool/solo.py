@@ -143,7 +143,7 @@ class Solo:
         phase = "run" if worker in self._roster.lanes else "compile"
         self._roster.make_ready(worker)
         try:
-            if method in ("duel", "calibrate"):
+            if method in ("duel", "calibrate", "examine"):
                 result_of(worker.actor.acquire.remote(), self._deadlines.start)
             result = result_of(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:

@@ -54,7 +54,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if isinstance(artifact, Artifact):
         candidate = Candidate(template, config, {types_key(workload): artifact})
         with _alone(context):
-            counters = count_events(candidate, context.task, limits, workload, context.settings.seed)
+            counters = count_events(candidate, context.task, limits, index, workload, context.settings.seed)
     data = {
         "which": which,
         "config": key,

@@ -12,8 +12,8 @@ from typing import Any
 from tunesmith.graph.context import Context, evaluation_from_json
 from tunesmith.graph.journal.tree import Node, Tree
 from tunesmith.graph.prompts.evidence import examined, resource_lines
-from tunesmith.kernels.build.specialise import C_TYPES
 from tunesmith.kernels.outcome import Resources
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Argument, Task, Workload
 from tunesmith.kernels.spec.template import BackendName, Template
@@ -32,7 +32,8 @@ def task_facts(context: Context) -> dict[str, Any]:
         "signature": signature(task, backend),
         "arguments": [_argument(task, argument) for argument in task.arguments],
         "types": {
-            name: [f"{dtype} ({C_TYPES[backend][dtype]})" for dtype in options] for name, options in task.types.items()
+            name: [f"{dtype} ({DTYPES[dtype].c_name(backend)})" for dtype in options]
+            for name, options in task.types.items()
         },
         "tolerances": _tolerances(task),
         "bytes": task.bytes,
@@ -46,7 +47,7 @@ def signature(task: Task, backend: BackendName) -> str:
     """The kernel's signature, as the harness launches it."""
     arguments = []
     for argument in task.arguments:
-        c_type = argument.dtype if argument.dtype in task.types else C_TYPES[backend][argument.dtype]
+        c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_name(backend)
         space = "__global " if backend == "opencl" else ""
         constant = "const " if argument.role == "in" else ""
         pointer = "" if argument.role == "scalar" else "*"

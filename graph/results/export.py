@@ -20,6 +20,7 @@ from typing import Any
 from tunesmith.graph.context import Context
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.bench import types_key
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
@@ -105,6 +106,7 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
             "name": argument.name,
             "role": argument.role,
             "dtype": task.dtype_of(argument, workload),
+            "numpy": DTYPES[task.dtype_of(argument, workload)].storage.name,
         }
         if argument.role == "scalar":
             entry["value"] = task.scalar_of(argument, workload)

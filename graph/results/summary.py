@@ -17,7 +17,6 @@ from tunesmith.graph.results.export import export_best
 from tunesmith.graph.results.report import render_report
 from tunesmith.graph.roles.examination import account
 from tunesmith.graph.roles.model_plan import no_template
-from tunesmith.graph.roles.verdict import BELOW_FLOOR
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
@@ -71,10 +70,11 @@ def summarise(context: Context, done: str) -> dict[str, Any]:
 
 
 def unsteady(verdict: Mapping[str, Any]) -> list[str]:
-    """What a reader should not take at face value: intervals too wide to say much, and times well below the floor."""
+    """What a reader should not take at face value: intervals too wide to say much, and times below the floor. (Where
+    they are far below it, the roof has been left out, and there is no share.)"""
     rows = [row for row in (*verdict["tuned"], *verdict["held_out"]) if row["general"] is not None]
     wide = [row["workload"] for row in rows if row["general"]["high"] > WIDE * row["general"]["low"]]
-    below = [row["workload"] for row in rows if (row["share_of_floor"] or 0.0) > BELOW_FLOOR]
+    below = [row["workload"] for row in rows if (row["share_of_floor"] or 0.0) > 1]
     notes = []
     if wide:
         notes.append(
@@ -83,8 +83,8 @@ def unsteady(verdict: Mapping[str, Any]) -> list[str]:
         )
     if below:
         notes.append(
-            f"Times are well below the floor on {', '.join(below)}: its bandwidth was measured while something else "
-            "used the memory, or caches held part of the data."
+            f"Times are below the floor on {', '.join(below)}: the floor is what a copy of as many bytes takes, and a "
+            "kernel that mostly reads can be up to 10 % faster."
         )
     return notes
 

@@ -43,7 +43,8 @@ class RulePlanner:
         baseline = baseline_seconds(context)
         plan = self._general(context, number, baseline) if number == 1 else self._next(context, number, baseline)
         context.journal.append("plan", plan.model_dump(mode="json"), f"round-{number}")
-        context.listener(Progress("plan", f"round {number}: {plan.scope}, bound by {plan.bottleneck}. {plan.expected}"))
+        bound = bound_in_words(plan.bottleneck)
+        context.listener(Progress("plan", f"round {number}: {plan.scope}, {bound}. {plan.expected}"))
         return {"round": number, "plan": plan.model_dump(mode="json")}
 
     def _general(self, context: Context, number: int, baseline: dict[str, float]) -> Plan:
@@ -148,10 +149,17 @@ def bottleneck(context: Context, workload: Workload, seconds: float) -> Bottlene
     return context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
 
 
+def bound_in_words(bound: Bottleneck) -> str:
+    """A bottleneck, for a sentence."""
+    return "bottleneck unknown" if bound == "unknown" else f"bound by {bound}"
+
+
 def expectation(context: Context, workload: Workload, seconds: float) -> str:
     """What may still be gained, in a sentence."""
     floor = context.floor(workload)
     if not floor:
         return f"{workload.name} takes {seconds * 1e6:.1f} us; its floor is not known."
     taken, least = seconds * 1e6, floor * 1e6
+    if taken <= least:
+        return f"{workload.name} takes {taken:.1f} us and is at its floor of {least:.1f} us: there is little to gain."
     return f"{workload.name} takes {taken:.1f} us, its floor is {least:.1f} us: at most {taken / least:.2f}x."

@@ -14,7 +14,7 @@ from tunesmith.graph.state import Plan
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search import Strategy, make_strategy
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
-from tunesmith.kernels.space.space import build_space
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
 
@@ -28,7 +28,7 @@ class TemplateSearch:
         self.context, self.plan, self.template, self.stage, self.baseline = context, plan, template, stage, baseline
         workloads = [context.task.workload(name) for name in plan.workloads]
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
-        self.space = build_space(template.parameters, conditions)
+        self.space = Space.build(template.parameters, conditions)
         if self.space.empty:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
@@ -62,7 +62,7 @@ class TemplateSearch:
         return {
             "template": self.template.id,
             "strategy": self.strategy.describe(),
-            "points": self.space.size,
+            "points": len(self.space),
             "cartesian": self.space.cartesian,
             "asked": self.asked,
             "exhausted": self.strategy.exhausted,

@@ -16,8 +16,9 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.examination import examine_winners, struck
-from tunesmith.graph.roles.verdict import BELOW_FLOOR, build_verdict
+from tunesmith.graph.roles.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
+from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import to_json
@@ -56,6 +57,8 @@ class Tester:
             if entrants and workload.name not in duels:
                 duels[workload.name] = self._duel(context, workload, entrants, number)
         verdict = build_verdict(context, list(duels.values()), general, struck(context))
+        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+            verdict = build_verdict(context, list(duels.values()), general, struck(context))
         done = _done(context, number, verdict)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
@@ -161,7 +164,7 @@ def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELOW_FLOOR for row in verdict["tuned"]):
+    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELIEVED for row in verdict["tuned"]):
         return "floor"
     searched = context.journal.last("searched", f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.

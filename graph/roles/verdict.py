@@ -18,9 +18,6 @@ Examined = tuple[str, str, str]
 DISPATCH_GAIN = 0.01
 """Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
 """
-BELOW_FLOOR = 1.1
-"""A floor's share of a time up to which the floor is believed: kernels that mostly read are up to 10 % faster than the
-copies that give the bandwidth. Beyond it the roofs were measured while something else used the memory."""
 NOTHING: Mapping[Examined, str] = MappingProxyType({})
 
 
@@ -69,6 +66,16 @@ def build_verdict(
         "dispatch": [entry for row in rows if (entry := _dispatched(row, chosen)) is not None],
         "sentence": _sentence(ratio, rows, len(disqualified)),
     }
+
+
+def least_seconds(verdict: Mapping[str, Any]) -> dict[str, float]:
+    """The shortest time that any kernel of the verdict took, by workload."""
+    found = {}
+    for row in (*verdict["tuned"], *verdict["held_out"]):
+        taken = [row["baseline_seconds"], *(row[key]["seconds"] for key in ("general", "best") if row[key])]
+        if known := [seconds for seconds in taken if seconds is not None]:
+            found[row["workload"]] = min(known)
+    return found
 
 
 def _dispatched(row: Mapping[str, Any], general: tuple[str, Config] | None) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from tunesmith.hw.probe import Device
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.space.feasible import feasible, require_points
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config, Parameter, Scalar
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -64,9 +64,9 @@ def exhaust(
     template = _fix(_template(loaded, device), fixed or {})
     space = feasible(template, [chosen], device.limits)
     require_points(space, template)
-    if space.size is None or space.size > MAX_POINTS:
+    if len(space) > MAX_POINTS:
         raise SettingsError(
-            f"The space of {template.name} has {space.size or 'countless'} points, too many to measure "
+            f"The space of {template.name} has {len(space)} points, too many to measure "
             "one by one: fix some parameters."
         )
     identity = {"template": template.id, "workload": chosen.name, "device": device.name, "seed": seed}
@@ -86,13 +86,13 @@ def exhaust(
         elif started.data != identity:
             raise JournalError(f"{folder} holds measurements of {started.data}; remove it or choose another --out.")
         done = {event.data["point"]: evaluation_from_json(event.data) for event in journal.events("evaluation")}
-        order = [int(point) for point in np.random.default_rng(seed).permutation(space.size) if int(point) not in done]
+        order = [int(point) for point in np.random.default_rng(seed).permutation(len(space)) if int(point) not in done]
         if order:
             with make_pool() as pool:
                 for point, evaluation in _measure(pool, template, space, chosen, order):
                     journal.append("evaluation", {"point": point, **evaluation_to_json(evaluation)})
                     done[point] = evaluation
-                    listener(Progress("exhaust", done=len(done), budget=space.size))
+                    listener(Progress("exhaust", done=len(done), budget=len(space)))
     records = [_record(done[point], chosen.name) for point in sorted(done)]
     problem = tuple(chosen.sizes.values())
     points = write_cache(
@@ -102,7 +102,7 @@ def exhaust(
 
 
 def _measure(
-    pool: Pool, template: Template, space: SearchSpace, workload: Workload, order: list[int]
+    pool: Pool, template: Template, space: Space, workload: Workload, order: list[int]
 ) -> Iterable[tuple[int, Evaluation]]:
     waiting = iter(order)
     left = len(order)

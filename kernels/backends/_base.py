@@ -109,7 +109,7 @@ class Device(Protocol):
         ...
 
     def array(self, buffer: Any, dtype: str) -> Any:
-        """The buffer as a flat array of the storage type (bfloat16 as uint16) for comparisons: a CuPy array on the
+        """The buffer as a flat array of the type `DataType.array` for comparisons: a CuPy array on the
         device, or a NumPy copy."""
         ...
 

@@ -19,6 +19,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import Geometry
 
 # Errors after which the context is lost and every later call fails (CUDA driver and runtime API, "sticky" errors):
@@ -213,7 +214,7 @@ class CudaDevice:
         return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
 
     def array(self, buffer: CudaBuffer, dtype: str) -> Any:
-        return buffer.array.view(np.uint16 if dtype == "bfloat16" else np.dtype(dtype))
+        return buffer.array.view(DTYPES[dtype].array)
 
     def load(self, artifact: Artifact) -> Any:
         with self.guarded():

@@ -23,6 +23,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import ASM_WORDS, refuse
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+from tunesmith.kernels.spec.dtypes import DTYPES
 
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
 NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
@@ -169,7 +170,7 @@ class OpenclDevice:
             return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
 
     def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
-        return self.read(buffer).view(np.uint16 if dtype == "bfloat16" else np.dtype(dtype))
+        return self.read(buffer).view(DTYPES[dtype].array)
 
     def load(self, artifact: Artifact) -> Any:
         with self.guarded():

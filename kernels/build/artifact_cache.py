@@ -21,8 +21,8 @@ from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Resources
 
 FORMAT = "tunesmith-artifact-1"
 DEFAULT_MIB = 1024
@@ -212,8 +212,13 @@ def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
     if isinstance(result, CompileFailed):
         fields, code = {"key": key, "failed": asdict(result)}, b""
     else:
-        kept = {"backend": result.backend, "arch": result.arch, "entry": result.entry, "digest": result.digest,
-                "globals": result.globals}
+        kept = {
+            "backend": result.backend,
+            "arch": result.arch,
+            "entry": result.entry,
+            "digest": result.digest,
+            "globals": result.globals,
+        }
         fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
     body = json.dumps(fields).encode() + b"\n" + code
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body

@@ -60,8 +60,10 @@ def _sections(code: bytes) -> list[_Section]:
         raise ValueError("the ELF header is missing")
     raw = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
     names = raw[names_at][4]
-    return [_Section(_text(code, names + name), kind, offset, length, link)
-            for name, kind, _, _, offset, length, link, _, _, _ in raw]
+    return [
+        _Section(_text(code, names + name), kind, offset, length, link)
+        for name, kind, _, _, offset, length, link, _, _, _ in raw
+    ]
 
 
 def _symbols(code: bytes, sections: list[_Section]) -> list[tuple[str, str, int]]:

@@ -10,35 +10,95 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
 from tunesmith.kernels.build.tokens import TOKEN, splice
+from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
 
-HEADERS = frozenset({
-    "cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp", "cuda_fp8.h", "cuda_fp8.hpp", "cuda_fp6.h",
-    "cuda_fp4.h", "mma.h", "cooperative_groups.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h",
-    "cuda_awbarrier.h", "cuda_awbarrier_primitives.h", "cuda_runtime.h", "device_launch_parameters.h",
-    "vector_types.h", "vector_functions.h", "math_constants.h", "sm_80_rt.h", "curand_kernel.h",
-    "curand_philox4x32_x.h", "cuda.h", "stdint.h",
-})
+HEADERS = frozenset(
+    {
+        "cuda_fp16.h",
+        "cuda_fp16.hpp",
+        "cuda_bf16.h",
+        "cuda_bf16.hpp",
+        "cuda_fp8.h",
+        "cuda_fp8.hpp",
+        "cuda_fp6.h",
+        "cuda_fp4.h",
+        "mma.h",
+        "cooperative_groups.h",
+        "cuda_pipeline.h",
+        "cuda_pipeline_primitives.h",
+        "cuda_awbarrier.h",
+        "cuda_awbarrier_primitives.h",
+        "cuda_runtime.h",
+        "device_launch_parameters.h",
+        "vector_types.h",
+        "vector_functions.h",
+        "math_constants.h",
+        "sm_80_rt.h",
+        "curand_kernel.h",
+        "curand_philox4x32_x.h",
+        "cuda.h",
+        "stdint.h",
+    }
+)
 """Headers a CUDA source may include; OpenCL C needs none."""
 HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
-PRAGMAS = frozenset({
-    "unroll", "nounroll", "once", "OPENCL", "STDC", "push_macro", "pop_macro", "diag_suppress", "diag_default",
-    "diag_push", "diag_pop", "nv_diag_suppress", "nv_diag_default", "nv_diag_push", "nv_diag_pop",
-    "nv_exec_check_disable", "nv_abi", "ivdep",
-})
-DIRECTIVES = frozenset({
-    "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "error", "warning",
-})
+PRAGMAS = frozenset(
+    {
+        "unroll",
+        "nounroll",
+        "once",
+        "OPENCL",
+        "STDC",
+        "push_macro",
+        "pop_macro",
+        "diag_suppress",
+        "diag_default",
+        "diag_push",
+        "diag_pop",
+        "nv_diag_suppress",
+        "nv_diag_default",
+        "nv_diag_push",
+        "nv_diag_pop",
+        "nv_exec_check_disable",
+        "nv_abi",
+        "ivdep",
+    }
+)
+DIRECTIVES = frozenset(
+    {
+        "define",
+        "undef",
+        "if",
+        "ifdef",
+        "ifndef",
+        "elif",
+        "elifdef",
+        "elifndef",
+        "else",
+        "endif",
+        "error",
+        "warning",
+    }
+)
 """Directives without conditions of their own; include, pragma and line have some."""
-FILE_WORDS = frozenset({
-    "__has_include", "__has_include_next", "__has_embed", "include_next",
-})
-ASM_WORDS = frozenset({
-    "asm", "__asm", "__asm__",
-})
+FILE_WORDS = frozenset(
+    {
+        "__has_include",
+        "__has_include_next",
+        "__has_embed",
+        "include_next",
+    }
+)
+ASM_WORDS = frozenset(
+    {
+        "asm",
+        "__asm",
+        "__asm__",
+    }
+)
 PROTECTED = FILE_WORDS | ASM_WORDS | {"_Pragma", "__pragma"}
 """Names that a source may neither define nor undefine."""
 
@@ -62,8 +122,9 @@ def refuse(source: Specialised) -> Rejected | None:
     """Why `source` must not be given to a compiler, or None."""
     size = len(source.source.encode(errors="surrogatepass"))
     if size > MAX_SOURCE_BYTES:
-        return Rejected("source_too_large", "source size",
-                        f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted.")
+        return Rejected(
+            "source_too_large", "source size", f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
+        )
     return refuse_text(source.source, source.backend)
 
 

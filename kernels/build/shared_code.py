@@ -18,7 +18,12 @@ Comparison = tuple[str, int]
 """An operator and the integer that a parameter is compared with."""
 
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 _BEFORE = frozenset({"(", "&&", "||", "?", ":", "=", ",", "{", ";", "return", "#if", "#elif"})
 """What a comparison may follow: nothing here binds more tightly than a comparison does."""

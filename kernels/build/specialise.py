@@ -12,35 +12,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.operations import SIZEOF
-from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.build.shared_code import stand_in, uses
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import BackendName, Template
 
-C_TYPES: Mapping[BackendName, Mapping[str, str]] = {
-    "cuda": {
-        "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16",
-        "int64": "long long", "uint64": "unsigned long long", "int32": "int", "uint32": "unsigned int",
-        "int16": "short", "uint16": "unsigned short", "int8": "signed char", "uint8": "unsigned char", "bool": "bool",
-    },
-    "opencl": {
-        # Half arithmetic is an extension many devices lack, so 16-bit floats are storage: half is read with
-        # vload_half, bfloat16 is the upper half of a float kept in a ushort.
-        "float64": "double", "float32": "float", "float16": "half", "bfloat16": "ushort",
-        "int64": "long", "uint64": "ulong", "int32": "int", "uint32": "uint",
-        "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar", "bool": "uchar",
-    },
-}
-CUDA_HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _UNDEFINED = re.compile(r"^[ \t]*#[ \t]*undef[ \t]+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Specialised:
-    """A complete translation unit. max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed; alike:
-    equal for sources that differ in nothing that reaches the machine code (`tunesmith.kernels.build.shared_code`), empty
-    where that is not known."""
+    """A complete translation unit.
+
+    max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed; alike: equal for sources that differ
+    in nothing that reaches the machine code (`tunesmith.kernels.build.shared_code`), empty where that is not known.
+    """
 
     backend: BackendName
     entry: str
@@ -80,14 +67,14 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
         own = _undefined(template.source)
-        used = {dtype for name, dtype in types.items() if name not in own}
-        lines += [f"#include <{CUDA_HEADERS[dtype]}>" for dtype in sorted(used) if dtype in CUDA_HEADERS]
+        headers = {DTYPES[dtype].cuda_header for name, dtype in types.items() if name not in own} - {""}
+        lines += [f"#include <{header}>" for header in sorted(headers)]
     for name, dtype in sorted(types.items()):
-        lines += [f"#define {name} {C_TYPES[template.backend][dtype]}", f"#define {name}_IS_{dtype.upper()} 1"]
+        lines += [f"#define {name} {DTYPES[dtype].c_name(template.backend)}", f"#define {name}_IS_{dtype.upper()} 1"]
     head = list(lines)
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items())]
     lines.append(f'#line 1 "{template.name}"')
-    names: dict[str, Any] = {**{dtype: dtype for dtype in SIZEOF}, **types, **config}
+    names: dict[str, Any] = {**{dtype: dtype for dtype in DTYPES}, **types, **config}
     cap = parse(template.max_registers).integer(names) if template.max_registers else 0
     return Specialised(
         backend=template.backend,

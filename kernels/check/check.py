@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.check.fused_check import fused_check
-from tunesmith.kernels.launch.workload_data import OVERFLOW, RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData, to_float64
+from tunesmith.kernels.launch.workload_data import RED_ZONE, RED_ZONE_BYTE, Place, WorkloadData
 from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Tolerance
 
 REASONS = {
@@ -155,10 +156,10 @@ def _compare(data: WorkloadData, place: Place, index: int, allowed: float) -> Wr
     raw = data.device.array(data.view(place, index), place.dtype)
     expected = data.expected_of(index)[name]
     tolerance = data.task.tolerance_of(place.dtype)
-    overflow = OVERFLOW.get(place.dtype, math.inf)
+    overflow = DTYPES[place.dtype].overflow
     worst, squares = 0.0, 0.0
     for start in range(0, expected.size, CHUNK):
-        part = to_float64(xp, raw[start : start + CHUNK], place.dtype)
+        part = DTYPES[place.dtype].to_float64(xp, raw[start : start + CHUNK])
         shares = deviation(xp, part, expected[start : start + CHUNK], tolerance, overflow)
         largest = float(shares.max())
         if not largest <= allowed:

@@ -20,7 +20,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import Device, DeviceError, Launch, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.launch.workload_data import OVERFLOW, Place, WorkloadData
+from tunesmith.kernels.launch.workload_data import Place, WorkloadData
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
@@ -61,36 +62,6 @@ typedef unsigned char byte;
 typedef long wide;
 typedef uchar byte;
 """,
-}
-_LOADS = {
-    "float16": """
-DEVICE float half_to_float(unsigned int h) {
-    const unsigned int sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
-    if (exponent == 31u) return AS_FLOAT(sign | 0x7f800000u | fraction << 13);
-    if (exponent == 0u) return (sign ? -1.0f : 1.0f) * (float)fraction * 5.9604644775390625e-8f;
-    return AS_FLOAT(sign | (exponent + 112u) << 23 | fraction << 13);
-}
-#define VALUE(x) ((double)half_to_float(x))
-""",
-    "bfloat16": "#define VALUE(x) ((double)AS_FLOAT((unsigned int)(x) << 16))\n",
-}
-"""How 16-bit floats are read, without headers or extensions: IEEE 754 binary16, and the upper half of a float."""
-_ELEMENTS: dict[BackendName, dict[str, str]] = {
-    "cuda": {"int64": "long long", "uint64": "unsigned long long"},
-    "opencl": {"int64": "long", "uint64": "ulong"},
-}
-_ELEMENT = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "unsigned short",
-    "bfloat16": "unsigned short",
-    "int32": "int",
-    "uint32": "unsigned int",
-    "int16": "short",
-    "uint16": "unsigned short",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "bool": "unsigned char",
 }
 _REDUCE = f"""
     SHARED double largest[{BLOCK}], squares[{BLOCK}], wrong[{BLOCK}];
@@ -188,7 +159,7 @@ class FusedCheck:
             self._kernels[place.dtype] = self._compile("compare", _compare_source(self._device.backend, place.dtype))
         tolerance = data.task.tolerance_of(place.dtype)
         # Any finite magnitude of float64 is below its own overflow, so only the smaller types have an edge.
-        overflow = OVERFLOW.get(place.dtype, math.inf)
+        overflow = DTYPES[place.dtype].overflow
         edge = overflow * (1 - tolerance.rtol) if math.isfinite(overflow) else math.inf
         figures = np.array([tolerance.rtol, tolerance.atol, edge, allowed])
         count = np.int64(math.prod(place.shape))
@@ -218,9 +189,8 @@ class FusedCheck:
 
 
 def _compare_source(backend: str, dtype: str) -> str:
-    name: BackendName = "cuda" if backend == "cuda" else "opencl"
-    element = _ELEMENTS[name].get(dtype) or _ELEMENT[dtype]
-    return f"#define ELEMENT {element}\n" + _LOADS.get(dtype, "#define VALUE(x) ((double)(x))\n") + _COMPARE
+    kind = DTYPES[dtype]
+    return f"#define ELEMENT {kind.element(backend)}\n" + (kind.load or "#define VALUE(x) ((double)(x))\n") + _COMPARE
 
 
 def _ranges(outputs: list[Place], size: int) -> list[tuple[int, int]]:

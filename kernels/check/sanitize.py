@@ -24,8 +24,9 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.launch.workload_data import draw, storage_dtype
+from tunesmith.kernels.launch.workload_data import draw
 from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Task, Workload
 
@@ -52,8 +53,9 @@ def executable() -> str | None:
     return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
 
 
-def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, seed: int) -> list[Sanitized]:
-    """Runs one launch of each candidate, on each of its workloads that the template is meant for, under each tool."""
+def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
+    """Runs one launch of each candidate, on each of its workloads that the template is meant for, under each tool, on
+    the CUDA device `index`. The caller sees to it that no other process uses the device."""
     if not suspects:
         return []
     if limits.backend != "cuda":
@@ -64,20 +66,20 @@ def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, seed
         return [Sanitized(note=why)] * len(suspects)
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
     # each goes alone, to tell which.
-    together = _run(tool, suspects, task, limits, seed)
+    together = _run(tool, suspects, task, limits, index, seed)
     if together == Sanitized() or len(suspects) == 1:
         return [together] * len(suspects)
-    return [_run(tool, [one], task, limits, seed) for one in suspects]
+    return [_run(tool, [one], task, limits, index, seed) for one in suspects]
 
 
-def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, seed: int) -> Sanitized:
+def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> Sanitized:
     jobs = [
         (candidate, [w for w in workloads if infeasible_on(candidate.template, candidate.config, w, limits) is None])
         for candidate, workloads in suspects
     ]
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
         job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((jobs, task, seed)))
+        job.write_bytes(pickle.dumps((jobs, task, index, seed)))
         running: dict[str, subprocess.Popen[str]] = {}
         for name in TOOLS:
             command = [
@@ -126,17 +128,18 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else "it says nothing"
 
 
-def launch_once(candidate: Candidate, task: Task, workload: Workload, seed: int) -> None:
-    """One launch with every array in an allocation of its own, of exactly its size."""
+def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int, seed: int) -> None:
+    """One launch on the CUDA device `index`, with every array in an allocation of its own, of exactly its size."""
     import cupy
 
+    cupy.cuda.Device(index).use()
     contents, rng = Contents(seed=seed), np.random.default_rng(seed)
     arguments: list[Any] = []
     held = []
     for argument in task.arguments:
         dtype = task.dtype_of(argument, workload)
         if argument.role == "scalar":
-            arguments.append(storage_dtype(dtype).type(task.scalar_of(argument, workload)))
+            arguments.append(DTYPES[dtype].scalar(task.scalar_of(argument, workload)))
             continue
         count = int(np.prod(task.shape_of(argument, workload)))
         fill = contents.fill(argument.fill, dtype, 0)
@@ -161,10 +164,10 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, seed: int)
 
 def main(path: str) -> None:
     """What runs under the tool."""
-    jobs, task, seed = pickle.loads(Path(path).read_bytes())
+    jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
     for candidate, workloads in jobs:
         for workload in workloads:
-            launch_once(candidate, task, workload, seed)
+            launch_once(candidate, task, workload, index, seed)
 
 
 if __name__ == "__main__":

@@ -113,15 +113,20 @@ def infeasible_on(template: Template, config: Config, workload: Workload, limits
     return None
 
 
-def verify(
-    device: Device, task: Task, candidate: Candidate, baseline: Candidate, step: Step, *, max_bytes: int
-) -> Passed | Skipped | Outcome:
-    """One step of the full verdict. Raises `TaskError` where the task or its baseline is at fault."""
-    excluded = infeasible_on(candidate.template, candidate.config, step.workload, device.limits)
-    if excluded is not None:
-        return Skipped(step.name, f"the template excludes it: {excluded.detail}") if step.derived else excluded
+def excluded(candidate: Candidate, step: Step, limits: DeviceLimits) -> Skipped | Rejected | None:
+    """Why `candidate` is not run in this step, or None: a derived workload that the template is not meant for is
+    skipped, one of the task's own is a rejection."""
+    rejection = infeasible_on(candidate.template, candidate.config, step.workload, limits)
+    if rejection is not None and step.derived:
+        return Skipped(step.name, f"the template excludes it: {rejection.detail}")
+    return rejection
+
+
+def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> WorkloadData | Skipped:
+    """The buffers of a step and what the reference gives for them: the user's code runs here, and no kernel does.
+    Raises `TaskError`."""
     try:
-        data = WorkloadData(
+        return WorkloadData(
             device,
             task,
             step.workload,
@@ -136,6 +141,13 @@ def verify(
         if step.derived:
             return Skipped(step.name, str(error))
         raise
+
+
+def verify(
+    device: Device, candidate: Candidate, baseline: Candidate, step: Step, data: WorkloadData
+) -> Passed | Skipped | Outcome:
+    """One step of the full verdict, on what `prepare_step` made. Raises `TaskError` where the task's baseline is at
+    fault."""
     standard = _baseline(device, baseline, data, step)
     if isinstance(standard, Skipped):
         return standard
@@ -242,4 +254,15 @@ def _at(wrong: WrongResult, step: Step) -> WrongResult:
     return replace(wrong, detail=f"on {step.name}: {wrong.detail}")
 
 
-__all__ = ["Kind", "Passed", "Skipped", "Step", "derived_workloads", "infeasible_on", "plan", "verify"]
+__all__ = [
+    "Kind",
+    "Passed",
+    "Skipped",
+    "Step",
+    "derived_workloads",
+    "excluded",
+    "infeasible_on",
+    "plan",
+    "prepare_step",
+    "verify",
+]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
 from tunesmith.kernels.spec.contents import KINDS, Contents
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Fill, Task, TaskError, Workload
 
 ALIGNMENT = 512
@@ -25,20 +26,10 @@ ALIGNMENT = 512
 RED_ZONE = 2048
 """Bytes before and after each array that no kernel may write."""
 RED_ZONE_BYTE = 0xA5
-POISON = (0xF5, 0xFF)
-"""Bytes that fill outputs before a launch, in turn: a NaN of every float type of 16 bits and more, and not the one that
-computing gives (0x7fff and 0xfe00 in float16, for instance)."""
 MAX_SETS = 512
 VARIANTS = 2
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays repeat them. Odd, so that rows of usual widths differ."""
-OVERFLOW = {
-    "float16": 65520.0,
-    "bfloat16": 2.0**128 * (1 - 2.0**-9),
-    "float32": 2.0**128 * (1 - 2.0**-25),
-}
-"""Magnitude from which round-to-nearest gives infinity: the largest finite value and half a unit in its last place
-(IEEE 754-2019, section 4.3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +53,6 @@ class Variant:
     expected: dict[str, Any]
 
 
-def storage_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's type for a data type; bfloat16 is that of ml_dtypes."""
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
-    return np.dtype(dtype)
-
-
 def draw(fill: Fill, count: int, dtype: str, rng: np.random.Generator) -> NDArray[Any]:
     """At most `count` elements as `fill` says, in the storage type; see `Fill`. Fewer are meant to be repeated."""
     drawn = min(count, RANDOM_BLOCK)
@@ -84,17 +65,7 @@ def draw(fill: Fill, count: int, dtype: str, rng: np.random.Generator) -> NDArra
             values = np.full(drawn, fill.mean, np.float32)
     for special in fill.special:
         values[rng.random(drawn) < special.fraction] = special.value
-    target = storage_dtype(dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        stored: NDArray[Any] = (np.rint(values) if target.kind in "iub" else values).astype(target)
-    return stored
-
-
-def to_float64(xp: Any, raw: Any, dtype: str) -> Any:
-    """Values of a storage type (bfloat16 as uint16) as float64, on whichever device they are."""
-    if dtype == "bfloat16":
-        return (raw.astype(xp.uint32) << 16).view(xp.float32).astype(xp.float64)
-    return raw.astype(xp.float64)
+    return DTYPES[dtype].from_float(values)
 
 
 def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,8 +73,8 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
 
     The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
     array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
-    host. Magnitudes that the storage type cannot hold, by more than the tolerance, become infinities, as they do when
-    a kernel stores them. Raises `TaskError` when the reference raises or returns something else than the declared
+    host. Magnitudes that the storage type cannot hold become what a kernel's stores make of them
+    (`DataType.limited`). Raises `TaskError` when the reference raises or returns something else than the declared
     outputs.
     """
     where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
@@ -138,9 +109,7 @@ def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[st
         if result.shape != shape:
             raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
         dtype = task.dtype_of(argument, workload)
-        if dtype in OVERFLOW:
-            limit = OVERFLOW[dtype] * (1 + task.tolerance_of(dtype).rtol)
-            result = xp.where(xp.abs(result) >= limit, xp.copysign(xp.inf, result), result)
+        result = DTYPES[dtype].limited(xp, result, task.tolerance_of(dtype).rtol)
         expected[argument.name] = result.reshape(-1)
     return expected
 
@@ -192,7 +161,7 @@ class WorkloadData:
         self._arena = device.allocate(self.sets * self.set_bytes)
         self._held = [0] * self.sets
         self._scalars = {
-            argument.name: storage_dtype(task.dtype_of(argument, workload)).type(task.scalar_of(argument, workload))
+            argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(task.scalar_of(argument, workload))
             for argument in task.arguments
             if argument.role == "scalar"
         }
@@ -208,7 +177,7 @@ class WorkloadData:
                 continue
             dtype = self.task.dtype_of(argument, self.workload)
             shape = self.task.shape_of(argument, self.workload)
-            nbytes = math.prod(shape) * storage_dtype(dtype).itemsize
+            nbytes = math.prod(shape) * DTYPES[dtype].size
             padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
             places.append(Place(argument, dtype, shape, cursor + RED_ZONE, nbytes, padded))
             cursor += padded + 2 * RED_ZONE
@@ -219,16 +188,16 @@ class WorkloadData:
         image = self.device.allocate(self.set_bytes)
         self.device.write(image, self._image(inputs))
         converted = {
-            place.argument.name: to_float64(self.device.xp, inputs[place.argument.name], place.dtype).reshape(
-                place.shape
-            )
+            place.argument.name: DTYPES[place.dtype]
+            .to_float64(self.device.xp, inputs[place.argument.name])
+            .reshape(place.shape)
             for place in self.places
             if place.argument.role != "out"
         }
         return Variant(image, expected_results(self.device.xp, self.task, self.workload, converted))
 
     def _draw_inputs(self, variant: int) -> dict[str, Any]:
-        """Flat arrays of the storage type (bfloat16 as uint16), on the device."""
+        """Flat arrays of the type `DataType.array`, on the device."""
         xp = self.device.xp
         # Names differ in their letters, so that workloads of one seed do not share contents.
         kind = KINDS.index(self.contents.kind)
@@ -240,7 +209,7 @@ class WorkloadData:
             count = math.prod(place.shape)
             fill = self.contents.fill(place.argument.fill, place.dtype, variant)
             block = draw(fill, count, place.dtype, rng)
-            raw = xp.asarray(block.view(np.uint16) if place.dtype == "bfloat16" else block)
+            raw = xp.asarray(block.view(DTYPES[place.dtype].array))
             inputs[place.argument.name] = raw if block.size == count else xp.resize(raw, count)
         return inputs
 
@@ -252,8 +221,9 @@ class WorkloadData:
             if values is not None:
                 image[target] = values.view(np.uint8)
                 continue
-            for phase, byte in enumerate(POISON):
-                image[place.offset + phase : place.offset + place.nbytes : len(POISON)] = byte
+            poison = DTYPES[place.dtype].poison
+            for phase, byte in enumerate(poison):
+                image[place.offset + phase : place.offset + place.nbytes : len(poison)] = byte
         return image
 
     @property

@@ -19,16 +19,26 @@ from tunesmith.kernels.measure.timing import Precision, sample_until
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
-COPY, FMA, EMPTY = "tunesmith_copy", "tunesmith_fma", "tunesmith_empty"
+COPY, MULTIPLY_ADD, EMPTY = "tunesmith_copy", "tunesmith_multiply_add", "tunesmith_empty"
 BLOCK = 256
 VECTORS = 4
-"""16-byte vectors a thread copies."""
+"""Vectors a thread copies."""
 EMPTY_LAUNCHES = 1000
 CHAINS, STEPS = 8, 512
 """Independent multiply-add chains a thread runs, and their length."""
-PRECISION = Precision(target=0.01, min_samples=5, max_samples=30, budget_seconds=0.5)
-COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (64,)}
+ARITHMETIC_BLOCK = {"gpu": 256, "cpu": 64}
+"""Threads of a block of the arithmetic probe. A CPU keeps the chains of a whole block in its registers and first cache.
+"""
+BLOCKS_PER_PROCESSOR = {"gpu": 64, "cpu": 32}
+PRECISION = {
+    "gpu": Precision(target=0.01, min_samples=5, max_samples=30, budget_seconds=0.5),
+    "cpu": Precision(target=0.01, min_samples=7, max_samples=30, budget_seconds=0.25),
+}
+COPY_MIB = {"gpu": (16, 64, 256, 1024), "cpu": (8, 64)}
 """Bytes of one copy's source, in MiB."""
+WIDTHS: dict[BackendName, tuple[int, ...]] = {"cuda": (1,), "opencl": (8, 16)}
+"""Floats of a chain's element. A GPU's threads are its lanes; on a CPU the vectors are the source's, and which width
+the compiler turns into the widest instructions differs from processor to processor."""
 
 _COPY_BODY = f"""{{
     size_t at = @BLOCK@ * {BLOCK * VECTORS} + @THREAD@;
@@ -36,34 +46,58 @@ _COPY_BODY = f"""{{
     for (int i = 0; i < {VECTORS}; ++i) target[at + i * {BLOCK}] = source[at + i * {BLOCK}];
 }}
 """
-_FMA_BODY = f"""{{
-    float x[{CHAINS}];
-    #pragma unroll
-    for (int c = 0; c < {CHAINS}; ++c) x[c] = a + (float)c;
+_CUDA_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "(size_t)blockIdx.x").replace("@THREAD@", "threadIdx.x")
+_OPENCL_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "get_group_id(0)").replace("@THREAD@", "get_local_id(0)")
+_CUDA_HEAD = f'extern "C" __global__ void __launch_bounds__({BLOCK}) '
+
+
+def _multiply_add_body(width: int, step: str) -> str:
+    """The chains, in scalar variables: an array of them is kept in memory by some compilers."""
+    element = "float" if width == 1 else f"float{width}"
+    chains = range(CHAINS)
+    starts = "\n    ".join(f"{element} x{c} = va + {c}.0f;" for c in chains)
+    steps = "\n        ".join(f"x{c} = {step.format(x=f'x{c}')};" for c in chains)
+    sums = " + ".join(f"x{c}" for c in chains)
+    sum_of = "sums" if width == 1 else " + ".join(f"sums.s{lane:x}" for lane in range(width))
+    return f"""{{
+    {element} va = a, vb = b;
+    {starts}
     for (int s = 0; s < {STEPS}; ++s) {{
-        #pragma unroll
-        for (int c = 0; c < {CHAINS}; ++c) x[c] = fma(x[c], a, b);
+        {steps}
     }}
-    float sum = 0.0f;
-    #pragma unroll
-    for (int c = 0; c < {CHAINS}; ++c) sum += x[c];
+    {element} sums = {sums};
+    float sum = {sum_of};
     // Never true, but the compiler cannot know; without it the chains would be dead code.
     if (sum == 12345.678f) target[0] = sum;
 }}
 """
-_CUDA_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "(size_t)blockIdx.x").replace("@THREAD@", "threadIdx.x")
-_OPENCL_COPY_BODY = _COPY_BODY.replace("@BLOCK@", "get_group_id(0)").replace("@THREAD@", "get_local_id(0)")
-_CUDA_HEAD = f'extern "C" __global__ void __launch_bounds__({BLOCK}) '
+
+
+def _named(entry: str, width: int) -> str:
+    return f"{entry}_{width}"
+
+
 _SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
-        COPY: f"{_CUDA_HEAD}{COPY}(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
-        FMA: f"{_CUDA_HEAD}{FMA}(float* target, float a, float b) {_FMA_BODY}",
+        _named(COPY, 4): f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
         EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
+        _named(MULTIPLY_ADD, 1): f"{_CUDA_HEAD}{MULTIPLY_ADD}_1(float* target, float a, float b) "
+        + _multiply_add_body(1, "fma({x}, va, vb)"),
     },
     "opencl": {
-        COPY: f"__kernel void {COPY}(__global const uint4* source, __global uint4* target) {_OPENCL_COPY_BODY}",
-        FMA: f"__kernel void {FMA}(__global float* target, float a, float b) {_FMA_BODY}",
+        **{
+            _named(COPY, width): f"__kernel void {COPY}_{width}(__global const uint{width}* source, "
+            f"__global uint{width}* target) {_OPENCL_COPY_BODY}"
+            for width in (4, 16)
+        },
         EMPTY: f"__kernel void {EMPTY}(__global float* target) {{}}",
+        # Written as kernels write it. OpenCL's fma() is a call of a function where the driver's library has it so: PoCL
+        # 3.0 then does 0.9 GFLOP/s on a machine whose two cores do 70 with x * a + b.
+        **{
+            _named(MULTIPLY_ADD, width): f"__kernel void {MULTIPLY_ADD}_{width}(__global float* target, float a, "
+            "float b) " + _multiply_add_body(width, "{x} * va + vb")
+            for width in WIDTHS["opencl"]
+        },
     },
 }
 
@@ -82,20 +116,44 @@ def measure_roofline(device: Device, probes: dict[str, Artifact]) -> Roofline:
     try:
         if EMPTY in probes:
             empty = _launch_seconds(device, device.load(probes[EMPTY]))
-        if COPY in probes:
-            kernel = device.load(probes[COPY])
-            for mebibytes in COPY_MIB[device.limits.kind]:
-                size = mebibytes << 20
-                if 2 * size > device.free_bytes() // 2:
-                    break
-                bandwidth.append((2 * size, _copy_bandwidth(device, kernel, size)))
-        if FMA in probes:
-            peak["float32"] = _fma_peak(device, device.load(probes[FMA]))
+        copies = _loaded(device, probes, COPY)
+        for mebibytes in COPY_MIB[device.limits.kind] if copies else ():
+            size = mebibytes << 20
+            if 2 * size > device.free_bytes() // 2:
+                break
+            rates = [_copy_bandwidth(device, kernel, width, size) for width, kernel in copies]
+            bandwidth.append((2 * size, max(rates)))
+        if chains := _loaded(device, probes, MULTIPLY_ADD):
+            peak["float32"] = max(_multiply_add_peak(device, kernel, width) for width, kernel in chains)
     except DeviceError:
         # What was measured before the refusal stands; a device without roofs has no floors, which reports say.
         if device.limits.kind == "gpu":
             raise
     return Roofline(tuple(bandwidth), peak, empty)
+
+
+def _loaded(device: Device, probes: dict[str, Artifact], entry: str) -> list[tuple[int, object]]:
+    """The variants of a probe, by the width of their vectors."""
+    return [
+        (int(name.removeprefix(f"{entry}_")), device.load(artifact))
+        for name, artifact in probes.items()
+        if name.startswith(f"{entry}_")
+    ]
+
+
+def _seconds(device: Device, sequence: object) -> float:
+    """What a sequence takes: on a GPU the median, on a CPU the least of the samples. A roof is what the device is able
+    to do, and on a CPU whatever else runs on the machine takes its share of most samples."""
+    taken: list[float] = []
+
+    def sample(count: int) -> list[float]:
+        more = device.times([sequence] * count)
+        taken.extend(more)
+        return more
+
+    kind = device.limits.kind
+    estimate = sample_until(sample, PRECISION[kind])
+    return estimate.median if kind == "gpu" else min(taken)
 
 
 def _launch_seconds(device: Device, kernel: object) -> float:
@@ -104,23 +162,22 @@ def _launch_seconds(device: Device, kernel: object) -> float:
     launch = Launch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
     sequence = device.sequence([launch] * EMPTY_LAUNCHES)
     sequence.seconds()
-    return sample_until(lambda count: device.times([sequence] * count), PRECISION).median / EMPTY_LAUNCHES
+    return _seconds(device, sequence) / EMPTY_LAUNCHES
 
 
-def _copy_bandwidth(device: Device, kernel: object, size: int) -> float:
+def _copy_bandwidth(device: Device, kernel: object, width: int, size: int) -> float:
     sets = max(2, math.ceil(device.cold_bytes / (2 * size)))
     buffers = [(device.allocate(size), device.allocate(size)) for _ in range(sets)]
-    grid = size // (BLOCK * VECTORS * 16)
+    grid = size // (BLOCK * VECTORS * 4 * width)
     sequence = device.sequence([Launch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
     sequence.seconds()
-    return 2 * size * sets / sample_until(lambda count: device.times([sequence] * count), PRECISION).median
+    return 2 * size * sets / _seconds(device, sequence)
 
 
-def _fma_peak(device: Device, kernel: object) -> float:
-    target = device.allocate(4096)
-    blocks = 64 * (device.limits.sm_count or 64) if device.limits.kind == "gpu" else 256
-    launch = Launch(kernel, Geometry((blocks, 1, 1), (BLOCK, 1, 1)), (target, np.float32(0.5), np.float32(0.25)))
-    sequence = device.sequence([launch])
+def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
+    target, kind = device.allocate(4096), device.limits.kind
+    blocks, threads = BLOCKS_PER_PROCESSOR[kind] * (device.limits.sm_count or 64), ARITHMETIC_BLOCK[kind]
+    arguments = (target, np.float32(0.5), np.float32(0.25))
+    sequence = device.sequence([Launch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
     sequence.seconds()
-    flops = 2.0 * blocks * BLOCK * CHAINS * STEPS
-    return flops / sample_until(lambda count: device.times([sequence] * count), PRECISION).median
+    return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, sequence)

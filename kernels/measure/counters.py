@@ -52,8 +52,10 @@ class Counters:
     note: str = ""
 
 
-def count_events(candidate: Candidate, task: Task, limits: DeviceLimits, workload: Workload, seed: int) -> Counters:
-    """Runs one launch of `candidate` on `workload` under ncu."""
+def count_events(
+    candidate: Candidate, task: Task, limits: DeviceLimits, index: int, workload: Workload, seed: int
+) -> Counters:
+    """Runs one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
     if limits.backend != "cuda":
         return Counters(note="hardware counters are read on CUDA devices only")
     tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PLACES))
@@ -61,7 +63,7 @@ def count_events(candidate: Candidate, task: Task, limits: DeviceLimits, workloa
         return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
         job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((candidate, task, workload, seed)))
+        job.write_bytes(pickle.dumps((candidate, task, workload, index, seed)))
         # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
         command = [
             tool,

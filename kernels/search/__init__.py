@@ -13,7 +13,7 @@ from typing import Any
 
 from tunesmith.kernels.search._base import Observation, SearchError, Strategy, replay
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 __all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy", "replay"]
 
@@ -29,7 +29,7 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 """Name -> "module:callable", a class or, for the default, the function that picks one."""
 
 
-def make_strategy(name: str, space: SearchSpace, **arguments: Any) -> Strategy:
+def make_strategy(name: str, space: Space, **arguments: Any) -> Strategy:
     """The strategy called `name` on `space`; `arguments` are those of `Strategy` (`seed` is required).
 
     Raises `SearchError` for an unknown name.

@@ -21,7 +21,7 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.space.rule import Reason
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Strategy(ABC):
 
     def __init__(
         self,
-        space: SearchSpace,
+        space: Space,
         *,
         seed: int,
         budget: int | None = None,
@@ -182,8 +182,7 @@ class Strategy(ABC):
     @property
     def exhausted(self) -> bool:
         """True when no ask will ever give a point again, whatever is still told."""
-        size = self.space.size
-        if size is not None and size <= len(self.known.keys() | self.asked.keys()):
+        if len(self.space) <= len(self.known.keys() | self.asked.keys()):
             return True
         return self._dry and not self.pending
 
@@ -244,18 +243,16 @@ class Strategy(ABC):
 
     def _fresh(self, rng: np.random.Generator, count: int = 1) -> list[int]:
         """Up to `count` random points that are not taken."""
-        size = self.space.size
+        size = len(self.space)
         used = len(self.known.keys() | self.asked.keys())
-        if size is not None and self.space.listed and (used + count) * 4 > size:
+        if (used + count) * 4 > size:
             left = np.ones(size, dtype=np.bool_)
             left[list(self.known.keys() | self.asked.keys())] = False
             free = np.flatnonzero(left)
             return [int(point) for point in rng.permutation(free)[:count]]
-        # Nearly everything taken: few draws would be new, so draw them all.
-        draws = size if size is not None and (used + count) * 4 > size else 2 * count
         found: dict[int, None] = {}
         for _ in range(20):
-            for point in self.space.sample(rng, draws):
+            for point in self.space.sample(rng, 2 * count):
                 if not self.taken(point):
                     found[point] = None
             if len(found) >= count:

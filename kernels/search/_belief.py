@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tunesmith.kernels.search._gaussian import Floats, Kernel, Posterior, one_thread
 from tunesmith.kernels.space.domain import Codes, Domain
 from tunesmith.kernels.space.rule import Reason
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search.prior import Prior
@@ -29,7 +29,7 @@ _ITERATIONS = 30
 class Belief:
     """A prior's opinion of the points of one space: the logarithm of a value in the source's unit, and failures."""
 
-    def __init__(self, space: SearchSpace, prior: Prior) -> None:
+    def __init__(self, space: Space, prior: Prior) -> None:
         measured, failed = _projected(space.domain, prior)
         self.shared = tuple(space.domain.names[column] for column in self._columns(space.domain, prior))
         """Parameters that both know."""

@@ -15,7 +15,7 @@ import numpy as np
 from tunesmith.kernels.search._acquisition import above
 from tunesmith.kernels.search._base import Observation
 from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._trend import Trend
@@ -29,7 +29,7 @@ _INTERVAL = 2 * 1.96
 class Levels:
     """Logarithms of the values of measured points, and their variances, in the order told."""
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: Space) -> None:
         self._space = space
         self._known: dict[int, tuple[float, float]] = {}
         self._dropped: dict[int, tuple[float, float]] = {}

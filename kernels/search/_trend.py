@@ -19,7 +19,7 @@ from tunesmith.kernels.search._base import Observation
 from tunesmith.kernels.search._belief import Belief
 from tunesmith.kernels.search._gaussian import JITTER, Floats, Hyperparameters, Kernel
 from tunesmith.kernels.space.domain import Codes
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 if TYPE_CHECKING:
     from tunesmith.kernels.search._levels import Levels
@@ -35,7 +35,7 @@ FAILED = (9.0, 1.0)
 class Trend:
     """A line through a belief, logarithm against logarithm, and how often the source's failures are failures here."""
 
-    def __init__(self, space: SearchSpace, belief: Belief) -> None:
+    def __init__(self, space: Space, belief: Belief) -> None:
         self._space, self._belief = space, belief
         self._expected: dict[int, tuple[float, float]] = {}
         self._fails: dict[int, bool] = {}

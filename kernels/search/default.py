@@ -10,31 +10,29 @@ from typing import Any
 from tunesmith.kernels.search._base import Strategy
 from tunesmith.kernels.search.exhaustive import ExhaustiveSearch
 from tunesmith.kernels.search.local import LocalSearch
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 
 MODEL_WORKERS = 256
 """Points in flight beyond which a model's next point depends on guesses more than on results."""
 
 
-def choose(size: int | None, budget: int | None, workers: int) -> tuple[str, str]:
-    """The name of the strategy for a space of `size` points (None: not listed), and the reason as half a sentence."""
-    if size is not None and budget is not None and size <= budget:
+def choose(size: int, budget: int | None, workers: int) -> tuple[str, str]:
+    """The name of the strategy for a space of `size` points, and the reason as half a sentence."""
+    if budget is not None and size <= budget:
         return ExhaustiveSearch.name, f"the budget of {budget} covers all {size} feasible points"
-    points = "more feasible points than can be listed" if size is None else f"{size} feasible points"
     if workers > MODEL_WORKERS:
         return LocalSearch.name, f"{workers} points in flight outrun a model"
     if budget is None:
-        return "surrogate", f"there are {points} and no budget was given"
-    return "surrogate", f"a budget of {budget} for {points} has to go where a model expects the most"
+        return "surrogate", f"there are {size} feasible points and no budget was given"
+    return "surrogate", f"a budget of {budget} for {size} feasible points has to go where a model expects the most"
 
 
-def default_search(space: SearchSpace, **arguments: Any) -> Strategy:
+def default_search(space: Space, **arguments: Any) -> Strategy:
     """The strategy that `choose` names for this space, with `arguments` as for any strategy."""
     # Imported here: the model needs SciPy, the other choices do not.
     from tunesmith.kernels.search.surrogate import SurrogateSearch
 
-    size = space.size if space.listed else None
-    name, why = choose(size, arguments.get("budget"), arguments.get("workers", 1))
+    name, why = choose(len(space), arguments.get("budget"), arguments.get("workers", 1))
     kinds: dict[str, type[Strategy]] = {kind.name: kind for kind in (ExhaustiveSearch, LocalSearch, SurrogateSearch)}
     strategy = kinds[name](space, **arguments)
     strategy.because = f"default picked {name}, since {why}"

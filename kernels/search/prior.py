@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tunesmith.kernels.search._base import Observation, SearchError
 from tunesmith.kernels.search.cachefile import read_cache
 from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Prior:
         )
         return cls(((domain.config(row), one) for row, one in zip(table.codes, seen, strict=True)), table.name)
 
-    def on(self, space: SearchSpace) -> Belief:
+    def on(self, space: Space) -> Belief:
         """What these results say about the points of `space`."""
         # Imported here: the model needs SciPy, not every strategy does.
         from tunesmith.kernels.search._belief import Belief

@@ -23,7 +23,7 @@ from tunesmith.kernels.search._levels import Levels
 from tunesmith.kernels.search._risk import FailureModel
 from tunesmith.kernels.search._trend import Trend
 from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space.space import SearchSpace
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
 
@@ -65,7 +65,7 @@ class SurrogateSearch(Strategy):
 
     def __init__(
         self,
-        space: SearchSpace,
+        space: Space,
         *,
         seed: int,
         budget: int | None = None,
@@ -160,8 +160,7 @@ class SurrogateSearch(Strategy):
 
     @property
     def _complete(self) -> bool:
-        size = self.space.size
-        return self.space.listed and size is not None and size <= self.CANDIDATES
+        return len(self.space) <= self.CANDIDATES
 
     def _spread(self, rng: np.random.Generator) -> int | None:
         """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
@@ -198,7 +197,7 @@ class SurrogateSearch(Strategy):
         self._points = list(dict.fromkeys(keep))[: self.MOST]
         self._place = {point: place for place, point in enumerate(self._points)}
         if self._complete:
-            pool = list(range(self.space.size or 0))
+            pool = list(range(len(self.space)))
         else:
             pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
             if self.belief is not None:

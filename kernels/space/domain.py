@@ -1,6 +1,6 @@
 """The Cartesian product of the parameters, as numbers: positions of values, keys of points, encoding and decoding.
 
-Owns no rules: which points are feasible is for `kernels.space.space` and `kernels.space.lazy_space`.
+Owns no rules: which points are feasible is for `tunesmith.kernels.space.space`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from tunesmith.kernels.spec.parameter import Config, Parameter
 
 Codes = NDArray[np.uint16]
 """Rows of positions: element (i, j) is the position of point i's value among the values of parameter j."""
-
-_WHOLE = 1 << 62
-"""Points of the largest product whose places are computed as 64-bit whole numbers; beyond, one at a time."""
 
 
 def value_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -49,12 +46,9 @@ class Domain:
         self.values = tuple(value_array(parameter.values) for parameter in self.parameters)
         self.ordered = tuple(parameter.ordered for parameter in self.parameters)
         self.column = {name: position for position, name in enumerate(self.names)}
-        strides: list[int] = []
-        step = 1
-        for size in reversed(self.sizes):
-            strides.append(step)
-            step *= size
-        self.strides = tuple(reversed(strides))
+        # Beyond 63 bits no space is listed, and no key is asked for.
+        steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
+        self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
         # Neighbouring values of an ordered parameter, smallest first: `values` need not be listed in rising order.
         self._rank = tuple(
             np.argsort(np.argsort(values, kind="stable"), kind="stable") if ordered else np.arange(len(values))
@@ -100,30 +94,9 @@ class Domain:
             row.append(code)
         return tuple(row)
 
-    def key(self, row: Sequence[int] | NDArray[Any]) -> int:
-        """The place of a row in the Cartesian product, the last parameter running fastest."""
-        return sum(int(code) * stride for code, stride in zip(row, self.strides, strict=True))
-
-    def row(self, key: int) -> tuple[int, ...]:
-        """The row of positions at place `key` of the Cartesian product."""
-        row = []
-        for stride in self.strides:
-            code, key = divmod(key, stride)
-            row.append(code)
-        return tuple(row)
-
-    def keys(self, codes: Codes) -> list[int]:
-        """The places of many rows, shape (points, parameters), in the Cartesian product."""
-        if self.cartesian > _WHOLE:
-            return [self.key(row) for row in codes.tolist()]
-        return (codes.astype(np.int64) @ np.array(self.strides, dtype=np.int64)).tolist()  # type: ignore[no-any-return]
-
-    def rows(self, keys: Sequence[int] | NDArray[np.int64]) -> Codes:
-        """The rows of positions at many places of the Cartesian product, shape (places, parameters)."""
-        if self.cartesian > _WHOLE:
-            return np.array([self.row(int(key)) for key in keys], dtype=np.uint16).reshape(-1, len(self.sizes))
-        places = np.asarray(keys, dtype=np.int64)[:, None] // np.array(self.strides, dtype=np.int64)
-        return (places % np.array(self.sizes, dtype=np.int64)).astype(np.uint16)
+    def keys(self, codes: Codes) -> NDArray[np.int64]:
+        """The places of rows, shape (points, parameters), in the full product, the last parameter running fastest."""
+        return codes.astype(np.int64) @ self._strides
 
     def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
         """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.

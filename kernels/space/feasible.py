@@ -17,7 +17,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import Occupancy, occupancy
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.space.rule import Rule
-from tunesmith.kernels.space.space import SearchSpace, build_space
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.expression import Expression, parse
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.operations import MAX_INTEGER
@@ -69,12 +69,12 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     return found
 
 
-def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> SearchSpace:
+def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> Space:
     """The space of configurations that are feasible on every one of `workloads`; it may be empty."""
-    return build_space(template.parameters, rules(template, workloads, limits))
+    return Space.build(template.parameters, rules(template, workloads, limits))
 
 
-def require_points(space: SearchSpace, template: Template) -> None:
+def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
     if not space.empty:
         return

@@ -26,7 +26,7 @@ class SpaceError(TunesmithError):
 
 
 class SpaceTooLarge(SpaceError):
-    """More feasible points, or partial points on the way to them, than may be listed."""
+    """More points than may be listed."""
 
 
 @dataclass(frozen=True, slots=True)

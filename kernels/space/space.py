@@ -1,55 +1,89 @@
 """The feasible space: which points a search may ask, who their neighbours are, and why another point is not one.
 
-Owns the interface `SearchSpace`, the listed `Space` and the choice between it and the lazy one (`build_space`). How a
-space is listed is in `kernels.space.enumeration`; spaces too large to list are in `kernels.space.lazy_space`;
-what a rule is in `tunesmith.kernels.space.rule`. Nothing here measures anything.
+Owns `Space` and how it is listed. What a rule is in `tunesmith.kernels.space.rule`. Nothing here measures anything.
+
+A space is listed parameter by parameter, in the order of the parameters, on arrays of partial points: each rule is
+asked as soon as all parameters that it reads have a value, and a partial point it refuses counts for all its
+completions. That order also decides which rule is named for a point that several refuse.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from math import prod
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.space.domain import Codes, Domain
-from tunesmith.kernels.space.enumeration import Plan, list_groups
 from tunesmith.kernels.space.rule import Reason, Rule, SpaceError, SpaceTooLarge
 from tunesmith.kernels.spec.parameter import Config, Parameter
 
-__all__ = [
-    "Config",
-    "Parameter",
-    "Reason",
-    "Rule",
-    "SearchSpace",
-    "Space",
-    "SpaceError",
-    "SpaceTooLarge",
-    "build_space",
-]
-
-DEFAULT_LIMIT = 5_000_000
-_EXACT_KEYS = 1 << 62
+MAX_POINTS = 5_000_000
+"""Feasible points that are listed at most."""
+MAX_PARTIAL = 100_000_000
+"""Partial points that are looked at on the way, at most: about twenty seconds."""
+MAX_PRODUCT = 1 << 62
+"""Points of the full product, so that each has a number of 64 bits."""
+_CHUNK = 1 << 18
 
 
-class SearchSpace(ABC):
-    """What a strategy may know of a space. A point is a whole number, meaningful to this space only."""
+class Space:
+    """The feasible points of some parameters: point i is row i of `codes`, in the order of the full product.
 
-    domain: Domain
-    rules: tuple[Rule, ...]
-    listed: bool
-    rejected: Mapping[str, int]
-    """Points refused by each rule (by its label); a point counts for the first rule that refuses it."""
-    rejected_exact: bool
-    """Whether `rejected` was counted, not estimated from a sample."""
+    rejected: the number of points refused by each rule (by its label); a point counts for the first rule that refuses
+    it, and `reject` names the same one.
+    """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.domain, self.rules = plan.domain, plan.rules
+    def __init__(self, domain: Domain, rules: Sequence[Rule], codes: Codes, rejected: Mapping[str, int]) -> None:
+        self.domain, self.rules, self.codes, self.rejected = domain, tuple(rules), codes, rejected
+        self._keys = domain.keys(codes)
+
+    @classmethod
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = MAX_POINTS) -> Space:
+        """Lists the feasible points of `parameters` under `rules`.
+
+        Raises `SpaceTooLarge` beyond `limit` points, `SpaceError` for a rule that reads an unknown parameter, and
+        whatever a rule raises where it has no value. An empty space is legal.
+        """
+        domain = Domain(parameters)
+        if domain.cartesian > MAX_PRODUCT:
+            raise SpaceTooLarge(
+                f"The parameters have {domain.cartesian} combinations, more than {MAX_PRODUCT}: restrict their values."
+            )
+        listing = _Listing(domain, rules)
+        found, count = [np.empty((0, len(domain.sizes)), dtype=np.uint16)], 0
+        for part in listing.parts():
+            found.append(part)
+            count += len(part)
+            if count > limit or listing.partial > MAX_PARTIAL:
+                raise SpaceTooLarge(
+                    f"The space of {domain.cartesian} combinations has more than {limit} feasible points, or its "
+                    "constraints exclude too few early on: restrict the parameters' values or add constraints."
+                )
+        rejected = {rule.label: 0 for rule in rules}
+        for rule, refused in zip(rules, listing.refused, strict=True):
+            rejected[rule.label] += refused
+        return cls(domain, rules, np.concatenate(found), rejected)
+
+    @classmethod
+    def from_codes(cls, parameters: Sequence[Parameter], codes: NDArray[Any], label: str) -> Space:
+        """The space of exactly these rows of positions, such as a table of measurements; `label` names the source."""
+        domain = Domain(parameters)
+        rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
+
+        positions = [{value: place for place, value in enumerate(values.tolist())} for values in domain.values]
+
+        def holds(values: Mapping[str, Any]) -> Any:
+            columns = [np.atleast_1d(values[name]).tolist() for name in domain.names]
+            asked = [[place[value] for value in column] for place, column in zip(positions, columns, strict=True)]
+            listed = [point is not None for point in space.points_of(np.array(asked, dtype=np.uint16).T)]
+            return np.array(listed) if any(isinstance(value, np.ndarray) for value in values.values()) else listed[0]
+
+        rule = Rule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
+        space = cls(domain, [rule], rows, {label: domain.cartesian - len(rows)})
+        return space
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -62,45 +96,51 @@ class SearchSpace(ABC):
         return self.domain.cartesian
 
     @property
-    @abstractmethod
-    def size(self) -> int | None:
-        """How many feasible points there are; None when they have not been counted."""
-
-    @property
     def empty(self) -> bool:
         """True when no point is feasible."""
-        return self.size == 0
+        return len(self) == 0
 
     def __len__(self) -> int:
-        """How many feasible points there are. Raises `SpaceError` for a space whose points were not counted."""
-        if self.size is None:
-            raise SpaceError(f"The feasible points of a space of {self.cartesian} were not counted; use `size`.")
-        return self.size
+        """How many feasible points there are."""
+        return len(self.codes)
 
-    @abstractmethod
     def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
         """Positions of the values of `points`, shape (points, parameters)."""
+        return self.codes[np.asarray(points, dtype=np.int64)]
 
-    @abstractmethod
     def points_of(self, codes: Codes) -> list[int | None]:
         """The points with these positions of values, shape (points, parameters); None where one is not feasible."""
+        keys = self.domain.keys(codes)
+        # Rows are in the order of the product, so point i has the i-th smallest key.
+        places = np.searchsorted(self._keys, keys)
+        there = places < len(self._keys)
+        there[there] = self._keys[places[there]] == keys[there]
+        return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
 
     def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
         """The point with these positions of values, or None when it is not feasible."""
         return self.points_of(np.asarray(row, dtype=np.uint16)[None, :])[0]
 
-    @abstractmethod
-    def sample(self, rng: np.random.Generator, count: int) -> list[int]:
-        """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
-
     def config(self, point: int) -> Config:
         """The configuration of `point`."""
-        return self.domain.config(self.codes_of([point])[0])
+        return self.domain.config(self.codes[point])
 
     def index(self, config: Config) -> int | None:
         """The point of `config`, or None when it is not feasible."""
         row = self.domain.encode(config)
         return None if isinstance(row, Reason) else self.point_of(row)
+
+    def sample(self, rng: np.random.Generator, count: int) -> list[int]:
+        """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
+        if count >= len(self):
+            return [int(point) for point in rng.permutation(len(self))]
+        if count * 3 > len(self):
+            return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
+        found: dict[int, None] = {}
+        # Not rng.choice: it would shuffle all points to draw a few.
+        while len(found) < count:
+            found.update(dict.fromkeys(rng.integers(len(self), size=count).tolist()))
+        return list(found)[:count]
 
     def neighbours(self, point: int, *, adjacent: bool = True) -> list[int]:
         """Feasible points that differ from `point` in one parameter.
@@ -108,7 +148,7 @@ class SearchSpace(ABC):
         With `adjacent`, an ordered (numeric) parameter moves to the nearest feasible value above and below only;
         without it, and for the others, to every feasible value.
         """
-        rows, runs = self.domain.changes(self.codes_of([point])[0], adjacent=adjacent)
+        rows, runs = self.domain.changes(self.codes[point], adjacent=adjacent)
         found: dict[int, int] = {}
         for run, other in zip(runs, self.points_of(rows), strict=True):
             if other is not None:
@@ -120,11 +160,15 @@ class SearchSpace(ABC):
         row = self.domain.encode(config)
         if isinstance(row, Reason):
             return row
-        codes = np.array([row], dtype=np.uint16)
-        for check in self._plan.sequence():
-            if not self._plan.holds(check, codes)[0]:
-                return self.rules[check.rule].reason(self.domain.config(row))
-        return None
+        if self.point_of(row) is not None:
+            return None
+        exact = self.domain.config(row)
+        values = {name: self.domain.values[column][row[column]] for name, column in self.domain.column.items()}
+        scalars = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        for rule in _in_order(self.domain, self.rules):
+            if not rule.holds(scalars):
+                return rule.reason(exact)
+        raise AssertionError("a point that no rule refuses is listed")
 
     def binding_rules(self) -> tuple[Rule, ...]:
         """For an empty space: the rules of which any one, dropped alone, would leave points.
@@ -133,159 +177,64 @@ class SearchSpace(ABC):
         """
         if not self.empty:
             return ()
-        binding = []
-        for dropped in self.rules:
-            plan = Plan(self.domain, [rule for rule in self.rules if rule is not dropped])
-            try:
-                left = list_groups(plan, DEFAULT_LIMIT, None, {}) is not None
-            except SpaceTooLarge:
-                left = True
-            if left:
-                binding.append(dropped)
-        return tuple(binding)
+        others = {dropped: [rule for rule in self.rules if rule is not dropped] for dropped in self.rules}
+        return tuple(dropped for dropped, left in others.items() if any(map(len, _Listing(self.domain, left).parts())))
 
 
-class Space(SearchSpace):
-    """A space whose feasible points are listed: point i is row i of `codes`, in the order of the full product."""
+class _Listing:
+    """One pass over a product. partial: partial points looked at so far; refused: points refused by each rule."""
 
-    listed = True
-    rejected_exact = True
+    def __init__(self, domain: Domain, rules: Sequence[Rule]) -> None:
+        self._domain = domain
+        # The rules that can be asked once `depth` parameters have values.
+        self._asked: list[list[tuple[int, Rule]]] = [[] for _ in range(len(domain.sizes) + 1)]
+        for position, rule in enumerate(rules):
+            self._asked[_depth(domain, rule)].append((position, rule))
+        self.partial = 0
+        self.refused = [0] * len(rules)
 
-    def __init__(self, plan: Plan, codes: Codes, rejected: Mapping[str, int]) -> None:
-        super().__init__(plan)
-        self.codes = codes
-        self.rejected = rejected
-        # Keys wrap around beyond 2^64, then they are a hash: a match is confirmed by comparing the codes.
-        self._strides = np.array([stride % (1 << 64) for stride in plan.domain.strides], dtype=np.uint64)
-        if plan.domain.cartesian > _EXACT_KEYS:
-            self._strides = np.random.default_rng(0).integers(1, 1 << 63, len(self._strides), dtype=np.uint64)
-        keys = _keys(codes, self._strides)
-        self._sorted = np.argsort(keys, kind="stable") if plan.domain.cartesian > _EXACT_KEYS else None
-        self._keys = keys if self._sorted is None else keys[self._sorted]
+    def parts(self) -> Iterator[Codes]:
+        """The feasible points, in the order of the product, in parts of a bounded size."""
+        return self._grown(np.zeros((1, len(self._domain.sizes)), dtype=np.uint16), 0)
 
-    @classmethod
-    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT) -> Space:
-        """Lists the feasible points of `parameters` under `rules`.
+    def _grown(self, rows: Codes, depth: int) -> Iterator[Codes]:
+        """The feasible completions of partial points whose first `depth` parameters have values."""
+        self.partial += len(rows)
+        rows = self._accepted(rows, depth)
+        if depth == len(self._domain.sizes):
+            yield rows
+            return
+        size = self._domain.sizes[depth]
+        step = max(1, _CHUNK // size)
+        for start in range(0, len(rows), step):
+            part = np.repeat(rows[start : start + step], size, axis=0)
+            part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
+            yield from self._grown(part, depth + 1)
 
-        Raises `SpaceTooLarge` beyond `limit` points (or partial points kept at once), `SpaceError` for a rule that
-        reads an unknown parameter, and whatever a rule raises where it has no value. An empty space is legal.
-        """
-        plan = Plan(Domain(parameters), rules)
-        counts: dict[int, int] = {}
-        groups = list_groups(plan, limit, limit, counts)
-        return cls(plan, combine(plan, groups), by_label(plan, counts))
-
-    @classmethod
-    def from_codes(cls, parameters: Sequence[Parameter], codes: NDArray[Any], label: str) -> Space:
-        """The space of exactly these rows of positions, such as a table of measurements; `label` names the source."""
-        domain = Domain(parameters)
-        rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
-        present = {row.tobytes() for row in rows}
-
-        def holds(values: Mapping[str, Any]) -> Any:
-            columns = [np.atleast_1d(values[name]) for name in domain.names]
-            point = zip(*(column.tolist() for column in columns), strict=True)
-            encoded = (domain.encode(dict(zip(domain.names, item, strict=True))) for item in point)
-            flags = [
-                not isinstance(row, Reason) and np.array(row, dtype=np.uint16).tobytes() in present for row in encoded
-            ]
-            return np.array(flags) if any(isinstance(value, np.ndarray) for value in values.values()) else flags[0]
-
-        rule = Rule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
-        plan = Plan(domain, [])
-        space = cls(plan, rows, {label: domain.cartesian - len(rows)})
-        space.rules = (rule,)
-        return space
-
-    @property
-    def size(self) -> int:
-        """How many feasible points there are."""
-        return len(self.codes)
-
-    def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
-        return self.codes[np.asarray(points, dtype=np.int64)]
-
-    def points_of(self, codes: Codes) -> list[int | None]:
-        keys = _keys(codes, self._strides)
-        places = np.searchsorted(self._keys, keys)
-        if self._sorted is None:
-            # Keys are exact, and point i has the i-th smallest.
-            there = places < len(self._keys)
-            there[there] = self._keys[places[there]] == keys[there]
-            return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
-        found: list[int | None] = []
-        for place, key, wanted in zip(places.tolist(), keys, codes, strict=True):
-            found.append(self._at(place, key, wanted))
-        return found
-
-    def _at(self, place: int, key: np.uint64, wanted: Codes) -> int | None:
-        assert self._sorted is not None
-        while place < len(self._keys) and self._keys[place] == key:
-            point = int(self._sorted[place])
-            if np.array_equal(self.codes[point], wanted):
-                return point
-            place += 1
-        return None
-
-    def reject(self, config: Config) -> Reason | None:
-        row = self.domain.encode(config)
-        if not isinstance(row, Reason) and self.point_of(row) is not None:
-            return None
-        reason = super().reject(config)
-        return reason if reason is not None or not self.rules else self.rules[0].reason(config)
-
-    def sample(self, rng: np.random.Generator, count: int) -> list[int]:
-        if count >= len(self):
-            return [int(point) for point in rng.permutation(len(self))]
-        if count * 3 > len(self):
-            return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
-        found: dict[int, None] = {}
-        # Not rng.choice: it would shuffle all points to draw a few.
-        while len(found) < count:
-            found.update(dict.fromkeys(rng.integers(len(self), size=count).tolist()))
-        return list(found)[:count]
+    def _accepted(self, rows: Codes, depth: int) -> Codes:
+        completions = math.prod(self._domain.sizes[depth:])
+        for position, rule in self._asked[depth]:
+            if not len(rows):
+                break
+            columns = {name: self._domain.column[name] for name in rule.names}
+            values = {name: self._domain.values[column][rows[:, column]] for name, column in columns.items()}
+            left = rows[rule.flags(values, len(rows))]
+            self.refused[position] += (len(rows) - len(left)) * completions
+            rows = left
+        return rows
 
 
-def by_label(plan: Plan, counts: Mapping[int, int]) -> dict[str, int]:
-    """Counts by rule number as counts by label, in the order of the rules."""
-    rejected = {rule.label: 0 for rule in plan.rules}
-    for position, count in counts.items():
-        rejected[plan.rules[position].label] += count
-    return rejected
+def _depth(domain: Domain, rule: Rule) -> int:
+    """How many parameters, in their order, must have values before `rule` can be asked."""
+    unknown = sorted(rule.names - domain.column.keys())
+    if unknown:
+        raise SpaceError(
+            f"The rule `{rule.label}` reads {unknown[0]}, which is not a parameter; the parameters are "
+            f"{', '.join(domain.names) or 'none'}."
+        )
+    return 1 + max((domain.column[name] for name in rule.names), default=-1)
 
 
-def build_space(parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = DEFAULT_LIMIT) -> SearchSpace:
-    """The space, listed where it has at most `limit` points, else lazy."""
-    try:
-        return Space.build(parameters, rules, limit=limit)
-    except SpaceTooLarge:
-        from tunesmith.kernels.space.lazy_space import LazySpace
-
-        return LazySpace.build(parameters, rules)
-
-
-def _keys(codes: Codes, strides: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    keys = np.zeros(len(codes), dtype=np.uint64)
-    for column, stride in enumerate(strides):
-        keys += codes[:, column].astype(np.uint64) * stride
-    return keys
-
-
-def combine(plan: Plan, groups: list[Codes] | None) -> Codes:
-    """All combinations of one row of each group, in the order of the full product."""
-    width = len(plan.domain.sizes)
-    if groups is None:
-        return np.empty((0, width), dtype=np.uint16)
-    count = prod(len(rows) for rows in groups)
-    codes = np.empty((count, width), dtype=np.uint16)
-    before, after = 1, count
-    for group, rows in zip(plan.groups, groups, strict=True):
-        after //= len(rows)
-        for column in group.columns:
-            codes[:, column] = np.tile(np.repeat(rows[:, column], after), before)
-        before *= len(rows)
-    if plan.domain.cartesian <= _EXACT_KEYS:
-        order = np.argsort(_keys(codes, np.array(plan.domain.strides, dtype=np.uint64)), kind="stable")
-    else:
-        order = np.lexsort(codes.T[::-1])
-    return codes[order]
+def _in_order(domain: Domain, rules: Sequence[Rule]) -> list[Rule]:
+    """The rules in the order in which a listing asks them."""
+    return sorted(rules, key=lambda rule: _depth(domain, rule))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special, Task
 
 Kind = Literal["task", "normal", "uniform", "large", "constant", "zeros", "edges"]
@@ -27,7 +28,7 @@ class Contents:
 
     def fill(self, declared: Fill, dtype: str, variant: int) -> Fill:
         """How an argument that declares `declared` is filled. Integers keep that, as they may be indices."""
-        if self.kind == "task" or "float" not in dtype:
+        if self.kind == "task" or not DTYPES[dtype].is_float:
             return declared
         match self.kind:
             case "normal" | "uniform":

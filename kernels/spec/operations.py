@@ -13,25 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.kernels.spec.dtypes import DTYPES
+
 MAX_EXPONENT = 64
 MAX_INTEGER = 1 << 62
-
-SIZEOF = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "uint64": 8,
-    "int32": 4,
-    "uint32": 4,
-    "int16": 2,
-    "uint16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes of one element of each data type Tunesmith knows."""
 
 Value = Any
 """A bool, int, float, str, or an array of them."""
@@ -45,9 +30,9 @@ def is_array(*values: Value) -> bool:
 def _sizeof(name: Value) -> Value:
     if isinstance(name, np.ndarray):
         return np.array([_sizeof(item) for item in name.tolist()])
-    if name not in SIZEOF:
-        raise ValueError(f"sizeof() takes a data type, one of {', '.join(SIZEOF)}, not {name!r}")
-    return SIZEOF[name]
+    if name not in DTYPES:
+        raise ValueError(f"sizeof() takes a data type, one of {', '.join(DTYPES)}, not {name!r}")
+    return DTYPES[name].size
 
 
 def is_text(value: Value) -> bool:

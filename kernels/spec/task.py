@@ -7,19 +7,17 @@ Owns the meaning of a task once read; reading it from files is `kernels.spec.tas
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.operations import SIZEOF
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
 from tunesmith.kernels.spec.template import BackendName, ExpressionText, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
-DTYPES = tuple(SIZEOF)
 
 
 class TaskError(TunesmithError):
@@ -78,13 +76,6 @@ class Tolerance(_Strict):
     atol: Annotated[float, Field(ge=0)]
 
 
-DEFAULT_TOLERANCE: Mapping[str, Tolerance] = {
-    # A few units in the last place of the storage type, for results that are rounded once after float arithmetic.
-    "float64": Tolerance(rtol=1e-12, atol=1e-12),
-    "float32": Tolerance(rtol=1e-5, atol=1e-5),
-    "float16": Tolerance(rtol=2e-3, atol=2e-3),
-    "bfloat16": Tolerance(rtol=1.6e-2, atol=1.6e-2),
-}
 EXACT = Tolerance(rtol=0, atol=0)
 
 
@@ -164,7 +155,12 @@ class Task(_Strict):
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
         for dtype in self.tolerance:
             _require_dtype(dtype, "tolerance")
+        used = {dtype for options in self.types.values() for dtype in options}
+        used |= {argument.dtype for argument in self.arguments} - set(self.types)
         for backend, sources in self.backends.items():
+            for dtype in sorted(used):
+                if backend not in DTYPES[dtype].c_names:
+                    raise ValueError(DTYPES[dtype].unavailable(backend))
             _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("every workload is held out; leave at least one to tune on")
@@ -219,17 +215,19 @@ class Task(_Strict):
     def scalar_of(self, argument: Argument, workload: Workload) -> int | float:
         assert argument.value is not None
         value = self._number(f"the scalar {argument.name}", argument.value, workload)
-        dtype = self.dtype_of(argument, workload)
-        if "float" not in dtype and value != math.floor(value):
+        dtype = DTYPES[self.dtype_of(argument, workload)]
+        if not dtype.is_float and value != math.floor(value):
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = "
-                f"`{argument.value}` gives {value!r}, and {dtype} holds whole numbers only: write "
+                f"`{argument.value}` gives {value!r}, and {dtype.name} holds whole numbers only: write "
                 "ceil(...) or floor(...)."
             )
-        return float(value) if "float" in dtype else int(value)
+        return float(value) if dtype.is_float else int(value)
 
     def tolerance_of(self, dtype: str) -> Tolerance:
-        return self.tolerance.get(dtype) or DEFAULT_TOLERANCE.get(dtype, EXACT)
+        """The task's own, or that of the data type."""
+        kind = DTYPES[dtype]
+        return self.tolerance.get(dtype) or Tolerance(rtol=kind.rtol, atol=kind.atol)
 
     def bytes_of(self, workload: Workload) -> float:
         return float(self._number("bytes", self.bytes, workload))
@@ -252,4 +250,4 @@ def _reject_repeats(what: str, names: list[str]) -> None:
 
 def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:
     if dtype not in DTYPES:
-        raise ValueError(f"{where}: the dtype '{dtype}' is not known; use one of {', '.join(extra + DTYPES)}")
+        raise ValueError(f"{where}: the dtype '{dtype}' is not known; use one of {', '.join([*extra, *DTYPES])}")

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.operations import SIZEOF
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
@@ -137,7 +137,7 @@ def _workload_name(workload: Mapping[str, Any], index: int) -> str:
 
 def _validate_expressions(task: Task, path: Path) -> None:
     sizes = frozenset(task.size_names)
-    known = sizes | frozenset(task.types) | frozenset(SIZEOF)
+    known = sizes | frozenset(task.types) | frozenset(DTYPES)
     for workload in task.workloads:
         where = f"{path}, workload {workload.name}"
         if frozenset(workload.sizes) != sizes:

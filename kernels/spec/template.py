@@ -12,8 +12,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.operations import SIZEOF
 from tunesmith.kernels.spec.parameter import NAME_PATTERN, Config, Parameter
 
 BackendName = Literal["cuda", "opencl"]
@@ -140,12 +140,12 @@ class Template(BaseModel):
         as one compiled kernel serves all workloads of the same types.
         """
         parameters = frozenset(parameter.name for parameter in self.parameters)
-        for what, taken in (("size", sizes), ("type", types), ("data type", frozenset(SIZEOF))):
+        for what, taken in (("size", sizes), ("type", types), ("data type", frozenset(DTYPES))):
             if clash := parameters & taken:
                 raise ExpressionError(
                     f"{where}, key parameters: {min(clash)} is also a {what} of the task: rename the parameter."
                 )
-        known = types | parameters | frozenset(SIZEOF)
+        known = types | parameters | frozenset(DTYPES)
         for key, text in self.expressions():
             try:
                 expression = parse(text)

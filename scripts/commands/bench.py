@@ -11,14 +11,14 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, reason_of
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
+from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
-from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import Duel
@@ -75,6 +75,7 @@ def _measure(
     for workload in workloads:
         if (excluded := infeasible_on(made, point, workload, limits)) is not None:
             raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
+    preload(limits.backend)
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
@@ -82,10 +83,17 @@ def _measure(
         candidate = _compiled(compiler, made, point, workloads)
         baseline = _compiled(compiler, other, {}, workloads)
         probes = compiler.call("probes", DEADLINE)
-        examiner.call("acquire", PREPARE_SECONDS)
-        roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-        roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-        rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
+        lock = lock_of(examiner)
+        # The first data is made before the device is held, as a reference may take its time.
+        _prepare(examiner, task, workloads[0])
+        lock.acquire(lambda text: typer.echo(text, err=True))
+        with lock:
+            roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
+            roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+            rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
+    roofline, beaten = roofline.without_beaten(_timed(task, rows))
+    for row, workload in zip(rows, workloads, strict=True):
+        row["floor_seconds"] = _floor(roofline, task, workload)
     return {
         "task": task.name,
         "device": device.name,
@@ -96,8 +104,29 @@ def _measure(
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
         "roofline": roofline.to_json(),
+        "notes": list(beaten),
         "workloads": rows,
     }
+
+
+def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
+    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+
+def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
+    """Candidate and baseline on each workload, for comparison with the roofs."""
+    return [
+        Timed(
+            f"the {kernel} on {row['workload']}",
+            row["cold"][kernel]["median"],
+            task.bytes_of(workload := task.workload(row["workload"])),
+            task.flops_of(workload),
+            task.arithmetic,
+        )
+        for row in rows
+        if "cold" in row
+        for kernel in ("candidate", "baseline")
+    ]
 
 
 def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
@@ -107,17 +136,21 @@ def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[W
     return made
 
 
+def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
+    prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+
+
 def _row(
     examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
 ) -> dict[str, Any]:
-    floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+    floor = _floor(roofline, task, workload)
     row: dict[str, Any] = {
         "workload": workload.name,
         "sizes": workload.sizes,
         "types": workload.types,
         "floor_seconds": floor,
     }
-    examiner.call("prepare", PREPARE_SECONDS, workload.name)
+    _prepare(examiner, task, workload)
     duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
     result = duel.results[0] if isinstance(duel, Duel) else duel
     if not isinstance(result, Comparison):
@@ -171,6 +204,8 @@ def _print(found: dict[str, Any]) -> None:
         if "failure" in row:
             told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
             out.print(told, markup=False, soft_wrap=True)
+    for note in found["notes"]:
+        typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
     typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")

@@ -152,7 +152,7 @@ def _space(template: Template, workloads: tuple[Workload, ...], limits: DeviceLi
         "template": template.name,
         "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
         "cartesian": space.cartesian,
-        "feasible": space.size,
+        "feasible": len(space),
         "rejected": rejected,
     }
 

@@ -127,8 +127,7 @@ def with_killers(template: Template) -> Template:
 def drawn(template: Template, workload: Workload, limits: DeviceLimits, count: int, seed: int) -> list[Config]:
     """At most `count` feasible configurations of `template`, all different, drawn from `seed`."""
     space = feasible(template, [workload], limits)
-    size = space.size or 0
-    order = np.random.default_rng(seed).permutation(size)[:count]
+    order = np.random.default_rng(seed).permutation(len(space))[:count]
     return [space.config(int(point)) for point in order]
 
 

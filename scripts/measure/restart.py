@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.lane.lane_host import IMPORTS
-from tunesmith.actors.process.fork_server import ForkServer
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompileWorker, Lane
 from tunesmith.cli.measure.planted import small
@@ -36,49 +34,41 @@ OFF = 0.01
 def measure_restart(place: Place) -> dict[str, Any]:
     """Seconds until processes made at once are all ready, and until one that is killed is gone; then the medians of the
     same configurations in quiet, beside a process that only stands by, and beside one after another being made."""
-    server = ForkServer(IMPORTS[place.device.backend])
-    try:
-        ready, gone = [], []
-        for count in AT_ONCE:
+    preload(place.device.backend)
+    ready, gone = [], []
+    for count in AT_ONCE:
+        started = time.monotonic()
+        lanes = [_begin(place) for _ in range(count)]
+        for lane in lanes:
+            lane.answer(None)
+        ready.append({"at_once": count, "seconds": round(time.monotonic() - started, 4)})
+        for lane in lanes:
             started = time.monotonic()
-            lanes = [_begin(place, server) for _ in range(count)]
-            for lane in lanes:
-                lane.answer(None)
-            ready.append({"at_once": count, "seconds": round(time.monotonic() - started, 4)})
-            for lane in lanes:
-                started = time.monotonic()
-                lane.end()
-                gone.append(time.monotonic() - started)
-        return {
-            "ready": ready,
-            "gone_seconds": round(statistics.median(gone), 4),
-            "beside": _beside(place, server),
-        }
-    finally:
-        server.end()
+            lane.end()
+            gone.append(time.monotonic() - started)
+    return {"ready": ready, "gone_seconds": round(statistics.median(gone), 4), "beside": _beside(place)}
 
 
-def _begin(place: Place, server: ForkServer) -> Isolated:
-    made = Isolated("run", Lane, place.task, place.device.limits, place.device.index, place.seed, server=server)
+def _begin(place: Place) -> Isolated:
+    made = Isolated("run", Lane, place.task, place.device.limits, place.device.index, place.seed)
     made.begin("start", None, [place.workload], {})
     return made
 
 
-def _beside(place: Place, server: ForkServer) -> dict[str, Any]:
+def _beside(place: Place) -> dict[str, Any]:
     visits = _visits(place)
-    lane = _begin(place, server)
+    lane = _begin(place)
     lane.answer(None)
     seen: dict[str, list[tuple[int, float]]] = {"quiet": [], "standing_by": [], "being_made": []}
     made = 0
     for _ in range(BLOCKS):
         seen["quiet"] += _block(lane, visits)
-        beside = _begin(place, server)
+        beside = _begin(place)
         beside.answer(None)
         seen["standing_by"] += _block(lane, visits)
         beside.end()
         until = threading.Event()
-        # The server answers one at a time, so nothing else asks it meanwhile.
-        maker = _Maker(place, server, until)
+        maker = _Maker(place, until)
         maker.start()
         seen["being_made"] += _block(lane, visits)
         until.set()
@@ -93,15 +83,15 @@ def _beside(place: Place, server: ForkServer) -> dict[str, Any]:
 
 
 class _Maker(threading.Thread):
-    """Makes a process and ends it, again and again, until told."""
+    """Makes a process and ends it, again and again, until `until` is set."""
 
-    def __init__(self, place: Place, server: ForkServer, until: threading.Event) -> None:
+    def __init__(self, place: Place, until: threading.Event) -> None:
         super().__init__()
-        self._place, self._server, self._until, self.count = place, server, until, 0
+        self._place, self._until, self.count = place, until, 0
 
     def run(self) -> None:
         while not self._until.is_set():
-            one = _begin(self._place, self._server)
+            one = _begin(self._place)
             one.answer(None)
             one.end()
             self.count += 1

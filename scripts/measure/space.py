@@ -18,7 +18,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tunesmith.kernels.space.space import Rule, Space
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Parameter
 

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.roles.verdict import BELOW_FLOOR
+from tunesmith.hw.roofline import BELIEVED
 
 WITH_BAR = 100
 """Columns of a terminal that has room for a bar."""
@@ -49,7 +49,7 @@ def _account(progress: Progress) -> str:
     if progress.best is not None:
         share = ""
         if progress.share_of_floor is not None:
-            known = progress.share_of_floor <= BELOW_FLOOR
+            known = progress.share_of_floor <= BELIEVED
             share = f", {progress.share_of_floor:.0%} of the floor" if known else ", faster than the measured roofs"
         parts.append(f"best {1 / progress.best:.2f}x baseline{share}")
     if progress.failures:

@@ -1,4 +1,4 @@
-"""Objects in processes of their own, made by a new interpreter and by a fork server: the same contract."""
+"""Objects in processes of their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tunesmith.actors.process.fork_server import ForkServer
 from tunesmith.actors.process.isolated import BrokenProcess, Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Crashed, TimedOut
@@ -41,21 +39,15 @@ class Subject:
     def die(self, how: int) -> None:
         os.kill(os.getpid(), how)
 
+    def alarm(self) -> int:
+        return signal.alarm(0)
+
+    def imported(self, name: str) -> bool:
+        return getattr(sys.modules.get(name), "__file__", None) is not None
+
     def wait(self, seconds: float) -> float:
         time.sleep(seconds)
         return seconds
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    made = ForkServer(["numpy", "no_such_module_anywhere"])
-    yield made
-    made.end()
-
-
-@pytest.fixture(params=["interpreter", "server"])
-def maker(request: pytest.FixtureRequest, server: ForkServer) -> ForkServer | None:
-    return server if request.param == "server" else None
 
 
 def gone(pid: int, seconds: float = 10.0) -> bool:
@@ -70,16 +62,16 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return False
 
 
-def test_it_lives_between_calls_and_ends_with_its_context(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, 5, server=maker) as subject:
+def test_it_lives_between_calls_and_ends_with_its_context() -> None:
+    with Isolated("run", Subject, 5) as subject:
         first, pid = subject.call("add", 20.0, 2)
         assert (first, subject.call("add", 20.0, 3)) == (7, (10, pid))
         assert pid != os.getpid()
     assert gone(pid)
 
 
-def test_what_takes_too_long_is_ended_and_the_next_call_has_a_new_process(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, server=maker) as subject:
+def test_what_takes_too_long_is_ended_and_the_next_call_has_a_new_process() -> None:
+    with Isolated("run", Subject) as subject:
         _, pid = subject.call("add", 20.0, 1)
         assert subject.call("wait", 0.2, 60.0) == TimedOut("run", 0.2)
         assert gone(pid)
@@ -87,23 +79,23 @@ def test_what_takes_too_long_is_ended_and_the_next_call_has_a_new_process(maker:
         assert count == 1 and again != pid
 
 
-def test_a_death_is_told_with_its_signal(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, server=maker) as subject:
+def test_a_death_is_told_with_its_signal() -> None:
+    with Isolated("run", Subject) as subject:
         found = subject.call("die", 20.0, signal.SIGSEGV)
         assert found == Crashed("run", f"the process ended by signal {signal.SIGSEGV.value} (SIGSEGV)")
         assert subject.call("add", 20.0, 1)[0] == 1
 
 
-def test_a_death_between_calls_is_told_by_the_next(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, server=maker) as subject:
+def test_a_death_between_calls_is_told_by_the_next() -> None:
+    with Isolated("run", Subject) as subject:
         _, pid = subject.call("add", 20.0, 1)
         os.kill(pid, signal.SIGKILL)
         found = subject.call("add", 20.0, 1)
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
-def test_mistakes_are_raised_and_the_process_lives_on(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, server=maker) as subject:
+def test_mistakes_are_raised_and_the_process_lives_on() -> None:
+    with Isolated("run", Subject) as subject:
         _, pid = subject.call("add", 20.0, 1)
         with pytest.raises(TunesmithError, match="no number"):
             subject.call("mistake", 20.0)
@@ -112,51 +104,54 @@ def test_mistakes_are_raised_and_the_process_lives_on(maker: ForkServer | None) 
         assert subject.call("add", 20.0, 1) == (2, pid)
 
 
-def test_an_object_that_cannot_be_made_says_why(maker: ForkServer | None) -> None:
-    with Isolated("run", Subject, -1, server=maker) as subject:
+def test_an_object_that_cannot_be_made_says_why() -> None:
+    with Isolated("run", Subject, -1) as subject:
         for _ in range(2):
             with pytest.raises(TunesmithError, match="below zero"):
                 subject.call("add", 20.0, 1)
 
 
-def test_calls_can_be_begun_side_by_side(server: ForkServer) -> None:
-    several = [Isolated("run", Subject, server=server) for _ in range(4)]
+def test_calls_can_be_begun_side_by_side() -> None:
+    several = [Isolated("run", Subject) for _ in range(4)]
     try:
+        for one in several:
+            one.call("add", 60.0, 1)
         started = time.monotonic()
         for one in several:
-            one.begin("wait", 0.5)
-        assert not several[0].wait(0.0)
-        assert [one.answer(20.0) for one in several] == [0.5] * 4
-        assert time.monotonic() - started < 4 * 0.5
+            one.begin("wait", 1.5)
+        assert [one.answer(20.0) for one in several] == [1.5] * 4
+        assert time.monotonic() - started < 4 * 1.5
     finally:
         for one in several:
             one.end()
 
 
-def test_a_server_that_was_killed_is_started_again() -> None:
-    server = ForkServer([])
-    try:
-        with Isolated("run", Subject, server=server) as subject:
-            _, pid = subject.call("add", 60.0, 1)
-            status = Path(f"/proc/{pid}/stat").read_text()
-            os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
-            assert gone(pid)
-            found = subject.call("add", 60.0, 1)
-            assert isinstance(found, Crashed) and "SIGKILL" in found.detail
-            assert subject.call("add", 60.0, 1)[0] == 1
-            assert server.exit_code(pid) == -signal.SIGKILL, "also asked of the new one, which does not know it"
-            assert subject.call("add", 60.0, 1)[0] == 2
-    finally:
-        server.end()
+def test_a_fork_server_that_was_killed_is_started_again() -> None:
+    with Isolated("run", Subject) as first, Isolated("run", Subject) as second:
+        _, pid = first.call("add", 60.0, 1)
+        status = Path(f"/proc/{pid}/stat").read_text()
+        os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+        assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
+        assert second.call("add", 60.0, 1)[0] == 1
+
+
+def test_no_alarm_ends_a_process_that_works_for_hours() -> None:
+    with Isolated("run", Subject) as subject:
+        assert subject.call("alarm", 20.0) == 0
+
+
+def test_the_main_module_is_not_imported_again() -> None:
+    with Isolated("run", Subject) as subject:
+        assert subject.call("imported", 20.0, "__mp_main__") is False
+    assert sys.modules["__main__"].__name__ == "__main__"
 
 
 HOST = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from test_actors_isolated import Subject
-from tunesmith.actors.process.fork_server import ForkServer
 from tunesmith.actors.process.isolated import Isolated
-subject = Isolated("run", Subject, server=ForkServer([]))
+subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], flush=True)
 subject.begin("wait", 600.0)
 time.sleep(600)

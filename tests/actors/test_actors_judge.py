@@ -1,11 +1,27 @@
-"""The reasons a verdict gives for outcomes that are not measurements."""
+"""The judge on PoCL: whose fault a deadline is, and who has the device meanwhile."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tunesmith.actors.judging.judge import reason_of
+from tunesmith.actors.judging import judge as judging
+from tunesmith.actors.judging.judge import Limits, judge, reason_of
+from tunesmith.hw import exclusive
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.kernels.backends import open_device
+from tunesmith.kernels.check import sanitize
 from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+FINE, ENDLESS = 0, 1
 
 
 @pytest.mark.parametrize(
@@ -18,3 +34,114 @@ from tunesmith.kernels.outcome import CompileFailed
 )
 def test_a_compiler_that_ran_out_of_memory_did_not_refuse_the_source(said: str, reason: str) -> None:
     assert reason_of(CompileFailed(said)) == reason
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return load_task(str(DATA / "troubled" / "task.toml"))
+
+
+def question(task: Task, trouble: int = FINE) -> Any:
+    return task.sources("opencl").templates[0], {"GROUP": 16, "TROUBLE": trouble}, "16384"
+
+
+def with_reference(task: Task, first: str) -> Task:
+    """`task`, whose reference begins with the statement `first`."""
+    body = task.reference.replace(":\n", f":\n    {first}\n", 1)
+    assert body != task.reference
+    return task.model_copy(update={"reference": body})
+
+
+def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: Any, tmp_path: Path) -> None:
+    """It takes longer, once, than a step may run."""
+    once = tmp_path / "once"
+    slow = f"import os, time; os.path.exists({str(once)!r}) or (open({str(once)!r}, 'w').close(), time.sleep(8))"
+    judged = judge(with_reference(task, slow), device.limits, device.index, [question(task)], deadlines=Limits(run=7.0))
+    assert once.exists() and judged[0].accepted, judged[0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("import time; time.sleep(600)", r"took longer than 3 s; most likely the reference scale_add does not end"),
+        ("import os; os.abort()", r"SIGABRT.*most likely the reference scale_add ends it"),
+    ],
+)
+def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
+    broken = with_reference(task, statement)
+    with pytest.raises(TunesmithError, match=said):
+        judge(broken, device.limits, device.index, [question(task)], deadlines=Limits(prepare=3.0))
+
+
+def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
+    task: Task, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a candidate has ended the process that runs kernels."""
+    uuid = open_device(device.limits, device.index).uuid
+    seen: list[tuple[str, bool]] = []
+
+    def note(text: str) -> None:
+        if free := (other := DeviceLock(uuid)).try_acquire():
+            other.release()
+        seen.append((text, free))
+
+    def tool(*arguments: Any) -> Any:
+        note("sanitizer")
+        return sanitize.sanitize(*arguments)
+
+    monkeypatch.setattr(judging, "sanitize", tool)
+    questions = [question(task, ENDLESS), question(task, FINE)]
+    verdicts = judge(task, device.limits, device.index, questions, deadlines=Limits(run=3.0), listener=note)
+    assert [one.reason for one in verdicts] == ["timed_out", ""]
+    first = next(at for at, (text, _) in enumerate(seen) if text.startswith("checking"))
+    assert not any(free for _, free in seen[first:]), seen
+    assert seen[-1][0] == "sanitizer"
+    with DeviceLock(uuid):
+        pass
+
+
+HOLDER = """
+import sys
+from tunesmith.hw.exclusive import DeviceLock
+lock = DeviceLock(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.2)
+    said: list[str] = []
+    command = [sys.executable, "-c", HOLDER, open_device(device.limits, device.index).uuid]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+
+        def listener(text: str) -> None:
+            if text.startswith("waiting"):
+                said.append(text)
+                holder.kill()
+
+        verdicts = judge(task, device.limits, device.index, [question(task)], listener=listener)
+    assert verdicts[0].accepted
+    assert len(said) == 1 and said[0].startswith(f"waiting for the device: pid {holder.pid}, -c "), said
+    assert said[0].endswith(" s")
+
+
+def test_compute_sanitizer_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the tool keeps what it is given to launch."""
+    import pickle
+
+    from tunesmith.hw.targets import resolve_target
+    from tunesmith.kernels.build.candidate import Candidate
+
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "$last" {tmp_path}/job\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    task = load_task(str(DATA.parent / "raw" / "rope"))
+    suspect = Candidate(task.sources("cuda").baseline.template, {}, {}), [task.workloads[0]]
+    assert sanitize.sanitize([suspect], task, resolve_target("h200"), 3, 0) == [sanitize.Sanitized()]
+    _, _, index, _ = pickle.loads((tmp_path / "job").read_bytes())
+    assert index == 3

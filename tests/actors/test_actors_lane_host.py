@@ -1,4 +1,4 @@
-"""A lane's host on PoCL: what dies is replaced, and what stands by takes its place at once."""
+"""A lane's host on PoCL: what dies is replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane import lane_host
 from tunesmith.actors.lane.lane_host import Busy, LaneHost, Lost
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import LaneReady
@@ -101,92 +100,10 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
         pass
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many processes were made, each time some were, where there is room for three spares."""
-    counts: list[int] = []
-    make = LaneHost._make
-
-    def count(host: LaneHost) -> None:
-        before = len(host._spares)
-        make(host)
-        counts.append(len(host._spares) - before)
-
-    monkeypatch.setattr(LaneHost, "_spares_that_fit", lambda *_: 3)
-    monkeypatch.setattr(LaneHost, "_make", count)
-    return counts
-
-
-def test_spares_take_over_and_are_made_only_when_none_is_left(host: LaneHost, packed: Any, made: list[int]) -> None:
-    host.start(None, [NAME], 0)
-    assert made == [1], "a run in which nothing goes wrong makes no spares"
-    for _ in range(8):
-        assert isinstance(visit(host, packed(CRASH)), Lost)
-        assert isinstance(host.start(None, [NAME], 0), LaneReady)
-        assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    assert made == [1, 3, 4, 4], "the more the more was lost, as many as there is room for"
-
-
-def test_a_visit_that_hangs_has_its_successor_made(host: LaneHost, packed: Any, made: list[int]) -> None:
-    host.start(None, [NAME], 0)
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    assert visit(host, packed(ENDLESS), 2.0) == Lost(TimedOut("run", 2.0))
-    assert made == [1, 3]
-    assert isinstance(host.start(None, [NAME], 0), LaneReady)
-    assert made == [1, 3]
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-
-
-def test_what_was_slow_while_others_were_made_is_run_again(
-    host: LaneHost, packed: Any, made: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Making them disturbs it."""
-    host.start(None, [NAME], 0)
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    monkeypatch.setattr(lane_host, "LONG_SECONDS", 0.0)
-    monkeypatch.setattr(host, "_longest", 0.0)
-    assert visit(host, packed(FINE)) == Busy()
-    assert len(children_of_server(os.getpid())) == 1, "none is being made beside the next visit"
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured), "now it is known how long a visit may take"
-    assert made == [1, 3]
-
-
-def test_other_contents_are_for_other_processes(host: LaneHost, packed: Any, made: list[int]) -> None:
-    """A duel's buffers are drawn anew, in a process that did not search."""
-    host.start(None, [NAME], 0)
-    assert isinstance(visit(host, packed(CRASH)), Lost)
-    host.start(None, [NAME], 0)
-    assert made == [1, 3]
-    assert isinstance(host.start(None, [NAME], 5), LaneReady)
-    assert made == [1, 3, 4], "one that stood by has the contents of the other seed"
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-
-
 def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
     host.start(None, [NAME], 0)
-    (child,) = [int(pid) for pid in children_of_server(os.getpid())]
-    os.kill(child, signal.SIGKILL)
+    assert host._lane is not None
+    os.kill(host._lane._process.pid, signal.SIGKILL)
     found = visit(host, packed(FINE))
     assert isinstance(found, Lost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
     assert isinstance(host.start(None, [NAME], 0), LaneReady)
-
-
-def children_of_server(pid: int) -> list[str]:
-    """Grandchildren of a process that are named as those of a fork server."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if (entry / "comm").read_text() != "tunesmith-work\n":
-                continue
-            server = parent(entry)
-            if parent(Path("/proc", str(server))) == pid:
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
-
-
-def parent(entry: Path) -> int:
-    return int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])

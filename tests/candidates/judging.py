@@ -1,10 +1,25 @@
-"""Reads the index of candidates and judges them, for tests and for scripts/measure/trust.py."""
+"""Reads the candidates and judges them, for tests and for scripts/measure.
+
+index.toml lists candidates that are files of their own. The files in edited/ hold many more, each a kernel of bases/
+(behind the prelude of its backend) with some texts replaced, or a text of its own. Their keys:
+
+- task: a task of the library, or a folder in tasks/; base: a file in bases/, or source: the whole text
+- edits: pairs of a text, which must stand in the base exactly once, and what it is replaced by
+- launch: as in a template; the baseline's if left out. device_globals: as in a template
+- backends: those it is for; both if left out
+- class: how it is wrong, a row of docs/trust.md; why: one sentence; both only for reading and counting
+- reasons: as in index.toml; any if left out, as it depends on what is drawn which check finds it first
+
+What stands at the top of such a file counts for all of its candidates that do not say otherwise.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tunesmith.actors.judging.judge import Limits, Verdict, compile_all, judge, rejected
 from tunesmith.actors.process.isolated import Isolated
@@ -12,6 +27,7 @@ from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.check.check import REASONS
 from tunesmith.kernels.spec.candidate_file import template_of
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
@@ -20,17 +36,26 @@ from tunesmith.kernels.spec.template import Template
 LARGEST_BYTES = 64e6
 """Larger workloads add nothing to what these candidates show."""
 FOLDER = Path(__file__).resolve().parent
+SUFFIX = {"cuda": "cu", "opencl": "cl"}
+NOT_A_VERDICT = ("compile_failed", "compile_crashed", "infeasible", "launch_failed", "timed_out", "crashed")
+"""Reasons that would say of a wrong result only that the candidate was written badly."""
+ANY_REASON = tuple(reason for reason in REASONS if reason not in NOT_A_VERDICT)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """One candidate of the index. reasons: the right ones; empty for a candidate that must be accepted."""
+    """One candidate. file: its name; reasons: the right ones, empty for a candidate that must be accepted; judge: where
+    a verdict can be had; kind: how it is wrong, of those in edited/; text: its source."""
 
     file: str
     task: str
     judge: str
+    text: str
     reasons: tuple[str, ...] = ()
     template: str | None = None
+    kind: str = ""
+    launch: dict[str, Any] | None = None
+    device_globals: tuple[str, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -43,6 +68,12 @@ class Fixture:
     def load(self) -> tuple[Task, Template]:
         named = FOLDER / self.task
         task = load_task(str(named) if named.exists() else self.task)
+        if self.file.startswith("edited/"):
+            plain = task.sources(self.backend).baseline.template
+            fields = {**plain.model_dump(), "name": "candidate", "source": self.text, "static_shared_bytes": "0"}
+            if self.launch is not None:
+                fields["launch"] = self.launch
+            return task, Template.model_validate({**fields, "device_globals": self.device_globals})
         template = None if self.template is None else FOLDER / self.template
         return task, template_of(task, self.backend, FOLDER / self.file, template)
 
@@ -51,24 +82,67 @@ class Fixture:
 
 
 def fixtures() -> list[Fixture]:
-    """The index, in its order."""
+    """The candidates that are files of their own, in the order of the index."""
     entries = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))["candidate"]
-    return [Fixture(**{**entry, "reasons": tuple(entry.get("reasons", ()))}) for entry in entries]
+    return [
+        Fixture(
+            **{**entry, "reasons": tuple(entry.get("reasons", ()))},
+            text=(FOLDER / entry["file"]).read_text(encoding="utf-8"),
+        )
+        for entry in entries
+    ]
 
 
-def verdict_of(fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Limits) -> Verdict:
+def edited() -> list[Fixture]:
+    """The candidates of edited/, one for each backend."""
+    return [one for path in sorted((FOLDER / "edited").glob("*.toml")) for one in _edited_in(path)]
+
+
+def _edited_in(path: Path) -> Iterator[Fixture]:
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    common = {key: value for key, value in content.items() if key not in ("wrong", "right")}
+    for is_wrong, entries in ((True, content.get("wrong", [])), (False, content.get("right", []))):
+        for entry in entries:
+            one = {**common, **entry}
+            text = one.get("source") or _replaced(one["id"], (FOLDER / "bases" / one["base"]).read_text("utf-8"), one)
+            task = f"tasks/{one['task']}/task.toml"
+            for backend in one.get("backends", ("opencl", "cuda")):
+                prelude = (FOLDER / "bases" / f"prelude.{SUFFIX[backend]}").read_text(encoding="utf-8")
+                yield Fixture(
+                    file=f"edited/{one['id']}.{SUFFIX[backend]}",
+                    task=task if (FOLDER / task).exists() else one["task"],
+                    judge="gpu" if backend == "cuda" else "pocl",
+                    text=prelude + text,
+                    reasons=tuple(one.get("reasons", ANY_REASON)) if is_wrong else (),
+                    kind=one["class"] if is_wrong else "",
+                    launch=one.get("launch", {"grid": ["ceil_div(n, 64)"], "block": [64]}),
+                    device_globals=tuple(one.get("device_globals", ())),
+                )
+
+
+def _replaced(name: str, text: str, entry: dict[str, Any]) -> str:
+    for old, new in entry["edits"]:
+        if text.count(old) != 1:
+            raise ValueError(f"{name}: the text {old!r} stands {text.count(old)} times in the base, not once")
+        text = text.replace(old, new)
+    return text
+
+
+def verdict_of(
+    fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Limits, largest_bytes: float = LARGEST_BYTES
+) -> Verdict:
     """The full verdict, on the device."""
-    refused = refuse_text((FOLDER / fixture.file).read_text(encoding="utf-8"), limits.backend)
+    refused = refuse_text(fixture.text, limits.backend)
     if refused is not None:
         return rejected(refused)
     task, template = fixture.load()
     question = (template, template.default_config, None)
-    return judge(task, limits, index, [question], deadlines=deadlines, largest_bytes=LARGEST_BYTES)[0]
+    return judge(task, limits, index, [question], deadlines=deadlines, largest_bytes=largest_bytes)[0]
 
 
 def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> Verdict | None:
     """The verdict of source rules and compiler, which need no device; None where these have nothing against it."""
-    refused = refuse_text((FOLDER / fixture.file).read_text(encoding="utf-8"), limits.backend)
+    refused = refuse_text(fixture.text, limits.backend)
     if refused is not None:
         return rejected(refused)
     task, template = fixture.load()

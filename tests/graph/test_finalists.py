@@ -68,10 +68,10 @@ def test_what_was_measured_on_a_busy_device_is_told() -> None:
         return {"workload": workload, "general": {"low": 0.5, "high": high}, "share_of_floor": share}
 
     nothing = {"workload": "none", "general": None, "share_of_floor": None}
-    (note,) = unsteady({"tuned": [row("calm", 0.51, 1.05), row("a", 0.8, None)], "held_out": [nothing]})
+    (note,) = unsteady({"tuned": [row("calm", 0.51, 0.95), row("a", 0.8, None)], "held_out": [nothing]})
     assert note.startswith("The interval of the speed-up is wide on a: ")
-    (note,) = unsteady({"tuned": [row("b", 0.5, 1.5)], "held_out": [row("c", 0.5, 1.2)]})
-    assert note.startswith("Times are well below the floor on b, c: ")
+    (note,) = unsteady({"tuned": [row("b", 0.5, 1.05)], "held_out": [row("c", 0.5, 1.02)]})
+    assert note.startswith("Times are below the floor on b, c: ")
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "rounds"), (3.2e11, "rounds")])
@@ -85,4 +85,9 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
     )
     (share,) = [row["share_of_floor"] for row in result.summary["tuned"]]
     assert result.summary["ended_by"] == ended_by, share
-    assert (0.95 <= share <= 1.1) == (ended_by == "floor")
+    if bandwidth < 1e10:
+        # It was beaten, by the baseline or by a finalist: no floor, no share, and a sentence.
+        assert share is None and result.summary["roofline"]["bandwidth"] == []
+        assert [note for note in result.summary["notes"] if "3.2 GB/s, is not used" in note]
+    else:
+        assert (0.95 <= share <= 1.1) == (ended_by == "floor")

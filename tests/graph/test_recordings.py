@@ -59,7 +59,7 @@ def test_templates_are_feasible_and_compile(name: str) -> None:
     template = template_of(TemplateAnswer.model_validate_json(answers(name)[TEMPLATE_OF_ROUND_1]), task, "cuda")
     tuned = task.workloads_for("gpu", held_out=False)
     space = feasible(template, tuned, limits)
-    assert space.size >= 100 and space.index(template.default_config) is not None
+    assert len(space) >= 100 and space.index(template.default_config) is not None
     compiler = open_compiler(limits, 0)
     for types in {tuple(sorted(workload.types.items())) for workload in task.workloads}:
         made = compiler.compile(specialise(template, template.default_config, dict(types)))

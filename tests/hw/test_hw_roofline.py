@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.roofline import BELIEVED, Roofline, Timed
 
 MIB = 2**20
 #: Measured on an H200: copy, bytes read plus written.
@@ -84,3 +84,24 @@ def test_numbers_that_are_no_roof_are_refused():
         H200.floor_seconds(-1)
     with pytest.raises(ValueError, match="flops"):
         H200.floor_seconds(1, float("inf"), "float16")
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e9), st.floats(0.0, 1e12))
+def test_a_roof_that_a_kernel_beats_is_left_out_and_no_other(seconds, moved, flops):
+    roofs = Roofline(((64 * MIB, 20e9),), {"float32": 50e9, "float64": 25e9}, 1e-6)
+    kept, reasons = roofs.without_beaten([Timed("the baseline on 64x64", seconds, moved, flops, "float32")])
+    assert bool(kept.bandwidth) == (moved / 20e9 <= BELIEVED * seconds)
+    assert ("float32" in kept.peak_flops) == (flops / 50e9 <= BELIEVED * seconds)
+    assert kept.peak_flops["float64"] == 25e9 and kept.launch_seconds == 1e-6
+    assert len(reasons) == (not kept.bandwidth) + ("float32" not in kept.peak_flops)
+    assert all("the baseline on 64x64" in reason for reason in reasons)
+    floor = kept.floor_seconds(moved, flops, "float32")
+    assert floor is None or floor <= BELIEVED * seconds
+
+
+def test_no_bottleneck_is_named_by_a_roof_that_was_beaten():
+    roofs = Roofline(((64 * MIB, 20e9),), {"float32": 1e9})
+    assert roofs.bound(64 * MIB, 64 * MIB, "float32") == "compute"
+    kept, (reason,) = roofs.without_beaten([Timed("the baseline on 64x64", 5e-3, 64 * MIB, 64 * MIB, "float32")])
+    assert kept.bound(64 * MIB, 64 * MIB, "float32") == "unknown"
+    assert "13.4 GFLOP/s" in reason and "is not used" in reason

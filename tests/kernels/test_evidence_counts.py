@@ -104,7 +104,7 @@ def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
     candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
-    found = count_events(candidate, task, resolve_target("h200"), task.workloads[0], 0)
+    found = count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
     assert found.values == {} and "not installed" in found.note
 
 
@@ -116,7 +116,7 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
     candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
-    found = count_events(candidate, task, resolve_target("h200"), task.workloads[0], 0)
+    found = count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
     assert found.values["DRAM throughput, % of peak"] == 87.25
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given

@@ -13,9 +13,10 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check.check import Deviation, _measure_slowly, measure_set
 from tunesmith.kernels.check.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
-from tunesmith.kernels.launch.workload_data import WorkloadData, storage_dtype
+from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import WrongResult
-from tunesmith.kernels.spec.task import DTYPES, EXACT, Tolerance
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import EXACT, Tolerance
 from tunesmith.kernels.spec.taskfile import load_task
 
 SIZES = {"n": 1009}
@@ -29,7 +30,7 @@ def opened(device: Any) -> Any:
 def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
     """x -> out (both of `dtype`), and an inout beside them."""
     task = load_task("silu_and_mul")
-    fill = {"kind": "uniform", "mean": 0.0 if "float" in dtype else 30.0, "scale": 20.0}
+    fill = {"kind": "uniform", "mean": 0.0 if DTYPES[dtype].is_float else 30.0, "scale": 20.0}
     arguments = [
         {"name": "x", "role": "in", "dtype": dtype, "shape": ["n"], "fill": fill},
         {"name": "out", "role": "out", "dtype": dtype, "shape": ["n"]},
@@ -41,6 +42,7 @@ def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
         "reference": reference,
         "reference_name": "f",
         "types": {},
+        "backends": {name: one for name, one in task.backends.items() if name in DTYPES[dtype].c_names},
         "tolerance": {dtype: tolerance.model_dump()},
         "workloads": [{"name": "w", "sizes": SIZES, "types": {}}],
     }
@@ -50,7 +52,7 @@ def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
 
 def store(data: WorkloadData, index: int, name: str, values: np.ndarray) -> None:
     place = next(place for place in data.places if place.argument.name == name)
-    raw = values.astype(storage_dtype(place.dtype)).view(np.uint8)
+    raw = values.astype(DTYPES[place.dtype].storage).view(np.uint8)
     data.device.write(data.view(place, index), np.ascontiguousarray(raw).reshape(-1))
 
 
@@ -78,20 +80,21 @@ def both_ways(data: WorkloadData, index: int) -> Any:
     return slow
 
 
-TOLERANCES = {"float16": Tolerance(rtol=2e-3, atol=2e-3), "bfloat16": Tolerance(rtol=2e-2, atol=2e-2)}
-FLOATS = ("float64", "float32", "float16", "bfloat16")
+TOLERANCES = {name: Tolerance(rtol=one.rtol, atol=one.atol) for name, one in DTYPES.items()}
+TOLERANCES["float64"] = Tolerance(rtol=1e-5, atol=1e-5)
+FLOATS = tuple(name for name, one in DTYPES.items() if one.is_float)
 
 
 @pytest.mark.parametrize("dtype", [one for one in DTYPES if one != "bool"])
 def test_right_and_wrong_of_every_type(opened: Any, dtype: str) -> None:
-    exact = "float" not in dtype
-    data = data_of(opened, dtype, EXACT if exact else TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    exact = not DTYPES[dtype].is_float
+    data = data_of(opened, dtype, EXACT if exact else TOLERANCES[dtype])
     for index in (0, 1):
         assert isinstance(both_ways(data, index), WrongResult), "poison is not right"
         store_right(data, index)
         assert isinstance(both_ways(data, index), dict)
     wrong = data.expected_of(1)["both"].copy()
-    wrong[2000] += 2
+    wrong[2000] += 2 + abs(wrong[2000])
     store(data, 1, "both", wrong)
     found = both_ways(data, 1)
     assert isinstance(found, WrongResult) and "both[1, 991]" in found.detail
@@ -99,23 +102,32 @@ def test_right_and_wrong_of_every_type(opened: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_values_without_order(opened: Any, dtype: str) -> None:
-    data = data_of(opened, dtype, TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    data = data_of(opened, dtype, TOLERANCES[dtype])
     expected = data.expected_of(0)["out"]
-    limit = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}.get(dtype, float(np.finfo(np.float32).max))
-    special = [math.nan, math.inf, -math.inf, 0.0, -0.0, limit, -limit, 1e-7, 6e-8]
+    limit = min(DTYPES[dtype].largest, float(np.finfo(np.float32).max))
+    infinity = limit if dtype == "float8_e4m3" else math.inf  # which it has none of
+    special = [math.nan, infinity, -infinity, 0.0, -0.0, limit, -limit, 1e-7, 6e-8]
     for place, value in enumerate(special):
         expected[place] = value
     # The device's copy of the expected results was made when they were first asked for.
     data._expected_buffers.clear()
     store_right(data, 0)
     assert isinstance(both_ways(data, 0), dict)
-    for place, value in [(0, 1.0), (1, -math.inf), (2, math.nan), (3, math.nan), (5, -math.inf), (1, limit), (3, 1.0)]:
+    for place, value in [
+        (0, 1.0),
+        (1, -infinity),
+        (2, math.nan),
+        (3, math.nan),
+        (5, -infinity),
+        (1, limit / 2),
+        (3, 1.0),
+    ]:
         got = expected.copy()
         got[place] = value
         with np.errstate(over="ignore"):
             store(data, 0, "out", got)
         assert isinstance(both_ways(data, 0), WrongResult), (place, value)
-    if dtype in ("float16", "bfloat16", "float32"):
+    if dtype not in ("float64", "float8_e4m3"):
         got = expected.copy()
         got[5], got[6] = math.inf, -math.inf
         store(data, 0, "out", got)
@@ -177,7 +189,7 @@ def test_the_same_on_an_nvidia_gpu(dtype: str) -> None:
 
     found = probe_cuda().devices[0]
     gpu = open_device(found.limits, found.index)
-    data = data_of(gpu, dtype, TOLERANCES.get(dtype, Tolerance(rtol=1e-5, atol=1e-5)))
+    data = data_of(gpu, dtype, TOLERANCES[dtype])
     quick = fused_check(gpu)
     assert quick is not None
     for index in (0, 1):

@@ -13,8 +13,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import MAX_DEPTH, ExpressionError, parse
-from tunesmith.kernels.spec.operations import MAX_INTEGER, SIZEOF
+from tunesmith.kernels.spec.operations import MAX_INTEGER
 
 NAMES = ("A", "B", "C")
 TEXT_NAMES = ("T",)
@@ -27,7 +28,7 @@ FUNCTIONS: Mapping[str, Any] = {
     "ceil_div": lambda a, b: -(-a // b),
     "round_up": lambda a, b: -(-a // b) * b,
     "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
-    "sizeof": SIZEOF.__getitem__,
+    "sizeof": lambda name: DTYPES[name].size,
 }
 
 LEAVES = ["0", "1", "2", "7", "32", "1000", "0.5", "2.0", "1.25", "True", "False", *NAMES, *NAMES, *NAMES]
@@ -234,7 +235,7 @@ EVALUATION = [
     ("T * 1000000000", "column 1: text takes part in comparisons only."),
     ("min(T, 'a')", "column 1: text takes part in comparisons only."),
     ("-T", "column 1: text takes part in comparisons only."),
-    ("sizeof(a)", f"column 1: sizeof() takes a data type, one of {', '.join(SIZEOF)}, not 4."),
+    ("sizeof(a)", f"column 1: sizeof() takes a data type, one of {', '.join(DTYPES)}, not 4."),
     ("(0 - a) ** 0.5", "column 1: a negative number has no power that is not whole."),
     ("0 ** -1", "column 1: 0 has no negative power."),
     ("log2(a - 4)", "column 1: log2() takes a positive number."),

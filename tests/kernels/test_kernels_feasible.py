@@ -67,8 +67,8 @@ def reasons(
         found[values] = None if reason is None else reason.kind
         if reason is not None:
             assert reason.detail.endswith("."), reason
-    assert space.size == list(found.values()).count(None)
-    assert sum(space.rejected.values()) == space.cartesian - (space.size or 0)
+    assert len(space) == list(found.values()).count(None)
+    assert sum(space.rejected.values()) == space.cartesian - len(space)
     return found
 
 

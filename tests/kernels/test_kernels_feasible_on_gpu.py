@@ -144,7 +144,7 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
     """Different points of the whole product, feasible or not, with the kind of the rule that refuses each."""
     space = feasible(template, [TINY], limits)
     for key in np.random.default_rng(seed).permutation(space.cartesian):
-        config = space.domain.config(space.domain.row(int(key)))
+        config = space.domain.config(np.unravel_index(int(key), space.domain.sizes))
         reason = space.reject(config)
         yield config, None if reason is None else reason.kind
 

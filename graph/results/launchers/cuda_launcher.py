@@ -1,4 +1,4 @@
-"""Runs this folder's kernel with CuPy alone: python launch.py [WORKLOAD]. Needs cupy, and ml_dtypes for bfloat16."""
+"""Runs this folder's kernel with CuPy alone: python launch.py [WORKLOAD]. bfloat16 and float8 also need ml_dtypes."""
 
 import json
 import runpy
@@ -12,11 +12,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def dtype(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
+    if hasattr(np, name):
+        return np.dtype(name)
+    import ml_dtypes
 
-        name = ml_dtypes.bfloat16
-    return np.dtype(name)
+    found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
     kernel.max_dynamic_shared_size_bytes = launch["shared_bytes"]
     rng, values, arguments, read = np.random.default_rng(0), {}, [], {}
     for argument in launch["arguments"]:
-        kind = dtype(argument["dtype"])
+        kind = dtype(argument["numpy"])
         if argument["role"] == "scalar":
             values[argument["name"]] = kind.type(argument["value"])
             read[argument["name"]] = argument["value"]
@@ -53,7 +54,7 @@ def main() -> int:
     right = True
     for argument in launch["arguments"]:
         if argument["role"] in ("out", "inout"):
-            got = values[argument["name"]].get().view(dtype(argument["dtype"])).astype(np.float64)
+            got = values[argument["name"]].get().view(dtype(argument["numpy"])).astype(np.float64)
             want = expected[argument["name"]]
             right &= np.allclose(got.reshape(want.shape), want, **argument["tolerance"], equal_nan=True)
     milliseconds = cupy.cuda.get_elapsed_time(start, end)

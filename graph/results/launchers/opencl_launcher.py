@@ -12,11 +12,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def dtype(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
+    if hasattr(np, name):
+        return np.dtype(name)
+    import ml_dtypes
 
-        name = ml_dtypes.bfloat16
-    return np.dtype(name)
+    found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def open_device(name: str) -> pyopencl.Device:
@@ -45,7 +46,7 @@ def main() -> int:
     kernel = pyopencl.Kernel(program, about["entry"])
     rng, hosts, buffers, read = np.random.default_rng(0), {}, {}, {}
     for position, argument in enumerate(launch["arguments"]):
-        kind = dtype(argument["dtype"])
+        kind = dtype(argument["numpy"])
         if argument["role"] == "scalar":
             read[argument["name"]] = argument["value"]
             kernel.set_arg(position, kind.type(argument["value"]))

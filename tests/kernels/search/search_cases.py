@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.space.lazy_space import LazySpace
-from tunesmith.kernels.space.space import Rule, SearchSpace, Space
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Config, Parameter
 
@@ -20,10 +20,6 @@ RULES = [Rule.from_expression(parse(text)) for text in ("BLOCK * TILE <= 768", "
 
 def listed_space() -> Space:
     return Space.build(PARAMETERS, RULES)
-
-
-def lazy_space() -> SearchSpace:
-    return LazySpace.build(PARAMETERS, RULES)
 
 
 def observe(config: Config) -> Observation:

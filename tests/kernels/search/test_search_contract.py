@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from search_cases import PARAMETERS, RULES, lazy_space, listed_space, observe
+from search_cases import PARAMETERS, RULES, listed_space, observe
 
 from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy, replay
-from tunesmith.kernels.space.space import SearchSpace, Space
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config, config_key
 
 Events = list[tuple[Config, Observation | None]]
-SPACES: dict[str, Callable[[], SearchSpace]] = {"listed": listed_space, "lazy": lazy_space}
-CASES = [(name, kind) for name in STRATEGIES for kind in SPACES if (name, kind) != ("exhaustive", "lazy")]
 
 
 def drive(strategy: Strategy, count: int, flight: list[Config], order: np.random.Generator, workers: int) -> Events:
@@ -34,10 +31,10 @@ def drive(strategy: Strategy, count: int, flight: list[Config], order: np.random
     return events
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize("name", list(STRATEGIES))
 class TestContract:
-    def test_asks_feasible_points_once_until_all_are_asked(self, name: str, kind: str) -> None:
-        space = SPACES[kind]()
+    def test_asks_feasible_points_once_until_all_are_asked(self, name: str) -> None:
+        space = listed_space()
         strategy = make_strategy(name, space, seed=1, budget=40)
         seen: set[str] = set()
         flight: list[Config] = []
@@ -61,7 +58,7 @@ class TestContract:
     @pytest.mark.parametrize("workers", [1, 5])
     def test_is_deterministic_under_a_seed(self, name: str, kind: str, workers: int) -> None:
         runs = [
-            drive(make_strategy(name, SPACES[kind](), seed=seed), 45, [], np.random.default_rng(3), workers)
+            drive(make_strategy(name, listed_space(), seed=seed), 45, [], np.random.default_rng(3), workers)
             for seed in (4, 4, 5)
         ]
         assert runs[0] == runs[1]
@@ -69,13 +66,13 @@ class TestContract:
 
     @pytest.mark.parametrize("cut", [4, 25])
     def test_goes_on_exactly_where_it_was(self, name: str, kind: str, cut: int) -> None:
-        space = SPACES[kind]()
+        space = listed_space()
         first = make_strategy(name, space, seed=2, budget=60, workers=4)
         flight: list[Config] = []
         order = np.random.default_rng(8)
         events = drive(first, cut, flight, order, 4)
         state = json.loads(json.dumps(first.state()))
-        resumed = [make_strategy(name, SPACES[kind](), seed=2, budget=60, workers=4) for _ in range(2)]
+        resumed = [make_strategy(name, listed_space(), seed=2, budget=60, workers=4) for _ in range(2)]
         resumed[0].restore(state)
         replay(resumed[1], events)
         rest = drive(first, 20, list(flight), np.random.default_rng(9), 4)
@@ -83,8 +80,8 @@ class TestContract:
             assert strategy.pending == {space.index(config) for config in flight}
             assert drive(strategy, 20, list(flight), np.random.default_rng(9), 4) == rest
 
-    def test_waits_for_no_result(self, name: str, kind: str) -> None:
-        strategy = make_strategy(name, SPACES[kind](), seed=0, workers=16)
+    def test_waits_for_no_result(self, name: str) -> None:
+        strategy = make_strategy(name, listed_space(), seed=0, workers=16)
         asked = [strategy.ask() for _ in range(16)]
         assert all(config is not None for config in asked)
         # The first one is never told; the rest come back last first.
@@ -93,16 +90,16 @@ class TestContract:
             strategy.tell(config, observe(config))
             assert strategy.ask() is not None
 
-    def test_survives_a_space_where_everything_fails(self, name: str, kind: str) -> None:
-        strategy = make_strategy(name, SPACES[kind](), seed=0)
+    def test_survives_a_space_where_everything_fails(self, name: str) -> None:
+        strategy = make_strategy(name, listed_space(), seed=0)
         for _ in range(30):
             config = strategy.ask()
             assert config is not None
             strategy.tell(config, Observation(None, failure="compile_failed"))
         assert strategy.best is None
 
-    def test_asks_seeds_first_and_refuses_infeasible_ones_with_a_reason(self, name: str, kind: str) -> None:
-        space = SPACES[kind]()
+    def test_asks_seeds_first_and_refuses_infeasible_ones_with_a_reason(self, name: str) -> None:
+        space = listed_space()
         good: Config = {"BLOCK": 64, "TILE": 2, "MODE": "row", "STAGED": True, "FIXED": 7}
         bad = {**good, "BLOCK": 256, "TILE": 8}
         strategy = make_strategy(name, space, seed=0, seeds=[bad, good, good])
@@ -110,8 +107,8 @@ class TestContract:
         (refused, reason) = strategy.refused_seeds[0]
         assert refused == bad and reason.rule == "BLOCK * TILE <= 768"
 
-    def test_takes_results_it_never_asked_for_and_corrections(self, name: str, kind: str) -> None:
-        space = SPACES[kind]()
+    def test_takes_results_it_never_asked_for_and_corrections(self, name: str) -> None:
+        space = listed_space()
         strategy = make_strategy(name, space, seed=0)
         point = space.config(space.sample(np.random.default_rng(0), 1)[0])
         strategy.tell(point, Observation(3.0))
@@ -126,20 +123,19 @@ class TestContract:
         with pytest.raises(SearchError, match="does not belong"):
             strategy.tell({**point, "TILE": 3}, Observation(1.0))
 
-    def test_says_what_it_is(self, name: str, kind: str) -> None:
-        said = make_strategy(name, SPACES[kind](), seed=0, budget=20).describe()
+    def test_says_what_it_is(self, name: str) -> None:
+        said = make_strategy(name, listed_space(), seed=0, budget=20).describe()
         assert said.startswith(name) and said.endswith(".") and "\n" not in said
 
-    def test_an_empty_or_single_space_is_exhausted(self, name: str, kind: str) -> None:
-        build = type(SPACES[kind]()).build  # type: ignore[attr-defined]
-        empty = make_strategy(name, build(PARAMETERS, [*RULES, *_impossible()]), seed=0)
+    def test_an_empty_or_single_space_is_exhausted(self, name: str) -> None:
+        empty = make_strategy(name, Space.build(PARAMETERS, [*RULES, *_impossible()]), seed=0)
         assert empty.ask() is None and empty.exhausted
-        single = make_strategy(name, build(PARAMETERS[4:], []), seed=0)
+        single = make_strategy(name, Space.build(PARAMETERS[4:], []), seed=0)
         assert single.ask() == {"FIXED": 7} and single.ask() is None and single.exhausted
 
 
 def _impossible() -> list[object]:
-    from tunesmith.kernels.space.space import Rule
+    from tunesmith.kernels.space.rule import Rule
     from tunesmith.kernels.spec.expression import parse
 
     return [Rule.from_expression(parse("BLOCK > 999"))]
@@ -151,7 +147,6 @@ def test_the_default_says_what_it_picked_and_why() -> None:
     assert small.name == "exhaustive" and f"covers all {len(space)}" in small.describe()
     assert make_strategy("default", space, seed=0, budget=20).name == "surrogate"
     assert make_strategy("default", space, seed=0, budget=20, workers=1000).name == "local"
-    assert "more feasible points than can be listed" in make_strategy("default", lazy_space(), seed=0).describe()
 
 
 def test_mistakes_are_told() -> None:
@@ -160,8 +155,6 @@ def test_mistakes_are_told() -> None:
         make_strategy("psychic", space, seed=0)
     with pytest.raises(SearchError, match="at least 1 worker"):
         make_strategy("random", space, seed=0, workers=0)
-    with pytest.raises(SearchError, match="too large to list"):
-        make_strategy("exhaustive", lazy_space(), seed=0)
     for wrong in ((None, None), (1.0, "failed"), (float("nan"), None), (0.0, None)):
         with pytest.raises(SearchError):
             Observation(wrong[0], failure=wrong[1])
@@ -169,7 +162,3 @@ def test_mistakes_are_told() -> None:
     strategy.ask()
     with pytest.raises(SearchError, match="seed 0"):
         make_strategy("random", space, seed=1).restore(strategy.state())
-
-
-def test_a_listed_space_is_a_search_space() -> None:
-    assert isinstance(listed_space(), Space) and not lazy_space().listed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search_cases import PARAMETERS, RULES, lazy_space, listed_space, observe
+from search_cases import PARAMETERS, RULES, listed_space, observe
 
 from tunesmith.kernels.search import STRATEGIES, Observation, Prior, SearchError, Strategy, make_strategy
 from tunesmith.kernels.search.cachefile import Record, write_cache
@@ -127,9 +127,8 @@ def test_what_failed_in_the_source_is_shunned_until_it_proves_to_work() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "exhaustive"])
-@pytest.mark.parametrize("make", [listed_space, lazy_space])
-def test_a_search_with_a_prior_resumes_exactly(name: str, make: type) -> None:
-    space = make()
+def test_a_search_with_a_prior_resumes_exactly(name: str) -> None:
+    space = listed_space()
     full = Space.build(PARAMETERS, RULES)
     prior = Prior((full.config(point), observe(full.config(point))) for point in range(0, len(full), 3))
 

@@ -18,7 +18,8 @@ from tunesmith.kernels.search._acquisition import foremost
 from tunesmith.kernels.search._gaussian import Kernel, Posterior, features
 from tunesmith.kernels.search.surrogate import SurrogateSearch
 from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.space import Rule, SearchSpace, Space, build_space
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Parameter
 
@@ -245,7 +246,7 @@ def test_an_optimum_beside_the_failures_does_not_lead_into_them() -> None:
     assert model < 0.6 * chance
 
 
-def milliseconds_per_ask(space: SearchSpace, count: int, fails: Sequence[int]) -> float:
+def milliseconds_per_ask(space: Space, count: int, fails: Sequence[int]) -> float:
     """Processor time per asked point, asks and tells together; `fails`: positions of values of the first parameter."""
     strategy = make_strategy("surrogate", space, seed=0, budget=count)
     weights = np.random.default_rng(0).normal(size=len(space.parameters))
@@ -296,7 +297,7 @@ USUAL = 69.0
 def test_its_own_time_stays_small(size: int, fails: tuple[int, ...], count: int, limit: float) -> None:
     listed = [Parameter(name=name, values=tuple(range(1, 11))) for name in "ABC"]
     listed += [Parameter(name="D", values=tuple(range(size))), Parameter(name="E", values=(True, False))]
-    space = build_space(listed, [Rule.from_expression(parse("A + B > 1 or C > 1"))])
+    space = Space.build(listed, [Rule.from_expression(parse("A + B > 1 or C > 1"))])
     assert len(space) >= size * 1000
     # Neighbours on the machine cost time in caches and clock rate: the bar moves with them, and there are three tries.
     tries = []
