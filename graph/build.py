@@ -2,15 +2,17 @@
 
 Read this file to know who decides what, and when:
 
-1. plan names the bottleneck and what the round tunes (`roles/model_plan.py`; by rules `roles/plan.py`).
-2. approve lets a person see and change the plan, where the run asks for it (`roles/approve.py`).
-3. template provides the sources with their parameters (`roles/model_template.py`; the library's `roles/template.py`).
-4. tune searches the feasible spaces and journals every measurement (`roles/tune.py`).
-5. test re-measures the best and gives the verdict (`roles/test.py`); `done` ends the loop, else back to plan.
-6. explain sums up what the round showed, for the next plan (`roles/explain.py`).
+1. plan names the bottleneck and what the round tunes (`roles/planning/planner.py`; by rules `roles/planning/rules.py`).
+2. approve, where the run asks for it, lets a person see and change the plan (`roles/planning/approval.py`).
+3. template provides the sources with their parameters (`roles/templating/templater.py`). Templates that a model writes
+   are drafts, one for each branch of the plan: a fan-out of `draft` nodes, which come back to template to be tried.
+4. tune searches the feasible spaces and journals every measurement (`roles/tuning/tuner.py`).
+5. test re-measures the best and gives the verdict (`roles/testing/tester.py`); `done` ends the loop, else back to plan.
+6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/explainer.py`).
 
-Roles of others stand behind one of these. The state is small and checkpointed after every step; a step that is
-interrupted is begun again, and finds what it already did in the journal.
+Further roles stand behind one of these, and may send the state back. Nothing of the graph is stored beside the journal:
+each role that has finished is a `step` there. A graph that is started again takes the steps of the round at hand from
+the journal, and calls only the role that was interrupted.
 """
 
 from __future__ import annotations
@@ -20,46 +22,58 @@ from typing import Any, cast
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
+from langgraph.types import Command, Send
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.store import Store
+from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
-from tunesmith.graph.settings import Placement
+from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
+from tunesmith.graph.settings import Placement, Settings
+from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import State
 
 BACK = ("plan", "template")
-"""Where a role of others may send the state back to."""
+"""Where a further role may send the state back to."""
+DRAFT = "draft"
+BEFORE_SEARCH = ("plan", "approve", "template")
+
+OpenContext = Callable[[], Context]
 
 
 def build_graph(
     roles: Mapping[str, Role] | None = None,
     placements: Mapping[str, Placement] | None = None,
-    context_schema: type[Context] | None = Context,
+    open_context: OpenContext | None = None,
 ) -> StateGraph[State, Context]:
-    """The graph, not yet compiled. `roles`: by name; left out, those that are registered. `placements`: where further
-    roles stand. Raises `RoleError`."""
+    """The graph, not yet compiled. roles: by name; left out, those that are registered. Of our own roles, those that
+    are not in it are left out of the graph. placements: where further roles stand. open_context: gives the context to
+    nodes; left out, it is the one that the graph is invoked with. Raises `RoleError`."""
     roles = load_roles() if roles is None else roles
-    chain = place(roles, placements or {})
-    graph: StateGraph[State, Context] = StateGraph(State, context_schema=context_schema)
-    for name in chain:
-        graph.add_node(name, _node(roles[name]))
-    graph.add_edge(START, chain[0])
-    searching = chain.index("tune")
+    chain = [name for name in place(roles, placements or {}) if name in roles]
+    schema = Context if open_context is None else None
+    graph: StateGraph[State, Context] = StateGraph(State, context_schema=schema)
+    searching = next(at for at, name in enumerate(chain) if name in BUILT_IN and name not in BEFORE_SEARCH)
     for position, name in enumerate(chain):
         last = position + 1 == len(chain)
         following = chain[0] if last else chain[position + 1]
         # Once something was measured, a round goes on to its verdict and what follows it; before, `done` ends it.
         may_end = last or position < searching
-        back = () if name in BUILT_IN else tuple(one for one in BACK if one != following)
-        if may_end or back:
-            targets = [following, *back] + ([END] if may_end or back else [])
-            graph.add_conditional_edges(name, _route(following, may_end), list(dict.fromkeys(targets)))
-        else:
-            graph.add_edge(name, following)
+        further = name not in BUILT_IN
+        targets = [following, *(BACK if further else ()), *([END] if may_end else ())]
+        if isinstance(roles[name], Templater):
+            targets.append(DRAFT)
+        step = _node(roles[name], following, may_end, open_context)
+        graph.add_node(name, step, destinations=tuple(dict.fromkeys(targets)))
+    if isinstance(roles.get("template"), Templater):
+        graph.add_node(DRAFT, _draft(open_context), input_schema=DraftInput)
+        graph.add_edge(DRAFT, "template")
+    graph.add_edge(START, chain[0])
     return graph
 
 
 def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> list[str]:
-    """The names of all roles that work, in their order. Raises `RoleError` where a placement makes no sense."""
+    """The names of all roles in the order of their work. Raises `RoleError` where a placement makes no sense."""
     chain = list(BUILT_IN)
     left = dict(placements)
     for name, placement in placements.items():
@@ -70,7 +84,7 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
             names = ", ".join(sorted(set(roles) - set(BUILT_IN))) or "none"
             raise RoleError(
                 f"[roles.{name}]: no role of this name is registered; registered are: {names}. Install the "
-                "package that brings it, or mend the name."
+                "package that brings it, or correct the name."
             )
         if placement.after not in BUILT_IN and placement.after not in placements:
             raise RoleError(f'[roles.{name}]: after = "{placement.after}" names no role; it may be one of {known}.')
@@ -88,50 +102,98 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
 
 
 def draw(placements: Mapping[str, Placement] | None = None) -> str:
-    """The graph as mermaid text."""
+    """The graph with all our roles as mermaid text."""
     return build_graph(placements=placements).compile().get_graph().draw_mermaid()
 
 
-def studio() -> Any:
-    """The compiled graph for LangGraph's Studio, which keeps checkpoints itself; langgraph.json names this function.
-
-    Studio describes everything a graph takes as JSON, which a context (device, pool, journal) is not.
-    """
-    return build_graph(context_schema=None).compile()
+def steps_at_most(settings: Settings) -> int:
+    """A bound on the steps of a run, for LangGraph's guard against graphs that never end."""
+    turn = len(BUILT_IN) + len(settings.roles) + 2 * (settings.repairs + 1)
+    return turn * (settings.repairs + 2) * settings.rounds + 50
 
 
-def _node(role: Role) -> Any:
-    def step(state: State, runtime: Runtime[Context]) -> State:
-        if runtime.context is None:
-            raise RoleError("This graph was opened without a task and a device: `tunesmith tune TASK` runs it.")
-        cleared: State = {"goto": ""}
-        update = cast(State, {**cleared, **role(state, runtime.context)})
-        return _sent_back(role.name, state, update, runtime.context) if update.get("goto") else update
+def start_of(journal: Store) -> State:
+    """The state to start the graph with: that before the last round that was planned. The journal knows the rest."""
+    planned = journal.last("plan")
+    return {"round": max(0, planned.data["round"] - 1) if planned is not None else 0, "done": ""}
+
+
+def ended_by(journal: Store) -> str:
+    """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
+    step = journal.last("step")
+    if step is None or step.data["goto"] != END or extended_after(journal, step):
+        return ""
+    return str(step.data["done"])
+
+
+def _node(role: Role, following: str, may_end: bool, open_context: OpenContext | None) -> Any:
+    def step(state: State, runtime: Runtime[Context]) -> Command[Any]:
+        context = _context(runtime, open_context)
+        # A plan begins a round; it is not part of the turns of the round before.
+        turn = 0 if role.name == "plan" else state.get("turn", 0)
+        stage = f"round-{state.get('round', 0)}"
+        if (known := _journalled_step(context, role.name, turn, stage)) is not None:
+            return Command(goto=known["goto"], update=known["update"])
+        result = role(state, context)
+        command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
+        if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
+            # A fan-out: the role is called again with what its branches bring back, and has not finished before.
+            return command
+        update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
+        if unknown := set(update) - set(State.__annotations__):
+            raise RoleError(
+                f"The role {role.name} returns {', '.join(sorted(unknown))}, which the state does not have; to send "
+                'it back, return Command(goto="template", update=...).'
+            )
+        if role.name == "plan":
+            update["turn"] = 0
+        goto = _sent_back(role.name, command.goto, state, update, context) if command.goto else ""
+        done = update.get("done", state.get("done", ""))
+        if not goto:
+            goto = END if may_end and done else following
+        step = {"role": role.name, "turn": turn, "goto": goto, "done": done if goto == END else "", "update": update}
+        context.journal.append("step", step, stage)
+        return Command(goto=goto, update=update)
 
     return step
 
 
-def _sent_back(name: str, state: State, update: State, context: Context) -> State:
-    """Bounds how often a role may send the state back: the rounds for a new plan, the repairs for new templates."""
-    to = update["goto"]
-    stage = f"round-{state['round']}"
-    if name in BUILT_IN or to not in BACK:
-        raise RoleError(f"The role {name} sends the state to '{to}'; it may be sent back to {' or '.join(BACK)}.")
-    if to == "plan" and state["round"] >= context.settings.rounds:
+def _draft(open_context: OpenContext | None) -> Any:
+    def step(state: DraftInput, runtime: Runtime[Context]) -> State:
+        return check_draft(state, _context(runtime, open_context))
+
+    return step
+
+
+def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Context:
+    return runtime.context if open_context is None else open_context()
+
+
+def _journalled_step(context: Context, role: str, turn: int, stage: str) -> Mapping[str, Any] | None:
+    """What a role that has finished returned. A role that ended a run which was extended since decides again."""
+    found = None
+    for event in context.journal.events("step", stage):
+        over = event.data["update"].get("done") or event.data["goto"] == END
+        if (event.data["role"], event.data["turn"]) == (role, turn):
+            found = None if over and extended_after(context.journal, event) else event.data
+    return found
+
+
+def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:
+    """Where a role's wish to send the state back leads, empty where no round or repair is left for it. Rounds bound
+    the wish for another plan, repairs that for other templates. Changes `update`."""
+    if name in BUILT_IN or goto not in BACK:
+        raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
+    stage, turn = f"round-{state['round']}", state.get("turn", 0)
+    if goto == "plan" and state["round"] >= context.settings.rounds:
         context.note(name, f"The role {name} asks for another plan, and no round is left.", stage)
-        return cast(State, {**update, "goto": "", "done": "rounds"})
-    before = sum(event.data["to"] == to for event in context.journal.events("sent_back", stage))
-    if to == "template" and before >= context.settings.repairs:
-        context.note(name, f"The role {name} asks for another template; after {before} times the round goes on.", stage)
-        return cast(State, {**update, "goto": ""})
-    context.journal.append("sent_back", {"by": name, "to": to, "objections": update.get("objections", [])}, stage)
-    return update
-
-
-def _route(following: str, may_end: bool) -> Callable[[State], str]:
-    def route(state: State) -> str:
-        if state.get("goto"):
-            return state["goto"]
-        return END if may_end and state.get("done") else following
-
-    return route
+        update["done"] = "rounds"
+        return ""
+    if goto == "template":
+        if turn >= context.settings.repairs:
+            sentence = f"The role {name} asks for another template; after {turn} times the round goes on."
+            context.note(name, sentence, stage)
+            return ""
+        update["turn"] = turn + 1
+    context.listener(Progress(name, f"sends the round back to {goto}"))
+    return str(goto)

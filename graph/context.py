@@ -115,6 +115,17 @@ class Context:
             self.journal.append("note", {"role": role, "sentence": sentence}, stage)
             self.listener(Progress(role, sentence))
 
+    def once(self, kind: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
+        """What `make` returns, written to the journal under `kind` and `stage`; where the journal has it already, as
+        after an interruption, that entry's data, without calling `make`. key: fields of the entry that tell it from
+        others of its kind in the stage. The data must be JSON."""
+        for event in self.journal.events(kind, stage):
+            if all(event.data.get(name) == value for name, value in key.items()):
+                return event.data
+        data = {**key, **make()}
+        self.journal.append(kind, data, stage)
+        return data
+
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""
         task = self.task

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import summarise, write_results
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
-from tunesmith.graph.setup.extension import extend, reopened, settings_of
+from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import KIND, read_prior, require_common
 from tunesmith.graph.state import Plan
@@ -37,10 +36,18 @@ from tunesmith.kernels.spec.taskfile import load_task
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
-    from tunesmith.graph.roles.approval import Ask
+    from tunesmith.graph.roles.planning.approval import Ask
 
-THREAD = "run"
-"""The id of LangGraph's checkpoints: their file holds this run only, and its folder may be renamed."""
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that this process works on: its folder is locked, its journal open."""
+
+    folder: Path
+    journal: Journal
+    task: Task
+    device: Device
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,43 +78,13 @@ def tune(
     finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
     a folder that does not hold a run yet; left out, runs/<task>-<number>. models: language models of your own; ask:
     asks a person about plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and
-    `Waiting` when the run stands still until somebody provides what the message says; `resume(run_dir)` goes on after
+    `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
     it, and after an interruption.
     """
     chosen = make_settings(task=str(task), **settings)
-    if chosen.roles:
-        from tunesmith.graph.build import place
-        from tunesmith.graph.roles import load_roles
-
-        place(load_roles(), chosen.roles)
-    loaded = load_task(chosen.task)
-    if chosen.target is not None:
-        resolve_target(chosen.target)
-    check_models(chosen)
-    if chosen.strategy not in STRATEGIES:
-        raise SettingsError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
-    device = choose_device(loaded, chosen.backend, inventory_for(chosen.backend), chosen.target_device)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    if (folder / "journal.sqlite").exists():
-        _clear(folder)
-    prior = None if chosen.prior is None else read_prior(Path(chosen.prior))
-    templates = loaded.sources(device.backend).templates
-    require_work(loaded, templates, limits_of(device, chosen))
-    if prior is not None and chosen.transport == "none" and models is None:
-        require_common(prior, templates)
-    with Journal(folder, create=True) as journal, alone(folder):
-        if prior is not None:
-            # Before the run itself: a run that was begun has all that it needs.
-            journal.append(KIND, prior)
-        journal.append(
-            "run",
-            {
-                "settings": chosen.model_dump(mode="json"),
-                "task": loaded.model_dump(mode="json"),
-                "device": device.to_json(),
-            },
-        )
-        return _carry_on(folder, journal, loaded, device, chosen, listener, models, ask)
+    with begun(chosen, folder, models) as run:
+        return _carry_on(run, listener, models, ask)
 
 
 def resume(
@@ -126,7 +103,54 @@ def resume(
     if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
     that leaves nothing to do.
     """
-    folder = Path(run_dir)
+    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit) as run:
+        return _carry_on(run, listener, models, ask)
+
+
+@contextmanager
+def begun(settings: Settings, folder: Path, models: Models | None = None) -> Iterator[OpenRun]:
+    """A new run in `folder`, once everything that it needs is known to be there. Raises `TunesmithError`."""
+    if settings.roles:
+        from tunesmith.graph.build import place
+        from tunesmith.graph.roles import load_roles
+
+        place(load_roles(), settings.roles)
+    task = load_task(settings.task)
+    if settings.target is not None:
+        resolve_target(settings.target)
+    check_models(settings)
+    if settings.strategy not in STRATEGIES:
+        raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
+    device = choose_device(task, settings.backend, inventory_for(settings.backend), settings.target_device)
+    if (folder / "journal.sqlite").exists():
+        _clear(folder)
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
+    prior = None if settings.prior is None else read_prior(Path(settings.prior))
+    templates = task.sources(device.backend).templates
+    require_work(task, templates, limits_of(device, settings))
+    if prior is not None and settings.transport == "none" and models is None:
+        require_common(prior, templates)
+    with Journal(folder, create=True) as journal, alone(folder):
+        if prior is not None:
+            # Before the run itself: a run that was begun has all that it needs.
+            journal.append(KIND, prior)
+        journal.append(
+            "run",
+            {
+                "settings": settings.model_dump(mode="json"),
+                "task": task.model_dump(mode="json"),
+                "device": device.to_json(),
+            },
+        )
+        yield OpenRun(folder, journal, task, device, settings)
+
+
+@contextmanager
+def resumed(
+    folder: Path, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+) -> Iterator[OpenRun]:
+    """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
         started = journal.last("run")
         if started is None:
@@ -141,7 +165,7 @@ def resume(
                 f"{folder} was measured on {old['name']}, but this machine has {device.name}: resume it where it began."
             )
         settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
-        return _carry_on(folder, journal, task, device, settings, listener, models, ask)
+        yield OpenRun(folder, journal, task, device, settings)
 
 
 def _clear(folder: Path) -> None:
@@ -156,74 +180,80 @@ def _clear(folder: Path) -> None:
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
-        for name in ("journal.sqlite", "checkpoints.sqlite"):
-            for suffix in ("", "-wal", "-shm"):
-                (folder / (name + suffix)).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
 
 
-def _carry_on(
-    folder: Path,
-    journal: Journal,
-    task: Task,
-    device: Device,
-    settings: Settings,
-    listener: Listener,
-    models: Models | None,
-    ask: Ask | None,
-) -> RunResult:
-    """Runs the graph from its last checkpoint, or from the start, to its end."""
-    from langgraph.checkpoint.sqlite import SqliteSaver
+def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
+    """Runs the graph to its end, from where the journal says that the run is."""
+    from tunesmith.graph.build import ended_by
+
+    with opened(run, listener, models) as context:
+        if done := ended_by(run.journal):
+            listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
+        else:
+            connect_models(context, run)
+            _invoke(context, run, ask)
+        return finish(context, run)
+
+
+@contextmanager
+def opened(run: OpenRun, listener: Listener = silent, models: Models | None = None) -> Iterator[Context]:
+    """The context of a run; its pool starts when a role first needs it, and ends with the block."""
+    tuned = run.task.workloads_for(run.device.limits.kind, held_out=False)
+    with_model = models is not None or run.settings.transport != "none"
+    # A model's templates are tried on the held-out workloads, too.
+    held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
+    prepared = [workload.name for workload in (*tuned, *held_out)]
+    limits = limits_of(run.device, run.settings)
+    with pools(run.task, run.device, run.settings, prepared, listener) as make_pool:
+        context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
+        try:
+            yield context
+        finally:
+            context.close()
+
+
+def connect_models(context: Context, run: OpenRun) -> None:
+    """Gives the context the models that the settings name, unless it has some."""
+    if context.models is None:
+        context.models = open_models(run.settings, run.journal, run.folder, context.listener)
+    if where := destination(run.settings):
+        context.listener(Progress("model", where))
+
+
+def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.types import Command
 
-    from tunesmith.graph.build import build_graph
-    from tunesmith.graph.roles.approval import decide
+    from tunesmith.graph.build import build_graph, start_of, steps_at_most
     from tunesmith.graph.roles.arms import roles_of
+    from tunesmith.graph.roles.planning.approval import decide
 
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    with_model = models is not None or settings.transport != "none"
-    # A model's templates are tried on the held-out workloads, too.
-    prepared = [*tuned, *(task.workloads_for(device.limits.kind, held_out=True) if with_model else ())]
-    with pools(task, device, settings, [w.name for w in prepared], listener) as make_pool:
-        context = Context(task, device, limits_of(device, settings), settings, journal, make_pool, listener, models)
-        connection = sqlite3.connect(folder / "checkpoints.sqlite", check_same_thread=False)
-        try:
-            roles = roles_of(settings.arm)
-            graph = build_graph(roles, settings.roles).compile(checkpointer=SqliteSaver(connection))
-            turns = (6 + len(settings.roles)) * (settings.repairs + 2) * settings.rounds
-            config: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": turns + 50}
-            snapshot = graph.get_state(config)
-            begun = snapshot.values
-            # What is done may still have to be explained. `next` would not tell: it leaves out a role whose results
-            # are written but not yet part of a checkpoint.
-            again = bool(begun.get("done")) and not snapshot.tasks and reopened(journal)
-            if begun.get("done") and not snapshot.tasks and not again:
-                listener(Progress("done", f"the run had ended: {begun['done']}; --more N lets it measure more"))
-            else:
-                if context.models is None:
-                    context.models = open_models(settings, journal, folder, listener)
-                if where := destination(settings):
-                    listener(Progress("model", where))
-                # None goes on from the checkpoint; the journal tells each role what it already did.
-                step: Any = {"done": ""} if again else None if begun else {"round": 0}
-                while True:
-                    graph.invoke(step, config, context=context)
-                    waiting = [one for task in graph.get_state(config).tasks for one in task.interrupts]
-                    if not waiting:
-                        break
-                    plan = decide(context, folder, Plan.model_validate(waiting[0].value["plan"]), ask)
-                    step = Command(resume=plan.model_dump(mode="json"))
-            state = graph.get_state(config).values
-        except sqlite3.OperationalError as error:
-            raise _unwritable(folder, error) from error
-        finally:
-            connection.close()
-            context.close()
-        summary = summarise(context, str(state.get("done", "")))
-        try:
-            write_results(context, folder, summary)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-    return RunResult(folder, summary)
+    settings = run.settings
+    graph = build_graph(roles_of(settings, context.models is not None), settings.roles)
+    # LangGraph needs a checkpoint to go on from an interrupt; no other process reads it, as the journal has it all.
+    compiled = graph.compile(checkpointer=InMemorySaver() if settings.approve == "plans" else None)
+    config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": steps_at_most(settings)}
+    step: Any = start_of(run.journal)
+    while True:
+        state = compiled.invoke(step, config, context=context)
+        if not (waiting := state.get("__interrupt__")):
+            return
+        plan = decide(context, run.folder, Plan.model_validate(waiting[0].value["plan"]), ask)
+        step = Command(resume=plan.model_dump(mode="json"))
+
+
+def finish(context: Context, run: OpenRun) -> RunResult:
+    """Writes what the run has found so far: summary, report and the winners' files."""
+    from tunesmith.graph.build import ended_by
+
+    summary = summarise(context, ended_by(run.journal))
+    try:
+        write_results(context, run.folder, summary)
+    except OSError as error:
+        raise _unwritable(run.folder, error) from error
+    return RunResult(run.folder, summary)
 
 
 def _unwritable(folder: Path, error: Exception) -> JournalError:

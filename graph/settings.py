@@ -1,20 +1,166 @@
-"""What the user asked of a run, as stored beside it; validated where it comes in."""
+"""The settings of a run: declared here once, stored beside the run, and validated wherever they come from.
+
+The same fields are the options of `tunesmith tune` (`tunesmith.cli.options` builds these from the fields, with their
+descriptions as help), the keys of a settings file, and the keywords of `tunesmith.graph.tune`. No key of a model's
+server is ever among them: only the name of the environment variable that has it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from tunesmith.graph.models.settings import ModelSettings
 from tunesmith.hw.errors import TunesmithError
+
+NO_MODEL = "none"
+Method = Literal["json_schema", "function_calling", "json_mode"]
+METHODS: tuple[Method, ...] = ("json_schema", "function_calling", "json_mode")
+"""The ways of asking for an answer that fits a schema, the most binding first."""
+Arm = Literal["template+search", "template", "rewrite"]
 
 
 class SettingsError(TunesmithError):
-    """A setting has no meaning."""
+    """A setting makes no sense."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as "90", "90s", "10m" or "1h30m"; raises `ValueError`."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
+    if parts is None or not any(parts.groups()):
+        raise ValueError(f"'{text}' is not a duration; write it as 90s, 10m or 1h30m")
+    hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+    return hours * 3600.0 + minutes * 60.0 + seconds
+
+
+def _duration(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _names(value: object) -> object:
+    return dict(_pair(one, "ROLE=NAME") for one in value) if isinstance(value, list) else value
+
+
+def _fields(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    found: dict[str, Any] = {}
+    for one in value:
+        name, text = _pair(one, "FIELD=JSON")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text  # such as reasoning_effort=low
+    return found
+
+
+def _pair(text: object, form: str) -> tuple[str, str]:
+    name, _, value = str(text).partition("=")
+    if not name.strip() or not value.strip():
+        raise ValueError(f"'{text}' is not of the form {form}")
+    return name.strip(), value.strip()
+
+
+Seconds = Annotated[float, BeforeValidator(_duration)]
+"""A number, or a text such as "10m"."""
+Text = Annotated[str, Field(min_length=1)]
+
+
+class ModelSettings(BaseModel):
+    """What concerns the language models of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: Text = Field(
+        NO_MODEL,
+        description="The language model: its name, batch:DIR, replay:DIR, or none; see docs/models.md.",
+    )
+    base_url: str | None = Field(
+        None,
+        description="URL of an OpenAI-compatible server (default: OpenAI).",
+        json_schema_extra={"variable": "OPENAI_BASE_URL"},
+    )
+    key_env: Text = Field("OPENAI_API_KEY", description="The environment variable that has the server's key.")
+    model_for: Annotated[dict[str, Text], BeforeValidator(_names)] = Field(
+        {},
+        description="Another model for one role; may be repeated.",
+        json_schema_extra={"metavar": "ROLE=NAME"},
+    )
+    model_method: Literal["auto", "json_schema", "function_calling", "json_mode"] = Field(
+        "auto", description="How to ask for structured answers: json_schema, function_calling, json_mode, or auto."
+    )
+    model_option: Annotated[dict[str, Any], BeforeValidator(_fields)] = Field(
+        {},
+        description="A further field of each request, such as temperature=0.2; may be repeated.",
+        json_schema_extra={"metavar": "FIELD=JSON"},
+    )
+    model_timeout: Seconds = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds to wait for one answer.",
+        json_schema_extra={"metavar": "DURATION"},
+    )
+    model_retries: int = Field(4, ge=0, le=100, description="Retries after a temporary failure.")
+    model_concurrency: int = Field(4, ge=1, le=256, description="Number of model calls under way at the same time.")
+    requests_per_minute: float | None = Field(
+        None, ge=0.01, le=1e6, description="At most this many model calls per minute (default: no limit)."
+    )
+    answer_tokens: int = Field(
+        16_384, ge=1, le=1_000_000, description="At most this many tokens per answer, reasoning included."
+    )
+    max_calls: int | None = Field(None, ge=0, description="Limit on the run's model calls (default: none).")
+    max_tokens: int | None = Field(None, ge=0, description="Limit on the run's tokens (default: none).")
+    max_cost: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="Limit on the run's model costs in US dollars (default: none)."
+    )
+    prices: str | None = Field(None, description="A TOML file of token prices.")
+    batch_model: Text = Field("model", description="The model's name in the requests of batch:DIR.")
+    replay_exact: bool = Field(False, description="Replay an answer only if its prompt is exactly the same.")
+
+    @field_validator("model")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        # A run may be resumed from another folder than the one it was begun in.
+        kind, colon, folder = value.partition(":")
+        if colon and kind in ("batch", "replay"):
+            if not folder:
+                raise ValueError(f"{kind}: needs a folder, as in {kind}:DIR")
+            return f"{kind}:{Path(folder).expanduser().absolute()}"
+        return value
+
+    @field_validator("prices")
+    @classmethod
+    def _absolute_file(cls, value: str | None) -> str | None:
+        return None if value is None else str(Path(value).expanduser().absolute())
+
+    @property
+    def transport(self) -> Literal["none", "live", "batch", "replay"]:
+        """How answers come."""
+        if self.model == NO_MODEL:
+            return "none"
+        if self.model.startswith("batch:"):
+            return "batch"
+        return "replay" if self.model.startswith("replay:") else "live"
+
+    @property
+    def folder(self) -> Path:
+        """DIR of batch:DIR and replay:DIR."""
+        return Path(self.model.partition(":")[2])
+
+    def name_for(self, role: str) -> str:
+        """The name of the model that a role asks."""
+        default = {"batch": self.batch_model, "replay": "recorded"}.get(self.transport, self.model)
+        return self.model_for.get(role, default)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All models of the run, the general one first."""
+        return tuple(dict.fromkeys([self.name_for(""), *self.model_for.values()]))
 
 
 class Placement(BaseModel):
@@ -25,40 +171,58 @@ class Placement(BaseModel):
     after: str
 
 
-Arm = Literal["template+search", "template", "rewrite"]
+class SearchSettings(BaseModel):
+    """What concerns the search, the device and the rounds of a run."""
+
+    backend: Literal["auto", "cuda", "opencl"] = Field("auto", description="auto, cuda or opencl.")
+    target: str | None = Field(
+        None, description="A further device that the winner must fit: a name, an architecture or a TOML file."
+    )
+    evaluations: int = Field(100, ge=1, le=10_000_000, description="Number of configurations to measure.")
+    time_limit: Seconds | None = Field(
+        None,
+        gt=0,
+        description="Start no new measurement of the search after this time, such as 90s, 10m or 1h30m (a plain number "
+        "is in seconds); the final comparison comes on top (default: no limit).",
+        json_schema_extra={"metavar": "DURATION"},
+    )
+    rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
+    strategy: str = Field("default", description="The search strategy; see docs/search.md.")
+    prior: str | None = Field(
+        None, description="An earlier run's folder, or a table of results, whose best points are tried first."
+    )
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="Seed of the search's random choices and of the contents of all buffers."
+    )
+    workers: int | None = Field(None, ge=1, le=1024, description="Number of compile processes (default: one per core).")
+    target_device: str | None = Field(
+        None, description="The GPU model to tune on (part of its name), where a cluster has several."
+    )
+    lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
+    finalists: int = Field(
+        5,
+        ge=1,
+        le=64,
+        description="Number of configurations that are compared with the baseline at the end of a round.",
+    )
 
 
-class Settings(ModelSettings):
-    """evaluations: configurations to measure in the search; time_limit: seconds of work, None for no limit; rounds:
-    turns of the loop; target: another device the winner must also fit; target_device: part of the name of the model to
-    tune on, where there are several; lanes: GPUs to use, None for all of that model; workers: compile processes, None
-    for as many as there are cores; prior: another run's folder or a recorded table, to lead the searches; finalists:
-    how many configurations are re-measured against the baseline.
+class Settings(ModelSettings, SearchSettings):
+    """All settings of a run. `task`, `roles` and `arm` are no options of the command line: the task is its argument,
+    roles are placed in a settings file, and `ablate` chooses the arm."""
 
-    With a model: branches: most templates a round may tune side by side; repairs: how often a template that does not
-    work goes back to its author; explain: whether the model sums up each round for the next plan. approve: "plans"
-    stops before each plan is carried out. roles: further roles by name, and where they stand. arm: what of the graph
-    works, for ablations (`tunesmith.graph.roles.arms`).
-    """
-
+    branches: int = Field(
+        2, ge=1, le=8, description="With a model: at most this many templates are tuned side by side in a round."
+    )
+    repairs: int = Field(
+        3, ge=0, le=20, description="With a model: how often a template that does not work is returned for repair."
+    )
+    explain: bool = Field(True, description="With a model: let it summarise each round for the next plan.")
+    approve: Literal["none", "plans"] = Field(
+        "none", description="'plans' stops before each plan is carried out, for your approval; or none."
+    )
     task: str
-    backend: Literal["auto", "cuda", "opencl"] = "auto"
-    target: str | None = None
-    evaluations: Annotated[int, Field(ge=1, le=10_000_000)] = 100
-    time_limit: Annotated[float, Field(gt=0)] | None = None
-    rounds: Annotated[int, Field(ge=1, le=1000)] = 2
-    strategy: str = "default"
-    prior: str | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    target_device: str | None = None
-    lanes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    finalists: Annotated[int, Field(ge=1, le=64)] = 5
-    branches: Annotated[int, Field(ge=1, le=8)] = 2
-    repairs: Annotated[int, Field(ge=0, le=20)] = 3
-    explain: bool = True
-    approve: Literal["none", "plans"] = "none"
-    roles: dict[str, Placement] = Field(default_factory=dict)
+    roles: dict[str, Placement] = {}
     arm: Arm = "template+search"
 
 
@@ -67,9 +231,8 @@ def make_settings(**values: object) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        raise SettingsError(f"{option}: {first['msg']}, not {first['input']!r}.") from error
+        key, message = _first(error)
+        raise SettingsError(f"--{key.partition('.')[0].replace('_', '-')}: {message}") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -86,27 +249,21 @@ def read_settings(path: Path) -> dict[str, Any]:
     if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
         options = ", ".join(name for name in Settings.model_fields if name != "task")
         raise SettingsError(f"--settings: {path} has the unknown key '{unknown[0]}'; the keys are {options}.")
-    if isinstance(data.get("time_limit"), str):
-        data["time_limit"] = parse_duration(data["time_limit"])
     try:
         Settings.model_validate({"task": "any", **data})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"--settings: {path}, key {key}: {first['msg']}, not {first['input']!r}.") from error
+        key, message = _first(error)
+        raise SettingsError(f"--settings: {path}, key {key}: {message}") from error
     return data
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a text such as "90", "90s", "10m" or "1h30m"; raises `SettingsError`."""
-    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
-    if parts is None or not any(parts.groups()):
-        raise SettingsError(f"--time-limit: '{text}' is no duration; write it as 90s, 10m or 1h30m.")
-    hours, minutes, seconds = (float(part or 0) for part in parts.groups())
-    return hours * _UNITS["h"] + minutes * _UNITS["m"] + seconds
+def _first(error: ValidationError) -> tuple[str, str]:
+    """Key and sentence of the first mistake."""
+    first = error.errors(include_url=False)[0]
+    key, message = ".".join(map(str, first["loc"])), first["msg"]
+    if first["type"] == "value_error":
+        return key, f"{message.removeprefix('Value error, ')}."
+    return key, f"{message}, not {first['input']!r}."
 
 
 def new_run_dir(task: str, base: Path) -> Path:

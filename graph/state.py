@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
@@ -18,8 +18,9 @@ BASELINE = "baseline"
 
 
 class Branch(BaseModel):
-    """One template of a round. parent: the id of the template it starts from, or "baseline"; moves: what to change in
-    it, in words; none: the parent itself is tuned further. seeds: configurations of the parent to try first."""
+    """One template of a round. parent: the template it starts from, by its id (or by its name, where the task brings
+    it), or "baseline"; moves: what to change in it, in words; none: the parent itself is tuned further. seeds:
+    configurations of the parent to try first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,11 +30,12 @@ class Branch(BaseModel):
 
 
 class Plan(BaseModel):
-    """What a round is to do. bottleneck: what holds the best known kernel back; moves: what is to be changed, in
-    words; workloads: what to tune on; evaluations: this round's share; seeds: configurations to try first.
+    """What a round is to do. bottleneck: what limits the best known kernel; workloads: what to tune on; evaluations:
+    this round's share; branches: the round's templates, of which several are tuned side by side; expected: what the
+    round may gain; analysis: why this plan, in a few sentences.
 
-    template: by name, one that the task brings; branches: the round's templates where a model planned it, several of
-    which are tuned side by side; then `template` is empty.
+    Earlier versions planned by rules without branches, with the name of one of the task's templates and its seeds; such
+    a plan is read as one branch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,25 +43,49 @@ class Plan(BaseModel):
     round: int
     bottleneck: Bottleneck
     scope: Literal["general", "workload"]
-    template: str
     workloads: tuple[str, ...]
     evaluations: int
-    moves: tuple[str, ...] = ()
+    branches: tuple[Branch, ...]
     expected: str = ""
-    seeds: tuple[Config, ...] = ()
-    branches: tuple[Branch, ...] = ()
     analysis: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_template_as_branch(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "template" not in data:
+            return data
+        old = {key: value for key, value in data.items() if key not in ("template", "moves", "seeds")}
+        return (
+            old
+            if old.get("branches")
+            else {**old, "branches": [{"parent": data["template"], "seeds": data.get("seeds", ())}]}
+        )
+
+    @field_validator("branches")
+    @classmethod
+    def _require_a_branch(cls, branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
+        if not branches:
+            raise ValueError("a plan needs at least one branch")
+        return branches
+
+
+def merge_drafts(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """How drafts of several nodes come together: by number; an empty update clears them."""
+    return {**known, **new} if new else {}
 
 
 class State(TypedDict):
-    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; verdict is the
-    last test's summary; done says what ended the loop, empty while it goes on. goto: the role that works next, where a
-    role wants another one than the graph has next; objections: what it has to say to that role."""
+    """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; drafts: templates
+    that a model is writing, by the number of their branch; done says what ended the loop, empty while it goes on.
+
+    turn: how often the round was sent back for other templates; objections: what a role that sends the state back has
+    to say about the plan or the templates.
+    """
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]
     templates: NotRequired[list[str]]
-    verdict: NotRequired[dict[str, Any]]
+    drafts: NotRequired[Annotated[dict[str, Any], merge_drafts]]
     done: NotRequired[Done]
-    goto: NotRequired[str]
+    turn: NotRequired[int]
     objections: NotRequired[list[str]]

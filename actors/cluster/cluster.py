@@ -49,6 +49,9 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not address:
+        # Who reaches a cluster's ports can run code on it. Since 2.59 this is Ray's own default; it makes the token.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         if not already:
             if address:
@@ -68,16 +71,11 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     # Ray puts handlers of its own in place, which print a stack and end the process at once. Whoever has one keeps it.
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
-    if not already:
-        # A worker that dies is an outcome to us. Ray would print a paragraph about each on standard output, where
-        # results go, and has no option for that but this flag of its own.
-        ray._private.worker._worker_logs_enabled = False
     try:
         yield Offer(int(_total("CPU")), int(_total("GPU")), attached=bool(address) or already)
     finally:
         if not already:
             ray.shutdown()
-            ray._private.worker._worker_logs_enabled = True
 
 
 def _require_reachable(address: str) -> None:
@@ -104,6 +102,20 @@ def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECOND
                 f"(`ray start --num-{resource.lower()}s`)."
             )
         time.sleep(0.5)
+
+
+def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:
+    """CPUs that each worker takes in Ray's accounts: a whole one, which it does keep busy, or an equal part of what
+    there is where the cluster has fewer cores than workers.
+
+    gpu: lanes hold GPUs, and a node's share has to do for as many lanes as it has GPUs.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    shares = [1.0, sum(node.get("CPU", 0.0) for node in nodes) / (lanes + compilers)]
+    if gpu:
+        shares += [node.get("CPU", 0.0) / node["GPU"] for node in nodes if node.get("GPU", 0.0) > 0]
+    # Ray counts in ten thousandths.
+    return int(min(shares) * 10_000) / 10_000
 
 
 def _total(resource: str) -> float:

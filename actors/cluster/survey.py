@@ -21,7 +21,7 @@ SECONDS = 60.0
 
 def look() -> Inventory:
     """The CUDA devices of the node this runs on; asks the driver for attributes, and takes no device."""
-    # Ray hides all GPUs from a task that asks for none.
+    # Ray hides all GPUs from a task that asks for none. The process that this is changed in ends with the task.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return probe_cuda()
 
@@ -30,7 +30,7 @@ def survey(looker: Any = look) -> Inventory:
     """The CUDA devices of all nodes that offer GPUs to the cluster, node by node. Notes say what a node answered that
     shows none, or that it did not answer."""
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) > 0]  # type: ignore[no-untyped-call]
-    task: Any = ray.remote(num_cpus=0, max_retries=0)(looker)
+    task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(looker)
     asked = {}
     for node in nodes:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

@@ -49,11 +49,17 @@ class LaneHost:
         preload(limits.backend)
         self._lane: Isolated | None = None
         self._lock: DeviceLock | None = None
+        self._waiting = False
         self._checks: dict[str, Artifact] = {}
         """The check's kernels, which only the first process compiles."""
 
-    def start(self, health: Artifact | None, workloads: Sequence[str], seed: int) -> LaneReady | Crashed | TimedOut:
-        """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends."""
+    def start(
+        self, health: Artifact | None, workloads: Sequence[str], seed: int, seconds: float
+    ) -> LaneReady | Crashed | TimedOut:
+        """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends.
+
+        seconds: for the buffers, which are made without holding the device, as the reference is the user's code.
+        """
         self.end()
         lane = Isolated("run", Lane, self._task, self._limits, self._index, seed)
         try:
@@ -63,17 +69,23 @@ class LaneHost:
                     failure: Crashed | TimedOut = uuid
                     return failure
                 self._lock = DeviceLock(uuid, self._holder)
-            self._lock.acquire()
-            ready: LaneReady | Crashed | TimedOut = lane.call("start", None, health, tuple(workloads), self._checks)
-            if isinstance(ready, LaneReady) and not ready.trouble:
-                checks = self._checks or lane.call("checks", None)
-                self._checks = checks if isinstance(checks, dict) else {}
-                self._lane = lane
+            self.acquire()
+            try:
+                ready: LaneReady | Crashed | TimedOut = lane.call("open", None, health, self._checks)
+            finally:
+                self._unlock()
+            if not isinstance(ready, LaneReady) or ready.trouble:
+                return ready
+            failed: Crashed | TimedOut | None = lane.call("prepare", seconds, tuple(workloads))
+            if failed is not None:
+                return failed
+            checks = self._checks or lane.call("checks", None)
+            self._checks = checks if isinstance(checks, dict) else {}
+            self._lane = lane
             return ready
         finally:
             if self._lane is not lane:
                 lane.end()
-            self._unlock()
 
     def prepare(self, workloads: Sequence[str]) -> Crashed | None:
         failed: Crashed | None = self._here().call("prepare", None, workloads)
@@ -85,11 +97,13 @@ class LaneHost:
         A call of its own, because waiting for others is not part of the next call's deadline.
         """
         if self._lock is not None:
+            self._waiting = True
             self._lock.acquire()
+            self._waiting = False
 
     def waiting_for(self) -> str:
-        """Who has the device, as a clause, while `acquire` waits in another thread."""
-        return "" if self._lock is None else self._lock.waiting_for()
+        """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
+        return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
 
     def visit_packed(self, data: bytes, seconds: float) -> bytes:
         """The outcomes by workload, or `Lost`, or `Busy`, at once, when another process uses the device and `acquire`

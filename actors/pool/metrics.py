@@ -1,4 +1,4 @@
-"""What a pool tells a cluster's metrics, for Prometheus and Grafana as Ray exports them; see docs/cluster.md.
+"""The metrics of a pool, for Prometheus and Grafana as Ray exports them; see docs/cluster.md.
 
 Numbers are gathered here and handed over every few seconds, so that an evaluation costs an addition.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ray.util.metrics import Counter, Gauge
 
-from tunesmith.actors.cluster.handle import WorkerProcess
+from tunesmith.actors.cluster.actor_handle import ActorHandle
 
 EVERY_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ class Metrics:
         self._in_flight = Gauge("tunesmith_in_flight", "Evaluations under way.", ("task",))
         self._tags = {"task": task}
         self._ended, self._failed = 0, Counts[str]()
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._busy: dict[int, float] = {}
 
     def ended(self, failure: str | None) -> None:
@@ -38,15 +38,15 @@ class Metrics:
         if failure is not None:
             self._failed[failure] += 1
 
-    def tell(
-        self, lanes: Sequence[WorkerProcess], compilers: Sequence[WorkerProcess], queue: int, in_flight: int
+    def report(
+        self, lanes: Sequence[ActorHandle], compilers: Sequence[ActorHandle], queue: int, in_flight: int
     ) -> None:
         """Hands over what has gathered, if it is time."""
         now = time.monotonic()
-        passed = now - self._told
+        passed = now - self._reported
         if passed < EVERY_SECONDS:
             return
-        self._told = now
+        self._reported = now
         if self._ended:
             self._evaluations.inc(self._ended, self._tags)
         for kind, count in self._failed.items():
@@ -60,7 +60,7 @@ class Metrics:
         self._queue.set(queue, self._tags)
         self._in_flight.set(in_flight, self._tags)
 
-    def _share(self, worker: WorkerProcess, passed: float) -> float:
+    def _share(self, worker: ActorHandle, passed: float) -> float:
         busy = worker.busy_until_now
         before = self._busy.get(id(worker), 0.0)
         self._busy[id(worker)] = busy

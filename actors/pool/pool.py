@@ -2,7 +2,7 @@
 
 An evaluation's life: `submit` splits it into one compilation for each combination of types; what the cache on disk does
 not hold, compile workers make; when all is there it waits for a lane, is checked and timed on its workloads in one
-visit, and comes out of `collect` as an `Evaluation`. There are no barriers: `actors.pool.conveyor` moves each on
+visit, and comes out of `collect` as an `Evaluation`. There are no barriers: `actors.pool.scheduler` moves each on
 as soon as it can.
 """
 
@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tunesmith.actors.cluster.handle import Deadlines
+from tunesmith.actors.cluster.actor_handle import Deadlines
 from tunesmith.actors.judging.judge import Question, Verdict
 from tunesmith.actors.lane.lane_host import LaneHost
-from tunesmith.actors.pool.conveyor import Conveyor
-from tunesmith.actors.pool.job import Request
+from tunesmith.actors.pool.exclusive_calls import ExclusiveCalls
 from tunesmith.actors.pool.metrics import Metrics
-from tunesmith.actors.pool.pace import Pace
-from tunesmith.actors.pool.roster import MAX_IDLE_DEATHS, PoolError, Roster
-from tunesmith.actors.pool.solo import Solo
+from tunesmith.actors.pool.scheduler import Request, Scheduler
+from tunesmith.actors.pool.worker_set import PoolError, WorkerSet
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -35,8 +33,8 @@ __all__ = ["Deadlines", "LaneStatus", "Pool", "PoolError", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """state: starting, idle, busy, waiting (for others that use the device) or lent (to other tunings); served: visits
-    so far; busy_seconds: time at work so far."""
+    """state: starting, idle, busy, or waiting (for another process that uses the device); served: visits so far;
+    busy_seconds: time at work so far."""
 
     name: str
     state: str
@@ -48,12 +46,10 @@ class Pool:
     """Lanes and compile workers for one task on one kind of device.
 
     limits, index: the device (index matters to OpenCL only); lanes, compilers: how many of each; seed: contents of all
-    buffers; workloads: what lanes prepare at their start; cache: where artifacts are kept, None for nowhere; say: told,
-    in a sentence, what a user should know of the workers; shared: other tunings use the same cluster. Use as a context
-    manager; it ends its processes.
+    buffers; workloads: what lanes prepare at their start; cache: where artifacts are kept, None for nowhere; say: gets,
+    in a sentence, what a user should know of the workers; shared: the cluster was there before, and has metrics. Use as
+    a context manager; it ends its processes.
     """
-
-    MAX_IDLE_DEATHS = MAX_IDLE_DEATHS
 
     def __init__(
         self,
@@ -75,7 +71,7 @@ class Pool:
     ) -> None:
         self.task, self.limits, self.cache = task, limits, cache
         deadlines = deadlines or Deadlines()
-        self.roster = Roster(
+        self.workers = WorkerSet(
             task,
             limits,
             index,
@@ -85,16 +81,13 @@ class Pool:
             workloads=workloads,
             deadlines=deadlines,
             say=say,
-            shared=shared,
             lane_class=lane_class,
             compile_class=compile_class,
         )
-        self._pace = Pace(lanes, compilers, exclusive=limits.kind == "cpu")
-        self._conveyor = Conveyor(
+        self._scheduler = Scheduler(
             task,
             limits,
-            self.roster,
-            self._pace,
+            self.workers,
             seed=seed,
             precision=precision or Precision(),
             deadlines=deadlines,
@@ -103,60 +96,61 @@ class Pool:
         self._metrics = Metrics(task.name) if shared else None
 
     def __enter__(self) -> Pool:
-        self.roster.begin()
+        self.workers.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._conveyor.compiling.keep()
-        self.roster.end()
+        self._scheduler.compile_queue.flush_cache()
+        self.workers.end()
 
     @property
-    def ahead(self) -> int:
+    def target_in_flight(self) -> int:
         """How many evaluations should be in flight now: so many that no lane waits, and no more, as a search learns
         nothing from what is under way. Those that wait for code that is made for others occupy no compiler."""
-        return self._pace.ahead + self._conveyor.compiling.waiting_for_code
+        return self._scheduler.target.now + self._scheduler.compile_queue.waiting_for_code
 
     @property
-    def most_ahead(self) -> int:
-        """The most that `ahead` is where no two share their code."""
-        return self._pace.most
+    def max_in_flight(self) -> int:
+        """The most that `target_in_flight` is where no two share their code."""
+        return self._scheduler.target.max
 
     @property
     def lanes(self) -> tuple[LaneStatus, ...]:
         """What each lane does."""
-        return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.roster.lanes)
+        return tuple(LaneStatus(lane.name, lane.state, lane.served, lane.busy_until_now) for lane in self.workers.lanes)
 
     @property
     def in_flight(self) -> int:
         """Evaluations that were submitted and have not ended."""
-        return self._conveyor.in_flight
+        return self._scheduler.in_flight
 
     @property
     def roofline(self) -> Roofline:
         """The device's measured roofs, once they are known: what is timed below them is refused."""
-        return self._conveyor.roofline
+        return self._scheduler.roofline
 
     @roofline.setter
     def roofline(self, roofline: Roofline) -> None:
-        self._conveyor.roofline = roofline
+        self._scheduler.roofline = roofline
 
     def submit(self, request: Request) -> None:
         """Begins an evaluation, which `collect` gives when it has ended."""
-        self._conveyor.submit(request)
+        self._scheduler.submit(request)
 
     def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
-        conveyor, until = self._conveyor, time.monotonic() + timeout
+        scheduler, until = self._scheduler, time.monotonic() + timeout
         while True:
-            conveyor.step(until)
-            if conveyor.done or not conveyor.in_flight or time.monotonic() >= until:
+            scheduler.step(until)
+            if scheduler.done or not scheduler.in_flight or time.monotonic() >= until:
                 break
-        results = list(conveyor.done)
-        conveyor.done.clear()
+        results = list(scheduler.done)
+        scheduler.done.clear()
         if self._metrics is not None:
             for _, evaluation in results:
                 self._metrics.ended(evaluation.failure.kind if evaluation.failure else None)
-            self._metrics.tell(self.roster.lanes, self.roster.compilers, len(conveyor.compiling), self.in_flight)
+            queued = len(scheduler.compile_queue)
+            self._metrics.report(self.workers.lanes, self.workers.compilers, queued, self.in_flight)
         return results
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
@@ -170,8 +164,8 @@ class Pool:
 
     def calibrate(self) -> Roofline:
         """The measured roofs of the first lane's device; no roofs when the device cannot run the probes. Lanes that do
-        not agree with the others are reported, or left out."""
-        self.roofline = Solo(self.roster, self.task, self.cache, self._conveyor.floor).calibrate()
+        not agree with the others are reported, or excluded."""
+        self.roofline = self._exclusive_calls().calibrate()
         return self.roofline
 
     def duel(
@@ -188,11 +182,14 @@ class Pool:
 
         Duels of the same `seed` share a process, on one device. Nothing else may be in flight.
         """
-        solo = Solo(self.roster, self.task, self.cache, self._conveyor.floor)
-        return solo.duel(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
+        calls = self._exclusive_calls()
+        return calls.duel(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
 
     def examine(self, questions: Sequence[Question], *, seed: int) -> list[Verdict] | Failure:
         """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
         the examination, not of a candidate. Nothing else may be in flight."""
-        solo = Solo(self.roster, self.task, self.cache, self._conveyor.floor)
-        return solo.examine(questions, seed, self.roofline)
+        calls = self._exclusive_calls()
+        return calls.examine(questions, seed, self.roofline)
+
+    def _exclusive_calls(self) -> ExclusiveCalls:
+        return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor)

@@ -1,8 +1,8 @@
 """Arguments and results as bytes, for the calls that there are hundreds of a second of.
 
-Ray pickles every argument by itself, with a pickler in Python that can also send code. All of ours are of classes that
-both sides import, which the interpreter's own pickler packs in a fraction of the time; this process serves all lanes
-of a cluster, so its time for a call bounds how many they can be.
+Ray pickles each argument by itself and unpickles it in every process on the way; packed, a candidate goes from the
+driver through the lane's host to the process that runs it unopened. In the driver, whose time for a call bounds how
+many lanes it can serve, a visit's call takes 1.5 ms of CPU time instead of 2.1 (silu_and_mul with 8 kB of code).
 """
 
 from __future__ import annotations
@@ -19,18 +19,3 @@ def unpack(data: bytes) -> tuple[Any, ...]:
     """What was packed by a process of this cluster, which Ray has authenticated."""
     values: tuple[Any, ...] = pickle.loads(data)
     return values
-
-
-class PackedCompile:
-    """For a compile worker: `compile` with its argument and result packed."""
-
-    def compile_packed(self, data: bytes) -> bytes:
-        return pack(self.compile(*unpack(data)))  # type: ignore[attr-defined]
-
-
-class PackedVisit:
-    """For what stands in for a lane's host: `visit` with its arguments and result packed. It keeps no deadline of its
-    own."""
-
-    def visit_packed(self, data: bytes, seconds: float) -> bytes:
-        return pack(self.visit(*unpack(data)))  # type: ignore[attr-defined]

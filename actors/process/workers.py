@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tunesmith.actors.process.packed import PackedCompile, pack, unpack
+from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -55,14 +55,13 @@ class CompilerReady:
 @dataclass(frozen=True, slots=True)
 class LaneReady:
     """What a lane says when it is ready: the device's UUID and name, the machine, and what is wrong with the device, as
-    a clause (empty for nothing), or worth a note. held_bytes: device memory that its buffers take."""
+    a clause (empty for nothing), or worth a note."""
 
     uuid: str
     name: str
     machine: str
     trouble: str = ""
     note: str = ""
-    held_bytes: int = 0
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -87,7 +86,7 @@ def keep_memory() -> bool:
     return all([mallopt(-1, KEPT_BYTES), mallopt(-2, 16 << 20), mallopt(-3, LARGEST_ON_HEAP)])
 
 
-class CompileWorker(PackedCompile):
+class CompileWorker:
     """Compiles for one kind of device. `index` only matters to OpenCL, whose drivers compile for their own devices."""
 
     def __init__(self, limits: DeviceLimits, index: int) -> None:
@@ -134,32 +133,27 @@ class Lane:
     def uuid(self) -> str:
         return self._bench.device.uuid
 
-    def start(self, health: Artifact | None, workloads: Sequence[str], checks: Mapping[str, Artifact]) -> LaneReady:
-        """Says what device this is and whether it is well; if it is, makes the buffers of `workloads`. checks: what
-        another process on such a device has compiled of the check."""
+    def open(self, health: Artifact | None, checks: Mapping[str, Artifact]) -> LaneReady:
+        """Says what device this is and whether it is well. checks: what another process on such a device has compiled
+        of the check."""
         fused_check.COMPILED.update(checks)
-        if not self.look(health).trouble:
-            self.prepare(workloads)
-        # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
-        gc.collect()
-        gc.freeze()
-        return self.look(health)
-
-    def look(self, health: Artifact | None) -> LaneReady:
-        """What device this is, and whether it is well."""
         device = self._bench.device
         driver = ask_driver(device.uuid) if self._pinned else DriverOpinion()
         wrong = driver.trouble
         if not wrong and health is not None:
             wrong = trouble(device, health)
-        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note, self._bench.held_bytes)
+        return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note)
 
     def checks(self) -> dict[str, Artifact]:
         """What this process has compiled of the check."""
         return dict(fused_check.COMPILED)
 
     def prepare(self, workloads: Sequence[str]) -> None:
+        """Makes buffers and reference results."""
         self._bench.prepare(workloads)
+        # What is loaded by now stays: going through it again and again in search of garbage takes a millisecond a time.
+        gc.collect()
+        gc.freeze()
 
     def release(self) -> None:
         self._bench.release()

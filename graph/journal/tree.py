@@ -17,6 +17,8 @@ from tunesmith.kernels.outcome import Evaluation, Resources, describe
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
 
+LIBRARY = "library"
+"""The parent of a template that the task brings."""
 BEST_SHARE = 0.2
 """Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
 BEST_LEAST, BEST_MOST = 3, 10
@@ -113,7 +115,14 @@ class Tree:
     explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
-        return next((node for node in self.nodes if node.id == template), None)
+        """The node of a template's id, or of the name of one that the task brings."""
+        by_name = (node for node in self.nodes if node.parent == LIBRARY and node.template.name == template)
+        return next((node for node in self.nodes if node.id == template), None) or next(by_name, None)
+
+    @property
+    def untried(self) -> list[Node]:
+        """The task's own templates that no round has used yet."""
+        return [node for node in self.usable if node.parent == LIBRARY and node.round == 0]
 
     def best(self, count: int) -> list[Node]:
         """The best `count` that were measured, the best first; those that were struck are none of them."""
@@ -144,7 +153,7 @@ def read_tree(context: Context, before: int | None = None) -> Tree:
             template.id,
             Node(
                 template,
-                event.data.get("parent", "library"),
+                event.data.get("parent", LIBRARY),
                 tuple(event.data.get("moves", ())),
                 _round(event.stage),
                 tuple(by_template.get(template.id, ())),
@@ -153,7 +162,7 @@ def read_tree(context: Context, before: int | None = None) -> Tree:
             ),
         )
     for template in context.sources.templates:
-        nodes.setdefault(template.id, Node(template, "library", struck=struck.get(template.id, "")))
+        nodes.setdefault(template.id, Node(template, LIBRARY, struck=struck.get(template.id, "")))
     attempts = tuple(
         Attempt(_round(event.stage), event.data["parent"], tuple(event.data["moves"]), event.data["problem"])
         for event in events("given_up")

@@ -1,7 +1,7 @@
-"""What the models of a run have cost, from the journal; and whether the caps allow one more call.
+"""What the models of a run have cost, and whether the caps allow one more call.
 
-Counted is what a server answered, and what it may have worked on without our knowing the answer: calls that timed out,
-or were under way when the process was killed. Of these the worst is assumed: the estimate made before the call.
+Counted is what a server answered, and what it may have worked on without our seeing the answer: calls that timed out,
+or were under way when the process was killed. For these the worst is assumed: the estimate made before the call.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.settings import ModelSettings
-from tunesmith.graph.models.structured import again_name
-
-BYTES_PER_TOKEN = 2
-"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate made of it is high."""
-PROMPT_OVERHEAD = 64
-"""Tokens of chat templates around the messages."""
+from tunesmith.graph.models.answer import again_name
+from tunesmith.graph.settings import ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,70 +42,67 @@ class Row:
     cost: float | None = 0.0
     seconds: float = 0.0
 
-    def add(self, tokens: Tokens) -> None:
+    def add(self, tokens: Tokens, *, estimated: bool) -> None:
         self.calls += 1
+        self.unaccounted += estimated
         self.prompt_tokens += tokens.prompt_tokens
         self.completion_tokens += tokens.completion_tokens
         self.cost = None if self.cost is None or tokens.cost is None else self.cost + tokens.cost
 
 
 class Account:
-    """Reads the events `model_asked` and `model_call` of a journal, and is told of new ones. live: a call that was
-    asked in an earlier session and has no end was under way when that session was killed; otherwise it is one whose
-    answer is still to come."""
+    """Fed with the data of the events `model_asked` and `model_call`, in their order."""
 
-    def __init__(self, journal: Store, *, live: bool) -> None:
+    def __init__(self) -> None:
         self._rows: dict[tuple[str, str], Row] = {}
-        self._open: dict[tuple[str, int], tuple[tuple[str, str], Tokens]] = {}
-        self._ends: dict[str, tuple[tuple[str, str], str]] = {}
-        """Role and model, and status, by the call's custom_id."""
-        self._asked: dict[str, int] = {}
-        for event in journal.events():
-            if event.kind == "model_asked":
-                self.asked(event.data)
-            elif event.kind == "model_call":
-                self.ended(event.data)
-        if live:
-            for key, worst in self._open.values():
-                self._lose(key, worst)
-            self._open.clear()
+        self._open: dict[tuple[str, int], tuple[Mapping[str, Any], Tokens]] = {}
+        self._ends: dict[str, tuple[Row, str]] = {}
+        """Row and status, by the call's custom_id."""
+        self._attempts: dict[str, int] = {}
 
     def asked(self, data: Mapping[str, Any]) -> None:
         """A `model_asked` event was written."""
-        self._asked[data["id"]] = data["attempt"]
-        self._open[data["id"], data["attempt"]] = (data["role"], data["model"]), Tokens.of(data["worst"])
+        self._attempts[data["id"]] = data["attempt"]
+        self._open[data["id"], data["attempt"]] = data, Tokens.of(data["worst"])
 
     def ended(self, data: Mapping[str, Any]) -> None:
         """A `model_call` event was written."""
-        key = data["role"], data["model"]
-        _, worst = self._open.pop((data["id"], data["attempt"]), (key, None))
-        row = self._row(key)
+        row = self._row(data)
+        _, worst = self._open.pop((data["id"], data["attempt"]), (data, None))
         row.seconds += data["seconds"]
         if data["usage"] is not None:
-            row.add(Tokens.of(data["usage"]))
-            row.unaccounted += bool(data["usage"]["estimated"])
+            row.add(Tokens.of(data["usage"]), estimated=data["usage"]["estimated"])
         elif data["served"] and worst is not None:
-            self._lose(key, worst)
-        self._ends[data["custom_id"]] = key, data["status"]
+            row.add(worst, estimated=True)
+        self._ends[data["custom_id"]] = row, data["status"]
+
+    def give_up_open(self) -> None:
+        """Counts calls without an end as served: their process was killed."""
+        for data, worst in self._open.values():
+            self._row(data).add(worst, estimated=True)
+        self._open.clear()
 
     def attempts(self, request_id: str) -> int:
         """How often a request was made."""
-        return self._asked.get(request_id, 0)
+        return self._attempts.get(request_id, 0)
 
     def is_open(self, request_id: str) -> bool:
         """Whether an answer to the last attempt is still to come."""
         return (request_id, self.attempts(request_id)) in self._open
 
-    def objection(self, settings: ModelSettings, worst: Tokens, *, certain: bool) -> str | None:
-        """Why the caps do not allow a call that takes `worst`, or None. certain: leave calls under way out of it."""
-        rows = list(self._rows.values())
-        calls = sum(row.calls for row in rows)
-        tokens = sum(row.prompt_tokens + row.completion_tokens for row in rows)
-        cost = sum(row.cost or 0.0 for row in rows)
-        if not certain:
-            calls += len(self._open)
-            tokens += sum(each.prompt_tokens + each.completion_tokens for _, each in self._open.values())
-            cost += sum(each.cost or 0.0 for _, each in self._open.values())
+    @property
+    def any_open(self) -> bool:
+        return bool(self._open)
+
+    def objection(self, settings: ModelSettings, worst: Tokens, *, count_open: bool) -> str | None:
+        """Why the caps do not allow a call that takes `worst`, or None. count_open: with the worst of the calls that
+        are under way."""
+        spent: list[Row | Tokens] = [*self._rows.values()]
+        open_now = [tokens for _, tokens in self._open.values()] if count_open else []
+        spent += open_now
+        calls = sum(row.calls for row in self._rows.values()) + len(open_now)
+        tokens = sum(each.prompt_tokens + each.completion_tokens for each in spent)
+        cost = sum(each.cost or 0.0 for each in spent)
         if settings.max_calls is not None and calls + 1 > settings.max_calls:
             return f"--max-calls {settings.max_calls} allows no further call."
         needs = worst.prompt_tokens + worst.completion_tokens
@@ -132,23 +123,20 @@ class Account:
         for row in self._rows.values():
             row.failed = 0
         kinds: dict[str, int] = {}
-        for name, (key, status) in self._ends.items():
-            # Of a call that got one more try, that one tells how it ended.
+        for name, (row, status) in self._ends.items():
+            # Of a call with a second try, that one says how it ended.
             if status != "ok" and again_name(name) not in self._ends:
-                self._row(key).failed += 1
+                row.failed += 1
                 kinds[status] = kinds.get(status, 0) + 1
-        total = Row("", "")
-        for row in self._rows.values():
-            for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds"):
-                setattr(total, name, getattr(total, name) + getattr(row, name))
-            total.cost = None if total.cost is None or row.cost is None else total.cost + row.cost
-        totals = {name: value for name, value in asdict(total).items() if name not in ("role", "model")}
-        return totals | {"failures": kinds, "rows": [asdict(row) for row in self._rows.values()]}
+        rows = [asdict(row) for row in self._rows.values()]
+        totals: dict[str, Any] = {
+            name: sum(row[name] for row in rows)
+            for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds")
+        }
+        costs = [row["cost"] for row in rows]
+        totals["cost"] = None if None in costs else sum(costs, 0.0)
+        return totals | {"failures": kinds, "rows": rows}
 
-    def _row(self, key: tuple[str, str]) -> Row:
+    def _row(self, data: Mapping[str, Any]) -> Row:
+        key = data["role"], data["model"]
         return self._rows.setdefault(key, Row(*key))
-
-    def _lose(self, key: tuple[str, str], worst: Tokens) -> None:
-        row = self._row(key)
-        row.add(worst)
-        row.unaccounted += 1

@@ -1,34 +1,43 @@
-"""`Models` over any transport: the journal before and after each attempt, caps, retries, and one more try for an
-answer that is not of its schema.
+"""`Models` over any transport: the journal before and after each attempt, caps, retries, and a second try for an answer
+that does not fit its schema.
 
-One thread decides and writes; others only wait for the server. A call whose answer is in the journal is answered from
-there, so that a role that is begun again pays nothing twice.
+Calls run as coroutines of one event loop, so nothing here needs a lock. A call whose answer is in the journal is
+answered from there, so that a role that is begun again pays nothing twice.
+
+Retries are made here and not by the client's `max_retries`: each attempt is journalled, and must be allowed by the
+caps, before it is made; a call that timed out is repeated once, not as often as others; an exhausted quota is not asked
+again; and a Retry-After of several minutes is obeyed.
 """
 
 from __future__ import annotations
 
-import queue
+import asyncio
+import functools
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.journal.store import Store
+from pydantic import ValidationError
+
 from tunesmith.graph.models.account import Tokens
-from tunesmith.graph.models.calllog import CallLog
+from tunesmith.graph.models.answer import Invalid, Valid, again, read_answer
 from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Usage
-from tunesmith.graph.models.prices import Prices
-from tunesmith.graph.models.recording import Recording
-from tunesmith.graph.models.settings import METHODS, Method, ModelSettings
-from tunesmith.graph.models.structured import Valid, again, read_answer, request_body
+from tunesmith.graph.models.ledger import Ledger, Read
 from tunesmith.graph.models.transport import Completion, Failure, Pending, Request, Transport, identify
 from tunesmith.graph.progress import Listener, Progress
+from tunesmith.graph.settings import METHODS, Method, ModelSettings
+
+if TYPE_CHECKING:
+    from langchain_core.rate_limiters import BaseRateLimiter
+
+    from tunesmith.graph.models.chat import Chats
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds before the first retry, doubled for each further one."""
-LONGEST_OBEYED = 600.0
+LONGEST_RETRY_AFTER = 600.0
 """Seconds of a Retry-After that are waited; a server that asks for more is given up."""
 TIMEOUT_RETRIES = 1
 """Each costs the whole timeout, and perhaps an answer that is paid and never seen."""
@@ -36,263 +45,205 @@ GRACE = 10.0
 """Seconds after the timeout until a server that keeps a connection alive without answering is given up."""
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A call on its way. call: the original or the one more try; tries, timeouts: of the present request in this
-    session; methods: still to be tried, the present one first; token: tells an answer that is waited for from one
-    that was given up; usage: of the call so far; due, started: on the monotonic clock."""
-
-    original: Call
-    call: Call
-    methods: list[Method]
-    due: float = 0.0
-    tries: int = 0
-    timeouts: int = 0
-    token: int = 0
-    request: Request | None = None
-    worst: Tokens | None = None
-    started: float = 0.0
-    usage: Usage = field(default_factory=lambda: Usage(0, 0, 0.0))
-    result: Reply | ModelFailed | None = None
-
-
 class Asker:
-    """The `Models` of a run. limit_field: the request's field that limits an answer."""
+    """The `Models` of a run. model_for: the model of a call, where that is not the settings' to say."""
 
     def __init__(
         self,
         settings: ModelSettings,
         transport: Transport,
-        prices: Prices,
-        journal: Store,
-        recording: Recording,
+        chats: Chats,
+        ledger: Ledger,
         listener: Listener,
-        *,
-        limit_field: Literal["max_tokens", "max_completion_tokens"],
         model_for: Callable[[Call], str] | None = None,
     ) -> None:
-        self._settings, self._transport = settings, transport
-        self._journal, self._listener = journal, listener
-        self._limit_field = limit_field
+        self._settings, self._transport, self._chats = settings, transport, chats
+        self._ledger, self._listener = ledger, listener
         self._model_for = model_for or (lambda call: settings.name_for(call.role))
         self._live = transport.kind == "live"
-        self._log = CallLog(journal, prices, recording, live=self._live)
-        self._methods: dict[str, Method] = {e.data["model"]: e.data["method"] for e in journal.events("model_method")}
         self._closed: Failure | None = None
+        """Why the server takes no call at all, such as a wrong key."""
         self._suspect = False
-        self._slot = 0.0
+        """The server failed a call to the end, and has not answered since."""
+        # Answers from files come in the order of the calls.
+        self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
+        self._one_ended = asyncio.Condition()
+        self._limiter = _limiter(settings.requests_per_minute) if self._live else None
 
     def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
         """See `Models`."""
-        jobs = [_Job(call, call, self._methods_for(self._model_for(call))) for call in calls]
-        waiting, running, pending = list(jobs), dict[int, _Job](), list[Request]()
-        arrived: queue.SimpleQueue[tuple[_Job, int, Completion | Failure | BaseException]] = queue.SimpleQueue()
-        self._announce(jobs)
-        while waiting or running:
-            for job in sorted(waiting, key=lambda job: job.due):
-                if job.due > time.monotonic() or len(running) >= self._settings.model_concurrency:
-                    break
-                if self._begin(job, bool(running)):
-                    waiting.remove(job)
-                    if self._live:
-                        running[id(job)] = job
-                        self._send(job, arrived)
-                    elif (request := self._exchange(job)) is not None:
-                        pending.append(request)
-                    elif job.result is None:
-                        waiting.append(job)
-                elif job.result is not None:
-                    waiting.remove(job)
-            for job, outcome in self._await(arrived, waiting, running):
-                del running[id(job)]
-                self._receive(job, outcome, time.monotonic() - job.started)
-                if job.result is None:
-                    waiting.append(job)
+        asking = asyncio.run_coroutine_threadsafe(self._ask_all(calls), _event_loop())
+        try:
+            return asking.result()
+        finally:
+            asking.cancel()  # after an interruption; without effect on what is done
+
+    async def _ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
+        if self._live and calls:
+            names = ", ".join(dict.fromkeys(map(self._model_for, calls)))
+            self._say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
+        unique = {(call.custom_id, call.digest): call for call in calls}
+        tasks = {key: asyncio.ensure_future(self._ask(call)) for key, call in unique.items()}
+        try:
+            await asyncio.gather(*tasks.values())
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        ends = [tasks[call.custom_id, call.digest].result() for call in calls]
+        pending = {end.custom_id: end for end in ends if isinstance(end, Request)}
         if pending:
-            raise self._transport.hold(pending)
-        return [job.result for job in jobs if job.result is not None]
+            raise self._transport.hold(list(pending.values()))
+        return [end for end in ends if not isinstance(end, Request)]
 
-    def _begin(self, job: _Job, others: bool) -> bool:
-        """Brings a job to an attempt (True) or to its result; False with neither: not now. `others`: calls are under
-        way."""
-        request = job.request = self._request(job)
-        known = self._log.known(request)
+    async def _ask(self, call: Call) -> Reply | ModelFailed | Request:
+        """The result of a call; its request where the answer comes later."""
+        usage, question = Usage(0, 0, 0.0), call
+        while True:
+            end = await self._settle(question)
+            if isinstance(end, Request):
+                return end
+            data, read = end
+            usage = _added(usage, data["usage"])
+            if isinstance(read, Valid):
+                return Reply(read.value, read.text, str(data["answer"].get("model") or data["model"]), usage)
+            if isinstance(read, Invalid) and question is call:
+                question = again(call, read)
+                continue
+            if isinstance(read, Invalid):
+                detail = f"The answer does not fit the schema, and neither did the one after a hint: {read.why}"
+                read = ModelFailed("unstructured", detail, read.text)
+            self._say(f"{question.custom_id}: {read.detail}")
+            return read
+
+    async def _settle(self, call: Call) -> tuple[Mapping[str, Any], Read] | Request:
+        """The final entry of a call in the journal and what it says, after as many attempts as it takes; its request
+        where the answer comes later."""
+        known = self._ledger.known(identify(call.custom_id, call.digest))
         if known is not None:
-            self._settle(job, known)
-            return False
-        job.worst = self._log.worst(request, self._settings.answer_tokens)
-        is_open = self._log.is_open(request)
-        if self._live and is_open:
-            return False  # the same call is under way already
+            return known, await self._read(known, call)
+        model = self._model_for(call)
+        methods = self._methods_for(model)
+        tries = timeouts = 0
+        while True:
+            attempt = _Attempt(call, first=tries == 0)
+            counted = None
+            async with self._slots:
+                try:
+                    message = await self._chats.ask(call, model, methods[0], functools.partial(self._exchange, attempt))
+                    read, counted = read_answer(message, call.schema), message.usage_metadata
+                except _NoAnswer:
+                    read = None
+                except ValidationError:
+                    read = attempt.invalid()
+            request, outcome, seconds = attempt.request, attempt.outcome, attempt.seconds
+            tries += 1
+            if isinstance(outcome, Pending):
+                return request
+            if isinstance(outcome, Completion):
+                assert read is not None
+                self._suspect = False
+                if self._live and self._settings.model_method == "auto":
+                    self._ledger.learn_method(model, methods[0], call.stage)
+                data = self._ledger.answered(call, request, outcome, read, attempt.worst, counted, seconds)
+                await self._notify()
+                if outcome.note:
+                    self._say(outcome.note)
+                return data, read
+            wait = self._wait(outcome, tries, timeouts)
+            other_form = outcome.rejected and len(methods) > 1
+            if outcome.rejected and not other_form:
+                outcome = _no_method(outcome, self._settings)
+            final = wait is None and not other_form
+            data = self._ledger.failed(call, request, outcome, seconds, final=final)
+            await self._notify()
+            if final:
+                if outcome.kind == "unauthorised" and self._live:
+                    self._closed = outcome
+                self._suspect = self._suspect or outcome.transient
+                return data, ModelFailed(outcome.kind, outcome.detail)
+            if other_form:
+                methods, tries = methods[1:], 0
+            elif wait is not None:
+                timeouts += outcome.kind == "timeout"
+                self._say(f"{call.custom_id}: {outcome.detail} Trying again in {wait:.0f} s.")
+                await asyncio.sleep(wait)
+
+    async def _read(self, known: Mapping[str, Any], call: Call) -> Read:
+        """What the final entry of a call says."""
+        if known["answer"] is None:
+            return ModelFailed(known["status"], known["detail"])
+        try:
+            return read_answer(await self._chats.read(Completion(known["answer"])), call.schema)
+        except ValidationError:
+            return Invalid(_arguments(known["answer"]), "it is not a JSON object.")
+
+    async def _exchange(self, attempt: _Attempt, body: dict[str, Any]) -> dict[str, Any]:
+        """Between LangChain, which composes requests and reads completions, and the transport. Raises `_NoAnswer`."""
+        call = attempt.call
+        attempt.request = Request(identify(call.custom_id, call.digest), body)
+        attempt.worst = self._ledger.worst(attempt.request, self._settings.answer_tokens)
+        refused = await self._admit(call, attempt.request, attempt.worst, first=attempt.first)
+        started = time.monotonic()
+        attempt.outcome = refused or await self._send(attempt.request)
+        attempt.seconds = time.monotonic() - started
+        if isinstance(attempt.outcome, Completion):
+            return attempt.outcome.body
+        raise _NoAnswer
+
+    async def _send(self, request: Request) -> Completion | Failure | Pending:
+        patience = self._settings.model_timeout + GRACE
+        try:
+            async with asyncio.timeout(patience):
+                return await self._transport.send(request)
+        except TimeoutError:
+            detail = f"the server kept the connection open for {patience:g} s without an answer."
+            return Failure("timeout", detail, transient=True, served=True)
+
+    async def _admit(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> Failure | None:
+        """Journals that a request is about to be made; or says why it must not be."""
+        account, replay = self._ledger.account, self._transport.kind == "replay"
+        if account.is_open(request.custom_id):
+            return None  # of an earlier session; its answer may have come
+        if self._limiter is not None:
+            await self._limiter.aacquire()
+        while not replay and (objection := account.objection(self._settings, worst, count_open=True)) is not None:
+            # It may fit when those under way turn out cheaper than feared.
+            if (
+                not self._live
+                or not account.any_open
+                or account.objection(self._settings, worst, count_open=False) is not None
+            ):
+                return Failure("capped", objection)
+            async with self._one_ended:
+                await self._one_ended.wait()
         if self._closed is not None:
-            self._end(job, self._closed, 0.0, final=True)
-            return False
-        if self._transport.kind != "replay" and not is_open:
-            objection = self._log.account.objection(self._settings, job.worst, certain=False)
-            if objection is not None:
-                # It may fit when those under way turn out cheaper than feared.
-                if not others or self._log.account.objection(self._settings, job.worst, certain=True) is not None:
-                    self._end(job, Failure("capped", objection), 0.0, final=True)
-                return False
-        if self._live and self._settings.requests_per_minute is not None:
-            now = time.monotonic()
-            if now < self._slot:
-                job.due = self._slot
-                return False
-            self._slot = now + 60.0 / self._settings.requests_per_minute
-        if not is_open:
-            self._log.asked(job.call, request, job.worst, first=job.tries == 0)
-        job.tries += 1
-        return True
-
-    def _send(self, job: _Job, arrived: queue.SimpleQueue[Any]) -> None:
-        job.token += 1
-        job.started = time.monotonic()
-        request, token = job.request, job.token
-        assert request is not None
-
-        def work() -> None:
-            outcome: Any
-            try:
-                outcome = self._transport.send(request)
-            except BaseException as error:  # noqa: BLE001 - raised again by the thread that asks
-                outcome = error
-            arrived.put((job, token, outcome))
-
-        # Not of a pool: a thread that waits for a server must not keep the process from ending.
-        threading.Thread(target=work, name=f"model-{request.custom_id}", daemon=True).start()
-
-    def _exchange(self, job: _Job) -> Request | None:
-        """Asks a transport that has its answers at hand; gives the request back if its answer is still to come."""
-        assert job.request is not None
-        outcome = self._transport.send(job.request)
-        if isinstance(outcome, Pending):
-            return job.request
-        self._receive(job, outcome, 0.0)
+            return self._closed
+        self._ledger.asked(call, request, worst, first=first)
         return None
 
-    def _await(
-        self, arrived: queue.SimpleQueue[Any], waiting: Sequence[_Job], running: Mapping[int, _Job]
-    ) -> list[tuple[_Job, Completion | Failure]]:
-        """Waits for an answer, for the time of a retry, or for the end of somebody's patience."""
-        patience = self._settings.model_timeout + GRACE
-        moments = [job.started + patience for job in running.values()]
-        if len(running) < self._settings.model_concurrency:
-            moments += [job.due for job in waiting if job.due > time.monotonic() or not running]
-        if not moments:
-            return []
-        try:
-            job, token, outcome = arrived.get(timeout=max(0.0, min(moments) - time.monotonic()))
-        except queue.Empty:
-            late = [job for job in running.values() if time.monotonic() >= job.started + patience]
-            for job in late:
-                job.token += 1
-            said = f"the server kept the connection open for {patience:g} s without an answer."
-            return [(job, Failure("timeout", said, transient=True, served=True)) for job in late]
-        if token != job.token:
-            return []
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return [(job, outcome)]
+    async def _notify(self) -> None:
+        async with self._one_ended:
+            self._one_ended.notify_all()
 
-    def _receive(self, job: _Job, outcome: Completion | Failure, seconds: float) -> None:
-        """Journals an outcome and decides what follows."""
-        if isinstance(outcome, Completion):
-            model = self._model_for(job.call)
-            self._suspect = False
-            if self._live and self._settings.model_method == "auto" and self._methods.get(model) != job.methods[0]:
-                self._methods[model] = job.methods[0]
-                self._journal.append("model_method", {"model": model, "method": job.methods[0]}, job.call.stage)
-            self._end(job, outcome, seconds, final=True)
-            return
-        wait = self._wait(job, outcome)
-        if outcome.rejected and len(job.methods) > 1:
-            self._end(job, outcome, seconds, final=False)
-            job.methods.pop(0)
-            job.tries = 0
-        elif wait is not None:
-            self._end(job, outcome, seconds, final=False)
-            job.due = time.monotonic() + wait
-            job.timeouts += outcome.kind == "timeout"
-            self._say(f"{job.call.custom_id}: {outcome.detail} Trying again in {wait:.0f} s.")
-        else:
-            if outcome.rejected:
-                outcome = _no_method(outcome, self._settings)
-            if outcome.kind == "unauthorised" and self._live:
-                self._closed = outcome
-            self._suspect = self._suspect or outcome.transient
-            self._end(job, outcome, seconds, final=True)
-
-    def _wait(self, job: _Job, failure: Failure) -> float | None:
+    def _wait(self, failure: Failure, tries: int, timeouts: int) -> float | None:
         """Seconds until the next try, None for no other. A server that failed one call to the end gets no retries for
         the next ones until it answers."""
-        if not failure.transient or not self._live or self._suspect or job.tries > self._settings.model_retries:
+        if not failure.transient or not self._live or self._suspect or tries > self._settings.model_retries:
             return None
-        if failure.kind == "timeout" and job.timeouts >= TIMEOUT_RETRIES:
+        if failure.kind == "timeout" and timeouts >= TIMEOUT_RETRIES:
             return None
         if failure.retry_after is not None:
-            return failure.retry_after if failure.retry_after <= LONGEST_OBEYED else None
+            return failure.retry_after if failure.retry_after <= LONGEST_RETRY_AFTER else None
         # "Equal jitter": spreads the clients of a server that comes back.
-        wait: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (job.tries - 1)) * random.uniform(0.5, 1.0)
+        wait: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)
         return wait
-
-    def _end(self, job: _Job, outcome: Completion | Failure, seconds: float, *, final: bool) -> None:
-        """The end of an attempt; a final one settles the request."""
-        assert job.request is not None and job.worst is not None
-        data = self._log.ended(job.call, job.request, job.worst, outcome, seconds, final=final)
-        if data["note"]:
-            self._say(data["note"])
-        if final:
-            self._settle(job, data)
-
-    def _settle(self, job: _Job, data: Mapping[str, Any]) -> None:
-        """The result of a call, or one more try, from the end of its request."""
-        if data["answer"] is None:
-            self._fail(job, ModelFailed(data["status"], data["detail"]))
-            return
-        used, so_far = data["usage"], job.usage
-        cost = None if so_far.cost is None or used["cost"] is None else so_far.cost + used["cost"]
-        job.usage = Usage(
-            so_far.prompt_tokens + used["prompt_tokens"], so_far.completion_tokens + used["completion_tokens"], cost
-        )
-        read = read_answer(data["answer"], job.call.schema)
-        if isinstance(read, Valid):
-            job.result = Reply(read.value, read.text, str(data["answer"].get("model") or data["model"]), job.usage)
-        elif isinstance(read, ModelFailed):
-            self._fail(job, read)
-        elif job.call is job.original:
-            job.call, job.due, job.tries, job.timeouts = again(job.call, read), 0.0, 0, 0
-            job.methods = self._methods_for(self._model_for(job.call))
-        else:
-            detail = f"The answer is not of the schema, also after being told so: {read.why}"
-            self._fail(job, ModelFailed("unstructured", detail, read.text))
-
-    def _fail(self, job: _Job, failed: ModelFailed) -> None:
-        job.result = failed
-        self._say(f"{job.call.custom_id}: {failed.detail}")
-
-    def _request(self, job: _Job) -> Request:
-        body = request_body(
-            job.call,
-            self._model_for(job.call),
-            job.methods[0],
-            answer_tokens=self._settings.answer_tokens,
-            limit_field=self._limit_field,
-            options=self._settings.model_option,
-        )
-        return Request(identify(job.call.custom_id, job.call.digest), body)
 
     def _methods_for(self, model: str) -> list[Method]:
         setting = self._settings.model_method
         if setting != "auto":
             return [setting]
-        known = self._methods.get(model)
+        known = self._ledger.methods.get(model)
         return ([known] if known else []) + [method for method in METHODS if method != known]
-
-    def _announce(self, jobs: Sequence[_Job]) -> None:
-        if self._live and jobs:
-            names = ", ".join(dict.fromkeys(self._model_for(job.call) for job in jobs))
-            self._say(f"asking {names}: {', '.join(job.call.custom_id for job in jobs)}")
 
     def _say(self, message: str) -> None:
         # Servers and models write part of it: nothing of that may move the cursor or begin a line.
@@ -300,9 +251,67 @@ class Asker:
         self._listener(Progress("model", " ".join(shown.split())))
 
 
+class _NoAnswer(Exception):
+    """An attempt ended without a completion; its `outcome` says how."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt at a call. first: in the present form of its request. The rest is known when the request was
+    composed, and when it has ended; seconds: waited for the transport."""
+
+    call: Call
+    first: bool
+    request: Request = field(init=False)
+    worst: Tokens = field(init=False)
+    outcome: Completion | Failure | Pending = field(init=False)
+    seconds: float = 0.0
+
+    def invalid(self) -> Invalid:
+        """What is read where LangChain makes no message of the completion: a tool call's arguments are no object."""
+        assert isinstance(self.outcome, Completion)
+        return Invalid(_arguments(self.outcome.body), "it is not a JSON object.")
+
+
+def _arguments(completion: Mapping[str, Any]) -> str:
+    calls = completion["choices"][0]["message"].get("tool_calls") or []
+    return str(calls[0]["function"]["arguments"]) if calls else ""
+
+
+def _added(usage: Usage, used: Mapping[str, Any] | None) -> Usage:
+    if used is None:
+        return usage
+    cost = None if usage.cost is None or used["cost"] is None else usage.cost + used["cost"]
+    prompt, completion = (
+        usage.prompt_tokens + used["prompt_tokens"],
+        usage.completion_tokens + used["completion_tokens"],
+    )
+    return Usage(prompt, completion, cost)
+
+
+def _limiter(per_minute: float | None) -> BaseRateLimiter | None:
+    if per_minute is None:
+        return None
+    from langchain_core.rate_limiters import InMemoryRateLimiter
+
+    per_second = per_minute / 60.0
+    limiter = InMemoryRateLimiter(requests_per_second=per_second, check_every_n_seconds=min(0.1, 0.1 / per_second))
+    limiter.available_tokens = 1.0  # the first call need not wait
+    return limiter
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop in which calls wait, in a thread of its own: the thread that asks stays open to interruptions, may have
+    a loop itself (a notebook), and connections outlive a question. A daemon: no server keeps the process alive."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="models", daemon=True).start()
+    return loop
+
+
 def _no_method(failure: Failure, settings: ModelSettings) -> Failure:
     """What to tell the user when a server takes no request of ours."""
     if settings.model_method == "auto":
         return Failure("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
-    said = f"The server rejects {settings.model_method}; try another --model-method, or auto: {failure.detail}"
-    return Failure("server_error", said)
+    detail = f"The server rejects {settings.model_method}; try another --model-method, or auto: {failure.detail}"
+    return Failure("server_error", detail)

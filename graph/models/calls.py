@@ -19,12 +19,12 @@ from tunesmith.hw.errors import TunesmithError
 FailureKind = Literal[
     "unauthorised",  # the server does not accept the key
     "rate_limited",  # 429 to the end of all retries
-    "server_error",  # 5xx, or an answer that is no answer of the protocol
+    "server_error",  # 5xx, or an answer that is not a chat completion
     "unreachable",  # no connection
     "timeout",
     "truncated",  # the answer ended at the token limit
     "refused",  # the model declined
-    "unstructured",  # the answer is not of the schema, also after being told so
+    "unstructured",  # the answer does not fit the schema, nor does the one after a hint
     "capped",  # a cap on calls, tokens or cost does not allow the call
 ]
 
@@ -88,8 +88,8 @@ class ModelFailed:
 
 
 class Waiting(TunesmithError):
-    """The run stands still until somebody provides something; `tunesmith resume` goes on. The message says what is
-    awaited, where to put it, and how to go on (exit code 4)."""
+    """The run waits for input from outside; `tunesmith resume` continues it. The message says what it waits for, where
+    to put it, and how to continue (exit code 4)."""
 
 
 class Models(Protocol):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.account import Account
 from tunesmith.graph.models.asker import Asker
-from tunesmith.graph.models.batch import BatchTransport
 from tunesmith.graph.models.calls import Call, Models
-from tunesmith.graph.models.live import LiveTransport, limit_field
+from tunesmith.graph.models.files.batch import BatchTransport
+from tunesmith.graph.models.files.recording import Recording
+from tunesmith.graph.models.files.replay import ReplayTransport
+from tunesmith.graph.models.ledger import Ledger, read_account
 from tunesmith.graph.models.prices import Prices, load_prices
-from tunesmith.graph.models.recording import Recording
-from tunesmith.graph.models.replay import ReplayTransport
-from tunesmith.graph.models.settings import OPENAI_URL, ModelSettings
 from tunesmith.graph.models.transport import Transport, identify
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.settings import SettingsError
+from tunesmith.graph.settings import ModelSettings, SettingsError
 
 TRANSCRIPTS = "transcripts"
+OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
 _ONLY_OURS = frozenset({"model", "messages", "stream", "n", "response_format", "tools", "tool_choice"})
 
 
@@ -52,7 +52,9 @@ def check_models(settings: ModelSettings) -> Prices:
         try:
             settings.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(f"--model: the folder {settings.folder} cannot be made ({error.strerror}).") from error
+            raise SettingsError(
+                f"--model: the folder {settings.folder} cannot be created ({error.strerror})."
+            ) from error
     return prices
 
 
@@ -61,13 +63,17 @@ def open_models(settings: ModelSettings, journal: Store, folder: Path, listener:
     prices = check_models(settings)
     if settings.transport == "none":
         return None
-    recording = Recording(folder / TRANSCRIPTS, journal)
+    from tunesmith.graph.models.chat import Chats
+    from tunesmith.graph.models.live import LiveTransport
+
+    live = settings.transport == "live"
+    url, key = settings.base_url or OPENAI_URL, _key(settings) if live else None
+    fields = {limit_field(url if live else None): settings.answer_tokens, **settings.model_option}
+    chats = Chats(url, key, settings.model_timeout, fields)
     transport: Transport
     model_for = None
-    field = limit_field(None)
-    if settings.transport == "live":
-        url = settings.base_url or OPENAI_URL
-        transport, field = LiveTransport(url, _key(settings), settings.model_timeout), limit_field(url)
+    if live:
+        transport = LiveTransport(chats, url, key, settings.model_timeout)
     elif settings.transport == "batch":
         transport = BatchTransport(settings.folder, f"tunesmith resume {folder}")
     else:
@@ -76,7 +82,18 @@ def open_models(settings: ModelSettings, journal: Store, folder: Path, listener:
         def model_for(call: Call) -> str:
             return replay.model_of(identify(call.custom_id, call.digest)) or settings.name_for(call.role)
 
-    return Asker(settings, transport, prices, journal, recording, listener, limit_field=field, model_for=model_for)
+    ledger = Ledger(journal, prices, Recording(folder / TRANSCRIPTS), live=live)
+    return Asker(settings, transport, chats, ledger, listener, model_for)
+
+
+def limit_field(base_url: str | None) -> Literal["max_tokens", "max_completion_tokens"]:
+    """The name of the field that limits an answer: OpenAI's reasoning models take only the new one, many other
+    servers know only the old one (Ollama, older llama.cpp) or reject the new (Mistral)."""
+    if base_url is None:
+        return "max_completion_tokens"
+    host = urlsplit(base_url).hostname or ""
+    newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
+    return "max_completion_tokens" if newer else "max_tokens"
 
 
 def destination(settings: ModelSettings) -> str | None:
@@ -104,7 +121,7 @@ def models_summary(settings: ModelSettings, journal: Store) -> dict[str, Any] | 
     if settings.transport == "none":
         return None
     where = urlsplit(settings.base_url or OPENAI_URL).netloc if settings.transport == "live" else str(settings.folder)
-    account = Account(journal, live=settings.transport == "live")
+    account = read_account(journal, live=settings.transport == "live")
     return {"transport": settings.transport, "where": where} | account.to_json()
 
 
@@ -114,7 +131,7 @@ def _key(settings: ModelSettings) -> str | None:
         return key
     if settings.base_url is None or settings.key_env != "OPENAI_API_KEY":
         raise SettingsError(
-            f"--model: the environment variable {settings.key_env} holds no key; set it, or name "
+            f"--model: the environment variable {settings.key_env} has no key; set it, or name "
             "another with --key-env, or give --base-url for a server that needs none."
         )
     return None
@@ -129,7 +146,7 @@ def _check_url(url: str | None) -> None:
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise SettingsError(f"--base-url: '{url}' is no URL; write it as http://localhost:8000/v1.")
+        raise SettingsError(f"--base-url: '{url}' is not a URL; write it as http://localhost:8000/v1.")
     if parts.username or parts.password:
         raise SettingsError(
             "--base-url: a URL with a name or password would end up in the journal; put the key into "

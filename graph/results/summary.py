@@ -15,8 +15,8 @@ from tunesmith.graph.journal.tree import Node, read_tree
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.results.export import export_best
 from tunesmith.graph.results.report import render_report
-from tunesmith.graph.roles.examination import account
-from tunesmith.graph.roles.model_plan import no_template
+from tunesmith.graph.roles.planning.planner import no_template
+from tunesmith.graph.roles.testing.examination import account
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
 
 
 class RoleError(TunesmithError):
@@ -21,23 +24,25 @@ class RoleError(TunesmithError):
 
 
 class Role(Protocol):
-    """Reads the state and the journal, acts through the pool, and returns what changes in the state.
+    """Reads the state and the journal, acts through the pool, and returns what changes in the state; a further role may
+    send it back by LangGraph's `Command(goto="template", update=...)`.
 
-    Called again after an interruption with the same state: what it has journalled it must not do twice.
+    A role that was interrupted is called again with the same state; one that has finished is not. What must not be done
+    twice it does by `Context.once`.
     """
 
     name: str
 
-    def __call__(self, state: State, context: Context) -> State: ...
+    def __call__(self, state: State, context: Context) -> State | Command[Any]: ...
 
 
 BUILT_IN = {
-    "plan": "tunesmith.graph.roles.model_plan:ModelPlanner",
-    "approve": "tunesmith.graph.roles.approve:Approver",
-    "template": "tunesmith.graph.roles.model_template:ModelTemplater",
-    "tune": "tunesmith.graph.roles.tune:Tuner",
-    "test": "tunesmith.graph.roles.test:Tester",
-    "explain": "tunesmith.graph.roles.explain:Explainer",
+    "plan": "tunesmith.graph.roles.planning.planner:Planner",
+    "approve": "tunesmith.graph.roles.planning.approval:Approver",
+    "template": "tunesmith.graph.roles.templating.templater:Templater",
+    "tune": "tunesmith.graph.roles.tuning.tuner:Tuner",
+    "test": "tunesmith.graph.roles.testing.tester:Tester",
+    "explain": "tunesmith.graph.roles.explainer:Explainer",
 }
 """Our own roles in the order of their work: name -> "module:class".
 Without a model they work by rules, or not at all."""
@@ -67,7 +72,7 @@ def load_roles() -> dict[str, Role]:
             package = point.dist.name if point.dist else "another package"
             raise RoleError(
                 f"The role {point.name} of {package} cannot be loaded from {point.value}: {error}. "
-                "Mend it, or uninstall the package."
+                "Fix it, or uninstall the package."
             ) from error
     return roles | {name: make() for name, make in _registered.items()}
 

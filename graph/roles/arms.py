@@ -20,42 +20,29 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import rewrite_messages
 from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.model_plan import share
-from tunesmith.graph.roles.test import Tester, model_gave_up
-from tunesmith.graph.roles.trial import infeasible, problem_of, recorded, try_templates
-from tunesmith.graph.settings import Arm
+from tunesmith.graph.roles.explainer import Explainer
+from tunesmith.graph.roles.planning.approval import Approver
+from tunesmith.graph.roles.planning.rules import share
+from tunesmith.graph.roles.templating.trial import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.testing.tester import Tester, model_gave_up
+from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 
 
-def roles_of(arm: Arm) -> dict[str, Role]:
-    """The roles of an arm by name."""
+def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
+    """The roles of a run by name: those of its arm, and of our own only those that have something to do in it."""
     roles = load_roles()
-    replaced: dict[str, Role] = {}
-    if arm == "template":
-        replaced = {"tune": NoSearch(), "test": LastTest()}
-    elif arm == "rewrite":
-        replaced = {
-            "plan": NextRewrite(),
-            "template": Rewriter(),
-            "tune": NoSearch(),
-            "test": LastTest(),
-            "explain": NoExplanation(),
-        }
-    return roles | replaced
-
-
-class NoSearch:
-    name = "tune"
-
-    def __call__(self, state: State, context: Context) -> State:
-        return {}
-
-
-class NoExplanation:
-    name = "explain"
-
-    def __call__(self, state: State, context: Context) -> State:
-        return {}
+    if settings.approve == "none" and isinstance(roles["approve"], Approver):
+        del roles["approve"]
+    if not (with_model and settings.explain) and isinstance(roles["explain"], Explainer):
+        del roles["explain"]
+    if settings.arm == "template+search":
+        return roles
+    roles = {name: role for name, role in roles.items() if name != "tune"} | {"test": LastTest()}
+    if settings.arm == "template":
+        return roles
+    roles.pop("explain", None)
+    return roles | {"plan": NextRewrite(), "template": Rewriter()}
 
 
 class LastTest:
@@ -89,7 +76,6 @@ class NextRewrite:
                 round=number,
                 bottleneck="unknown",
                 scope="general",
-                template="",
                 workloads=tuple(workload.name for workload in context.tuned),
                 evaluations=share(context, number),
                 branches=(Branch(parent=best[0].id if best else BASELINE, moves=("make it faster",)),),

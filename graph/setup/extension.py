@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.store import Event, Store
 from tunesmith.graph.settings import Settings, SettingsError
 
 KIND = "extended"
@@ -58,10 +58,7 @@ def extend(
     return extended
 
 
-def reopened(journal: Store) -> bool:
-    """Whether the run was extended after its last search and verdict: then it goes on, though it had ended."""
+def extended_after(journal: Store, event: Event) -> bool:
+    """Whether the run was extended after `event`: what ended it then ends it no more."""
     extension = journal.last(KIND)
-    if extension is None:
-        return False
-    ends = [event.sequence for kind in ("searched", "verdict") if (event := journal.last(kind)) is not None]
-    return extension.sequence > max(ends, default=0)
+    return extension is not None and extension.sequence > event.sequence

@@ -107,7 +107,7 @@ def _measure(
     waiting = iter(order)
     left = len(order)
     while left:
-        while pool.in_flight < pool.ahead and (point := next(waiting, None)) is not None:
+        while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
             pool.submit(Request(point, template, space.config(point), (workload.name,)))
         for request, evaluation in pool.collect():
             left -= 1

@@ -177,8 +177,11 @@ class Space:
         """
         if not self.empty:
             return ()
-        others = {dropped: [rule for rule in self.rules if rule is not dropped] for dropped in self.rules}
-        return tuple(dropped for dropped, left in others.items() if any(map(len, _Listing(self.domain, left).parts())))
+        return tuple(dropped for dropped in self.rules if self._has_points_without(dropped))
+
+    def _has_points_without(self, dropped: Rule) -> bool:
+        left = [rule for rule in self.rules if rule is not dropped]
+        return any(len(part) for part in _Listing(self.domain, left).parts())
 
 
 class _Listing:

@@ -1,1 +1,1 @@
-"""The commands, a file each; `tunesmith.cli.main` registers them."""
+"""The commands, one file each: options and help. `tunesmith.cli.main` lists them and imports one when it is called."""

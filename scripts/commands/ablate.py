@@ -1,73 +1,46 @@
-"""`ablate`: runs the arms and prints how they compare."""
+"""`tunesmith ablate`."""
 
 from __future__ import annotations
 
-import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Optional
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+import typer
 
-from tunesmith.cli.view.live import view
-from tunesmith.cli.view.tables import console, print_table
-from tunesmith.graph.settings import read_settings
-from tunesmith.graph.study.ablate import Ablation, ablate
+from tunesmith.cli.app import Json, SettingsFile, TaskArgument
+from tunesmith.cli.options import given, with_settings
 
 
-def run_ablate(
-    task: str,
-    arms: str,
-    repeats: int,
-    calls: int | None,
-    out: Path,
-    options: dict[str, Any],
-    file: Path | None,
-    *,
-    as_json: bool,
+@with_settings(
+    "evaluations",
+    "rounds",
+    "model",
+    "base_url",
+    "backend",
+    "seed",
+    evaluations="Number of configurations or kernels that each run may measure.",
+    rounds="Rounds of the arm template+search.",
+    model="The language model, as for tune; with batch:DIR each run has a folder of its own in DIR.",
+    seed="Seed of the first repeat; the next ones count up from it.",
+)
+def ablate(
+    task: TaskArgument,
+    arms: Annotated[str, typer.Option(help="What to compare: some of rewrite, template, template+search.")] = (
+        "rewrite,template,template+search"
+    ),
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
+    calls: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Number of model calls that each run may make (default: no limit)."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder of the runs; given again, the comparison continues there.")
+    ] = Path("runs/ablation"),
+    settings: SettingsFile = None,
+    json: Json = False,
+    **options: object,
 ) -> None:
-    """Runs `tunesmith ablate` and writes OUT/ablation-result.json."""
-    settings = (read_settings(file) if file is not None else {}) | options
-    names = [arm.strip() for arm in arms.split(",") if arm.strip()]
-    with redirect_stdout(sys.stderr), view() as listener:
-        found = ablate(task, folder=out, arms=names, repeats=repeats, calls=calls, listener=listener, **settings)
-    text = json.dumps(found.to_json(), indent=2, default=str) + "\n"
-    (out / "ablation-result.json").write_text(text, encoding="utf-8")
-    if as_json:
-        sys.stdout.write(text)
-    else:
-        print_ablation(found, out)
+    """Compare direct rewriting, templates and templates with search on a task, with equal budgets."""
+    from tunesmith.cli.actions.ablate import run_ablate
 
-
-def print_ablation(found: Ablation, out: Path) -> None:
-    """A row for each arm, then the differences."""
-    to = console()
-    title = (
-        f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
-    )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("arm", "valid", "mean", "95 %", "spread", "each", "evaluations", "calls"):
-        table.add_column(heading, no_wrap=heading != "each", justify="left" if heading in ("arm", "each") else "right")
-    for arm in found.arms:
-        interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
-        each = " ".join(f"{repeat.speedup:.2f}" + ("" if repeat.valid else "*") for repeat in arm.repeats)
-        calls = [repeat.calls for repeat in arm.repeats]
-        table.add_row(
-            arm.arm,
-            f"{arm.valid} of {len(arm.repeats)}",
-            f"{arm.mean:.2f}x",
-            interval,
-            "-" if arm.spread is None else f"x{arm.spread:.2f}",
-            each,
-            " ".join(str(repeat.evaluations) for repeat in arm.repeats),
-            " ".join("-" if count is None else str(count) for count in calls),
-        )
-    print_table(to, table)
-    if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):
-        to.print("* nothing valid came out: counted as 1.00x, as the baseline stays in use.", markup=False)
-    for one in found.differences:
-        shown = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
-        to.print(f"{one.better} is {one.ratio:.2f}x as fast as {one.than}{shown}.", markup=False)
-    to.print(f"Runs and ablation-result.json: {out}", markup=False, soft_wrap=True)
+    run_ablate(task, arms, repeats, calls, out, given(options), settings, as_json=json)

@@ -1,211 +1,34 @@
-"""`tunesmith bench`: one comparison, by itself."""
+"""`tunesmith bench`."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Optional
 
 import typer
-from rich.table import Table
 
-from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
-from tunesmith.actors.process.isolated import Isolated, preload
-from tunesmith.actors.process.workers import CompileWorker
-from tunesmith.cli.view.tables import console, print_table
-from tunesmith.graph.setup.device_choice import choose_device
-from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device, probe
-from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import Duel
-from tunesmith.kernels.measure.modes import Modes
-from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.spec.candidate_file import parse_config, template_of
-from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.taskfile import load_task
-
-ROUNDS, SECONDS = 40, 1.0
-DEADLINE = 120.0
+from tunesmith.cli.app import Backend, Json, TaskArgument
 
 
-def run_bench(
-    task_name: str,
-    config: str,
-    vs: str,
-    template: Path | None,
-    workload: str | None,
-    backend: str,
-    seed: int,
-    *,
-    as_json: bool,
-) -> int:
-    """Times `config` against the baseline, or another source, on the tuned workloads or one; returns the exit code."""
-    task = load_task(task_name)
-    device = choose_device(task, backend, probe())
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    chosen = tuned if workload is None else (task.workload(workload),)
-    if not chosen:
-        kind = device.limits.kind
-        raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
-    found = _measure(task, device, config, vs, template, chosen, seed)
-    if as_json:
-        json.dump(found, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        _print(found)
-    return 1 if any("failure" in row for row in found["workloads"]) else 0
+def bench(
+    task: TaskArgument,
+    config: Annotated[str, typer.Option(help="Parameters as a JSON object ({}: the template's defaults).")] = "{}",
+    vs: Annotated[
+        str, typer.Option(help="What to compare with: baseline, or a source file that is launched like it.")
+    ] = "baseline",
+    template: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A template file (default: the task's first template)."),
+    ] = None,
+    workload: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="One workload (default: all tuned workloads)."),
+    ] = None,
+    backend: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Time one configuration against the baseline, interleaved, with intervals."""
+    from tunesmith.cli.actions.bench import run_bench
 
-
-def _measure(
-    task: Task, device: Device, config: str, vs: str, template: Path | None, workloads: tuple[Workload, ...], seed: int
-) -> dict[str, Any]:
-    limits = device.limits
-    made = template_of(task, device.backend, None, template)
-    other = (
-        task.sources(device.backend).baseline.template
-        if vs == "baseline"
-        else template_of(task, device.backend, Path(vs), None, option="--vs")
-    )
-    point = parse_config(config, made)
-    for workload in workloads:
-        if (excluded := infeasible_on(made, point, workload, limits)) is not None:
-            raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
-    preload(limits.backend)
-    with (
-        Isolated("compile", CompileWorker, limits, device.index) as compiler,
-        Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
-    ):
-        candidate = _compiled(compiler, made, point, workloads)
-        baseline = _compiled(compiler, other, {}, workloads)
-        probes = compiler.call("probes", DEADLINE)
-        lock = lock_of(examiner)
-        # The first data is made before the device is held, as a reference may take its time.
-        _prepare(examiner, task, workloads[0])
-        lock.acquire(lambda text: typer.echo(text, err=True))
-        with lock:
-            roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-            roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-            rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
-    roofline, beaten = roofline.without_beaten(_timed(task, rows))
-    for row, workload in zip(rows, workloads, strict=True):
-        row["floor_seconds"] = _floor(roofline, task, workload)
-    return {
-        "task": task.name,
-        "device": device.name,
-        "backend": device.backend,
-        "driver": device.driver,
-        "config": candidate.config,
-        "against": vs,
-        "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
-        "launch_floor_seconds": roofline.launch_seconds,
-        "roofline": roofline.to_json(),
-        "notes": list(beaten),
-        "workloads": rows,
-    }
-
-
-def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
-    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
-
-
-def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
-    """Candidate and baseline on each workload, for comparison with the roofs."""
-    return [
-        Timed(
-            f"the {kernel} on {row['workload']}",
-            row["cold"][kernel]["median"],
-            task.bytes_of(workload := task.workload(row["workload"])),
-            task.flops_of(workload),
-            task.arithmetic,
-        )
-        for row in rows
-        if "cold" in row
-        for kernel in ("candidate", "baseline")
-    ]
-
-
-def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
-    made = compile_all(compiler, template, config, workloads, DEADLINE)
-    if not isinstance(made, Candidate):
-        raise TunesmithError(f"{template.name} cannot be measured ({reason_of(made)}): {describe(made)}.")
-    return made
-
-
-def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
-
-
-def _row(
-    examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
-) -> dict[str, Any]:
-    floor = _floor(roofline, task, workload)
-    row: dict[str, Any] = {
-        "workload": workload.name,
-        "sizes": workload.sizes,
-        "types": workload.types,
-        "floor_seconds": floor,
-    }
-    _prepare(examiner, task, workload)
-    duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
-    result = duel.results[0] if isinstance(duel, Duel) else duel
-    if not isinstance(result, Comparison):
-        return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
-    row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
-    for name, one in (("candidate", candidate), ("baseline", baseline)):
-        modes = examiner.call("modes", DEADLINE, one, workload.name)
-        if isinstance(modes, Modes):
-            row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
-            row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
-    return row
-
-
-def _print(found: dict[str, Any]) -> None:
-    out = console()
-    table = Table(
-        "workload",
-        "cold L2, us",
-        "baseline, us",
-        "ratio",
-        "99 % interval",
-        "verdict",
-        "of floor",
-        "warm L2, us",
-        "call to call, us",
-        title=f"{found['task']} on {found['device']}",
-    )
-    for row in found["workloads"]:
-        if "failure" in row:
-            continue
-        cold = row["cold"]
-        seconds = cold["candidate"]["median"]
-        share = f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-"
-        apart = [
-            f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
-            for key in ("warm_l2_seconds", "call_to_call_seconds")
-        ]
-        table.add_row(
-            row["workload"],
-            f"{seconds * 1e6:.2f}",
-            f"{cold['baseline']['median'] * 1e6:.2f}",
-            f"{cold['ratio']:.4f}",
-            f"{cold['low']:.4f} - {cold['high']:.4f}",
-            cold["verdict"],
-            share,
-            *apart,
-        )
-    if table.rows:
-        print_table(out, table)
-    for row in found["workloads"]:
-        if "failure" in row:
-            told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
-            out.print(told, markup=False, soft_wrap=True)
-    for note in found["notes"]:
-        typer.echo(f"Note: {note}")
-    if found["launch_floor_seconds"]:
-        typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
-    typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")
+    raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))

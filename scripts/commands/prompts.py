@@ -1,67 +1,21 @@
-"""`prompts`: what a model would be asked about a task, without asking and without a device."""
+"""`tunesmith prompts`."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from tunesmith.actors.pool.pool import Pool
-from tunesmith.graph.context import Context
-from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.journal.tree import read_tree
-from tunesmith.graph.models.calls import Message
-from tunesmith.graph.prompts.evidence import examine
-from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.model_plan import plan_messages, share
-from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup.device_choice import choose_device
-from tunesmith.graph.state import BASELINE, Branch, Plan
-from tunesmith.hw.probe import Device, probe
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.cli.app import Backend, Target, TaskArgument
 
 
-def show_prompts(name: str, role: str, target: str | None, backend: str) -> None:
-    """Prints the first round's prompts of the planner and the templater; what only measuring tells is not in them."""
-    if role not in ("plan", "template", "all"):
-        raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
-    task = load_task(name)
-    if target is not None:
-        limits = resolve_target(target)
-        device = Device(limits.backend, 0, limits.name, limits)
-    else:
-        device = choose_device(task, backend, probe())
-    settings = make_settings(task=name)
-    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, Journal(Path(folder), create=True) as journal:
-        context = Context(task, device, (device.limits,), settings, journal, _no_pool)
-        tree = read_tree(context)
-        examine(context, "baseline", context.sources.baseline.template, {}, context.tuned[-1], "")
-        if role in ("plan", "all"):
-            _print("plan", plan_messages(context, 1, tree, []))
-        if role in ("template", "all"):
-            moves = ("(what the planner answers)",)
-            branch = Branch(parent=BASELINE, moves=moves)
-            names = tuple(workload.name for workload in context.tuned)
-            plan = Plan(
-                round=1,
-                bottleneck="unknown",
-                scope="general",
-                template="",
-                workloads=names,
-                moves=moves,
-                evaluations=share(context, 1),
-                branches=(branch,),
-                analysis="(what the planner answers)",
-            )
-            _print("template", template_messages(context, plan, branch, tree, []))
+def prompts(
+    task: TaskArgument,
+    role: Annotated[str, typer.Option(help="Whose prompts: plan, template or all.")] = "all",
+    target: Target = None,
+    backend: Backend = "auto",
+) -> None:
+    """Print what a model would be asked in the first round; no model is asked, and no device is needed."""
+    from tunesmith.cli.actions.prompts import show_prompts
 
-
-def _print(role: str, messages: tuple[Message, ...]) -> None:
-    for message in messages:
-        typer.echo(f"======== {role}: {message.role} ========\n{message.content}")
-
-
-def _no_pool() -> Pool:
-    raise AssertionError("prompts need no pool")
+    show_prompts(task, role, target, backend)

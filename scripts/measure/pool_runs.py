@@ -100,10 +100,10 @@ def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: 
 def ready(pool: Pool) -> float:
     """Seconds until all workers of `pool` are ready."""
     started = time.monotonic()
-    for worker in pool.roster.workers:
-        pool.roster.started(worker)
-    for worker in pool.roster.workers:
-        pool.roster.make_ready(worker)
+    for worker in pool.workers.workers:
+        pool.workers.request_ready(worker)
+    for worker in pool.workers.workers:
+        pool.workers.make_ready(worker)
     return round(time.monotonic() - started, 3)
 
 
@@ -132,22 +132,22 @@ def stretch(
     pool: Pool, place: Place, template: Template, configs: Sequence[Config]
 ) -> tuple[Stretch, list[Evaluation]]:
     """All of `configs`, each journalled when it ends, as a run does."""
-    roster, found = pool.roster, dict[int, Evaluation]()
-    before = (sum(w.busy_seconds for w in roster.lanes), sum(w.busy_seconds for w in roster.compilers))
+    workers, found = pool.workers, dict[int, Evaluation]()
+    before = (sum(w.busy_seconds for w in workers.lanes), sum(w.busy_seconds for w in workers.compilers))
     waiting = iter(enumerate(configs))
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal:
         started, cores = time.monotonic(), _processor_times()
         while len(found) < len(configs):
-            while pool.in_flight < pool.ahead and (one := next(waiting, None)) is not None:
+            while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
                 pool.submit(Request(one[0], template, one[1], (place.workload,)))
             for request, evaluation in pool.collect():
                 journal.append("evaluation", evaluation_to_json(evaluation))
                 found[request.number] = evaluation
         seconds = time.monotonic() - started
         cores_busy, cores_stolen = _shares(cores, _processor_times())
-    lanes, compilers = len(roster.lanes), len(roster.compilers)
-    lane_busy = (sum(w.busy_seconds for w in roster.lanes) - before[0]) / seconds / lanes
-    compiler_busy = (sum(w.busy_seconds for w in roster.compilers) - before[1]) / seconds / compilers
+    lanes, compilers = len(workers.lanes), len(workers.compilers)
+    lane_busy = (sum(w.busy_seconds for w in workers.lanes) - before[0]) / seconds / lanes
+    compiler_busy = (sum(w.busy_seconds for w in workers.compilers) - before[1]) / seconds / compilers
     evaluations = [found[number] for number in range(len(configs))]
     measured = [one for evaluation in evaluations for one in evaluation.outcomes.values() if isinstance(one, Measured)]
     failures = Counter(evaluation.failure.kind for evaluation in evaluations if evaluation.failure is not None)

@@ -27,7 +27,7 @@ import numpy as np
 
 from tunesmith.actors.cluster.cluster import cluster
 from tunesmith.actors.pool.pool import Deadlines, Pool, Request
-from tunesmith.actors.process.packed import PackedCompile, PackedVisit
+from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompilerReady, LaneReady
 from tunesmith.graph.context import evaluation_to_json
 from tunesmith.graph.journal.store import Journal
@@ -53,7 +53,11 @@ KILL_EVERY = 400
 """Evaluations between two killings from outside."""
 
 
-class PretendedCompiler(PackedCompile):
+WORKERS = ("ray::LaneActor", "ray::CompileActor")
+"""How the titles of worker processes begin."""
+
+
+class PretendedCompiler:
     def __init__(self, limits: Any, index: int) -> None:
         self._arch, self._code = limits.arch, os.urandom(10_000)
 
@@ -70,15 +74,18 @@ class PretendedCompiler(PackedCompile):
         return Artifact("cuda", self._arch, source.entry, self._code, source.digest, Resources(20, 0, 0, 0))
 
 
-class PretendedLane(PackedVisit):
-    def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
+class PretendedLane:
+    def __init__(self, task: Any, limits: Any, index: int, seed: int, holder: Any) -> None:
         self._name = limits.name
 
-    def start(self, health: Any, workloads: Any, seed: int) -> LaneReady:
+    def start(self, health: Any, workloads: Any, seed: int, seconds: float) -> LaneReady:
         return LaneReady(f"GPU-{os.environ.get('CUDA_VISIBLE_DEVICES')}", self._name, platform.node())
 
     def acquire(self) -> None:
         pass
+
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
+        return pack(self.visit(*unpack(data)))
 
     def visit(self, candidate: Any, workloads: Any, precision: Any) -> dict[str, Any]:
         fault = point_of(candidate.config) % EVERY
@@ -126,11 +133,11 @@ def hanging(pool: Pool) -> bool:
     """Whether a lane hangs, as planted. Who loses its process twice is held to end it itself, and a hang lasts long
     enough to be met by two killings from outside."""
     now = time.monotonic()
-    return any(lane.calls and lane.ready and now - lane.started > HANG_SECONDS for lane in pool.roster.lanes)
+    return any(lane.calls and lane.ready and now - lane.started > HANG_SECONDS for lane in pool.workers.lanes)
 
 
 def workers() -> list[int]:
-    return [pid for pid, title in family(os.getpid()).items() if title.startswith("ray::Pretended")]
+    return [pid for pid, title in family(os.getpid()).items() if title.startswith(WORKERS)]
 
 
 def soak(evaluations: int, seed: int) -> dict[str, Any]:
@@ -156,7 +163,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
     ended, wrong, twice = Counter[str](), list[dict[str, Any]](), 0
     seen, done = bytearray(evaluations), 0
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal, cluster(gpus=2):
-        before = {pid for pid, title in family(os.getpid()).items() if title.startswith("ray::Pretended")}
+        before = {pid for pid, title in family(os.getpid()).items() if title.startswith(WORKERS)}
         pool = Pool(
             task,
             limits,
@@ -171,7 +178,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
         started, waiting = time.monotonic(), iter(range(evaluations))
         with pool:
             while done < evaluations:
-                while pool.in_flight < pool.ahead and (number := next(waiting, None)) is not None:
+                while pool.in_flight < pool.target_in_flight and (number := next(waiting, None)) is not None:
                     config: Config = {"ROW": number // COLUMNS, "COLUMN": number % COLUMNS}
                     pool.submit(Request(number, template, config, (WORKLOAD,)))
                 for request, evaluation in pool.collect():

@@ -126,7 +126,7 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
                     progress(f"{lanes} {name}", found)
                 if lanes == counts[-1]:
                     step["roofs"] = asdict(pool.calibrate())
-                    step["names"] = [lane.name for lane in pool.roster.lanes]
+                    step["names"] = [lane.name for lane in pool.workers.lanes]
                 first = result["steps"][0] if result["steps"] else step
                 for name in ("cold", "warm"):
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)

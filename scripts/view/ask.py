@@ -10,7 +10,7 @@ import click
 
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.roles.approval import Ask, PlanError
+from tunesmith.graph.roles.planning.approval import Ask, PlanError
 from tunesmith.graph.state import Plan
 
 
@@ -47,10 +47,9 @@ def _ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
 def describe(plan: Plan) -> str:
     """A plan as people read it."""
     where = ", ".join(plan.workloads)
-    lines = [f"Round {plan.round}: bound by {plan.bottleneck}; {plan.evaluations} evaluations on {where}."]
+    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
+    lines = [f"Round {plan.round}: {bound}; {plan.evaluations} evaluations on {where}."]
     lines += [plan.analysis] if plan.analysis else []
     for branch in plan.branches:
-        lines.append(f"  from {branch.parent}: " + ("; ".join(branch.moves) or "search it further"))
-    if not plan.branches:
-        lines.append(f"  template {plan.template}: " + "; ".join(plan.moves))
+        lines.append(f"  from {branch.parent}: " + ("; ".join(branch.moves) or "search it as it is"))
     return "\n".join([*lines, *([plan.expected] if plan.expected else [])])

@@ -61,7 +61,7 @@ def _account(progress: Progress) -> str:
 
 def _lanes(progress: Progress) -> str:
     """What the lanes do: one where it waits for something, several by a letter each (B busy, i idle, w waiting, s
-    starting, l lent)."""
+    starting)."""
     lanes = progress.lanes
     if len(lanes) <= 1:
         return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
@@ -115,7 +115,7 @@ class _Live:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The terminal is somebody else's meanwhile."""
+        """Leaves the terminal to others until the block ends."""
         self._bar.stop()
         try:
             yield

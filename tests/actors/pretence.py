@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.process.packed import PackedCompile, PackedVisit
+from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
@@ -46,7 +46,7 @@ def pretending(
     hang_at: the visit, counted by a lane's process, that takes a minute; slow: the GPU (its number) that is slower by a
     tenth; names: what GPUs call themselves, by number."""
 
-    class Compiler(PackedCompile):
+    class Compiler:
         def __init__(self, limits: Any, index: int) -> None:
             self.limits, self.code = limits, os.urandom(8000)
 
@@ -64,17 +64,20 @@ def pretending(
         def probes(self) -> dict[str, Artifact]:
             return {}
 
-    class Lane(PackedVisit):
-        def __init__(self, task: Any, limits: Any, index: int, seed: int) -> None:
+    class Lane:
+        def __init__(self, task: Any, limits: Any, index: int, seed: int, holder: Any) -> None:
             self.number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
             self.name = names[int(self.number)] if names else limits.name
             self.visits = 0
 
-        def start(self, health: Any, workloads: Any, seed: int) -> LaneReady:
+        def start(self, health: Any, workloads: Any, seed: int, seconds: float) -> LaneReady:
             return LaneReady(f"GPU-{self.number}", self.name, os.environ.get("RAY_NODE_ID", "here"))
 
         def acquire(self) -> None:
             pass
+
+        def visit_packed(self, data: bytes, seconds: float) -> bytes:
+            return pack(self.visit(*unpack(data)))
 
         def visit(self, candidate: Any, workloads: Any, precision: Any) -> Any:
             self.visits += 1

@@ -82,7 +82,7 @@ def run(pool: Pool, task: Any, count: int, at: dict[int, Any]) -> list[Evaluatio
     space = feasible(template, [task.workload(WORKLOAD[0])], LIMITS)
     waiting, found = iter(range(count)), dict[int, Evaluation]()
     while len(found) < count:
-        while pool.in_flight < pool.ahead and (number := next(waiting, None)) is not None:
+        while pool.in_flight < pool.target_in_flight and (number := next(waiting, None)) is not None:
             pool.submit(Request(number, template, space.config(number), WORKLOAD))
         for request, evaluation in pool.collect():
             assert request.number not in found, "an evaluation ended twice"
@@ -112,8 +112,8 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(
     task: Any, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = two_nodes
-    monkeypatch.setattr("tunesmith.actors.pool.roster.NO_DEVICE_SECONDS", 5.0)
-    monkeypatch.setattr("tunesmith.actors.pool.roster.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("tunesmith.actors.pool.worker_set.NO_DEVICE_SECONDS", 5.0)
+    monkeypatch.setattr("tunesmith.actors.pool.worker_set.LOOK_SECONDS", 1.0)
     with (
         make_pool(task, visit_seconds=0.02) as pool,
         pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
@@ -278,10 +278,10 @@ def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, pretended_gpu: 
         pool.evaluate([Request(0, template, dict(template.default_config), WORKLOAD)])
         for number, config in enumerate(configs):
             pool.submit(Request(number, template, config, WORKLOAD))
-        before = pool.ahead
+        before = pool.target_in_flight
         pool.collect(timeout=0.3)
-        assert pool.ahead == before + 1, "the one that waits leaves its place to another"
-        ray.kill(pool.roster.compilers[0].actor)
+        assert pool.target_in_flight == before + 1, "the one that waits leaves its place to another"
+        ray.kill(pool.workers.compilers[0].actor)
         found = dict[int, Evaluation]()
         while len(found) < 2:
             found.update({request.number: evaluation for request, evaluation in pool.collect()})

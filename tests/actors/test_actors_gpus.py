@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import aside, pretending
 
-from tunesmith.actors.cluster.shares import FORGET_SECONDS, TURN_SECONDS, Shares, fair
+from tunesmith.actors.cluster.cluster import cpu_share
 from tunesmith.actors.cluster.survey import survey
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.exclusive import Holder
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.outcome import Measured
@@ -46,7 +46,7 @@ def task() -> Any:
     return load_task("silu_and_mul")
 
 
-def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, shared: bool = False, **pretence: Any) -> Pool:
+def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, **pretence: Any) -> Pool:
     return Pool(
         task,
         LIMITS,
@@ -54,7 +54,6 @@ def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, shared: 
         compilers=1,
         seed=0,
         workloads=WORKLOAD,
-        shared=shared,
         deadlines=Deadlines(start=60.0),
         say=(said if said is not None else []).append,
         **pretending(**pretence),
@@ -71,7 +70,7 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
     """Evaluates `wanted`, never more ahead than the pool asks for; gives how many were measured."""
     waiting, found = iter(wanted), set()
     while len(found) < len(wanted):
-        while pool.in_flight < pool.ahead and (one := next(waiting, None)) is not None:
+        while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
             pool.submit(one)
         for request, evaluation in pool.collect():
             assert request.number not in found
@@ -83,8 +82,8 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
 def test_every_gpu_has_a_lane_and_all_do_their_part(gpus: Any, task: Any) -> None:
     with make_pool(task, visit_seconds=0.02) as pool:
         assert run_all(pool, requests(task, 90)) == 90
-        served = [lane.served for lane in pool.roster.lanes]
-        assert len({lane.name for lane in pool.roster.lanes}) == 3
+        served = [lane.served for lane in pool.workers.lanes]
+        assert len({lane.name for lane in pool.workers.lanes}) == 3
     assert sum(served) == 90 and min(served) >= 20
 
 
@@ -94,14 +93,14 @@ def test_a_gpu_of_another_model_is_left_out_with_a_sentence(gpus: Any, task: Any
     with make_pool(task, said=said, names=names) as pool:
         assert run_all(pool, requests(task, 60)) == 60
         deadline = time.monotonic() + 30
-        while len(pool.roster.lanes) > 2 and time.monotonic() < deadline:
+        while len(pool.workers.lanes) > 2 and time.monotonic() < deadline:
             pool.evaluate(requests(task, 1))
-        assert len(pool.roster.lanes) == 2
+        assert len(pool.workers.lanes) == 2
     assert len(said) == 1 and said[0].startswith("NVIDIA A10 (GPU-1)")
-    assert said[0].endswith(f"is left out: it is no {LIMITS.name}, which this tuning is for.")
+    assert said[0].endswith(f"is excluded: it is an NVIDIA A10, and this run tunes for {LIMITS.name}.")
 
 
-def test_no_gpu_of_the_model_is_the_users_to_mend(gpus: Any, task: Any) -> None:
+def test_no_gpu_of_the_model_is_the_users_to_fix(gpus: Any, task: Any) -> None:
     with (
         make_pool(task, lanes=1, names=("NVIDIA A10",) * 3) as pool,
         pytest.raises(PoolError, match="No other is left"),
@@ -112,69 +111,52 @@ def test_no_gpu_of_the_model_is_the_users_to_mend(gpus: Any, task: Any) -> None:
 def test_lanes_that_do_not_agree_are_left_out(gpus: Any, task: Any) -> None:
     said: list[str] = []
     with make_pool(task, said=said, slow="2") as pool:
-        for lane in pool.roster.lanes:
-            pool.roster.make_ready(lane)
+        for lane in pool.workers.lanes:
+            pool.workers.make_ready(lane)
         assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
-        assert len(pool.roster.lanes) == 2
+        assert len(pool.workers.lanes) == 2
     assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
-@pytest.mark.slow
-def test_two_tunings_share_the_gpus_of_a_cluster(gpus: Any, task: Any) -> None:
-    """The first holds all three; the second does not wait for its end."""
-    ended: dict[str, float] = {}
-
-    def tune(pool: Pool, name: str, count: int) -> None:
-        run_all(pool, requests(task, count))
-        ended[name] = time.monotonic()
-
-    with make_pool(task, shared=True, visit_seconds=0.05) as first:
-        run_all(first, requests(task, 30))
-        assert all(lane.ready for lane in first.roster.lanes)
-        long = threading.Thread(target=tune, args=(first, "first", 400))
-        long.start()
-        with make_pool(task, shared=True, visit_seconds=0.05) as second:
-            tune(second, "second", 30)
-        long.join(90)
-        assert not long.is_alive()
-        assert ended["second"] < ended["first"]
-        run_all(first, requests(task, 60))
-        deadline = time.monotonic() + 30
-        while not all(lane.ready for lane in first.roster.lanes) and time.monotonic() < deadline:
-            run_all(first, requests(task, 3))
-        assert all(lane.ready for lane in first.roster.lanes), "what the second gave back is the first's again"
+def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(gpus: Any, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.actors.pool.worker_set.REPORT_AFTER_SECONDS", 0.5)
+    other = Holder(28171, "gpu-1", "tunesmith tune gemm")
+    said: list[str] = []
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("tunesmith.actors.pool.worker_set.this_process", lambda: other)
+        first = make_pool(task)
+    with first:
+        run_all(first, requests(task, 3))
+        for lane in first.workers.lanes:
+            first.workers.make_ready(lane)
+        with make_pool(task, said=said) as second:
+            second.submit(requests(task, 1)[0])
+            deadline = time.monotonic() + 60
+            while not said and time.monotonic() < deadline:
+                assert second.collect(0.2) == []
+    assert said == [
+        "Waiting for a GPU: all 3 of the Ray cluster are in use (tunings on this cluster: pid 28171 on gpu-1, "
+        "tunesmith tune gemm)."
+    ]
 
 
 @given(
-    wanted=st.dictionaries(st.text(min_size=1, max_size=3), st.integers(1, 20), min_size=1, max_size=6),
-    total=st.integers(0, 30),
-    turn=st.integers(0, 100),
+    cpus=st.lists(st.integers(0, 64), min_size=1, max_size=4),
+    gpus=st.integers(0, 8),
+    lanes=st.integers(1, 8),
+    compilers=st.integers(1, 64),
 )
-def test_a_fair_share(wanted: dict[str, int], total: int, turn: int) -> None:
-    dealt = fair(wanted, total, turn)
-    assert sum(dealt.values()) == min(total, sum(wanted.values()))
-    for name, many in dealt.items():
-        assert many <= wanted[name]
-        unsatisfied = many < wanted[name]
-        assert not unsatisfied or all(other <= many + 1 for other in dealt.values())
-
-
-def test_one_gpu_goes_round() -> None:
-    clock = [0.0]
-    shares = Shares(1, lambda: clock[0])
-    held: dict[str, int] = {"a": 0, "b": 0}
-    for step in range(4 * int(TURN_SECONDS)):
-        clock[0] = float(step)
-        now = {name: shares.ask(name, 1, 1) for name in held}
-        assert step == 0 or sum(now.values()) == 1
-        for name, many in now.items():
-            held[name] += many
-    assert abs(held["a"] - held["b"]) <= TURN_SECONDS
-    clock[0] += FORGET_SECONDS + 1
-    assert shares.ask("a", 1, 1) == 1, "the other has not been heard of"
-    assert shares.ask("b", 1, 1) + shares.ask("a", 1, 1) == 1
-    shares.ask("b", 0, 0)
-    assert shares.ask("a", 1, 1) == 1, "the other has left"
+def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, lanes: int, compilers: int) -> None:
+    nodes = [{"Alive": True, "Resources": {"CPU": float(cpu)}} for cpu in cpus]
+    nodes.append({"Alive": False, "Resources": {"CPU": 1000.0}})
+    nodes[0]["Resources"]["GPU"] = float(gpus)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.nodes", lambda: nodes)
+        share = cpu_share(lanes, compilers, gpu=True)
+    assert 0 <= share <= 1 and share * (lanes + compilers) <= sum(cpus)
+    assert share * gpus <= cpus[0], "each GPU of a node can have its lane"
+    if sum(cpus) >= lanes + compilers and cpus[0] >= gpus:
+        assert share == 1
 
 
 def test_the_survey_asks_every_node_with_gpus(gpus: Any) -> None:

@@ -71,25 +71,25 @@ def visit_at_once(host: LaneHost, data: bytes, seconds: float = 30.0) -> Any:
 
 
 def test_a_hung_visit_is_ended_at_its_deadline_and_the_lane_starts_again(host: LaneHost, packed: Any) -> None:
-    assert isinstance(host.start(None, [NAME], 0), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     host.acquire()
     started = time.monotonic()
     assert visit(host, packed(ENDLESS), 1.5) == Lost(TimedOut("run", 1.5))
     assert 1.5 <= time.monotonic() - started < 1.5 + 1.0
     assert visit(host, packed(FINE)) == Lost(None), "there is nothing to run it until the lane was started again"
-    assert isinstance(host.start(None, [NAME], 0), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
 
 
 def test_a_kernel_that_kills_its_process_is_a_crash(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME], 0)
+    host.start(None, [NAME], 0, 60.0)
     found = visit(host, packed(CRASH))
     assert isinstance(found, Lost) and isinstance(found.outcome, Crashed)
 
 
 def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, packed: Any) -> None:
-    ready = host.start(None, [NAME], 0)
+    ready = host.start(None, [NAME], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
         assert visit_at_once(host, packed(FINE)) == Busy()
@@ -101,9 +101,9 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
 
 
 def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME], 0)
+    host.start(None, [NAME], 0, 60.0)
     assert host._lane is not None
     os.kill(host._lane._process.pid, signal.SIGKILL)
     found = visit(host, packed(FINE))
     assert isinstance(found, Lost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
-    assert isinstance(host.start(None, [NAME], 0), LaneReady)
+    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)

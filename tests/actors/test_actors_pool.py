@@ -14,6 +14,7 @@ import pytest
 
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.actors.process.workers import LaneReady
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
@@ -198,7 +199,7 @@ def test_a_number_that_failed_can_be_used_again(task: Task, device: Any) -> None
 def lane_at_work(pool: Pool) -> set[int]:
     """The lane's process while a visit is under way. Its title does not tell: of two calls, one that waited for the
     device and the visit behind it, the end of the first takes it away."""
-    return workers("ray::LaneHost") if any(lane.state == "busy" for lane in pool.lanes) else set()
+    return workers("ray::LaneActor") if any(lane.state == "busy" for lane in pool.lanes) else set()
 
 
 def kill_at_work(pool: Pool, at_work: Callable[[], set[int]]) -> set[int]:
@@ -221,7 +222,7 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
         # Who killed a process is not known, so its evaluation gets a second one; when that goes too, it is a crash.
         pool.submit(request(task, LONG_COMPILE))
         for _ in range(2):
-            kill_at_work(pool, lambda: workers("ray::CompileWorker.compile"))
+            kill_at_work(pool, lambda: workers("ray::CompileActor.compile"))
         outcome = drain(pool)[LONG_COMPILE].outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "compile"
 
@@ -237,8 +238,8 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
         while not lane_at_work(pool):
             pool.collect(0.1)
     # Even a kernel that never ends goes with the pool.
-    wait_for_workers("ray::LaneHost", 0)
-    wait_for_workers("ray::CompileWorker", 0)
+    wait_for_workers("ray::LaneActor", 0)
+    wait_for_workers("ray::CompileActor", 0)
 
 
 def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
@@ -267,9 +268,9 @@ def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_duel(task: T
     assert [type(result) for result in duel.results] == [CompileFailed]
 
 
-def test_workers_that_cannot_start_are_the_users_to_mend(task: Task, device: Any) -> None:
+def test_workers_that_cannot_start_are_the_users_to_fix(task: Task, device: Any) -> None:
     lost = Pool(task, device.limits, 99, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, deadlines=DEADLINES)
-    with lost, pytest.raises(PoolError, match="no OpenCL device 99"):
+    with lost, pytest.raises(TunesmithError, match="no OpenCL device 99"):
         lost.evaluate([request(task, 0)])
 
 

@@ -23,7 +23,7 @@ from tunesmith.kernels.spec.template import Template
 class SimulatedPool:
     """Takes its arguments as `Pool` does. `measured` lists every configuration put on the device, by all pools."""
 
-    ahead = 1
+    target_in_flight = 1
     lanes = ()
     measured: list[dict[str, Any]]
     examined: ClassVar[list[str]] = []
@@ -31,8 +31,8 @@ class SimulatedPool:
     """Configurations that only an examination finds wrong."""
 
     @property
-    def most_ahead(self) -> int:
-        return self.ahead
+    def max_in_flight(self) -> int:
+        return self.target_in_flight
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0

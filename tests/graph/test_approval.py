@@ -16,7 +16,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Waiting
 from tunesmith.graph.progress import silent
-from tunesmith.graph.roles.approval import PlanError
+from tunesmith.graph.roles.planning.approval import PlanError
 from tunesmith.graph.state import Plan
 
 __all__ = ["simulation"]
@@ -65,7 +65,7 @@ def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
         ({"evaluations": 9999}, "evaluations: give 1 to 12, what is left of the budget"),
         ({"round": 7}, "round is 7, but the run is in round 1"),
         ({"branches": [{"parent": "ghost", "moves": ["x"], "seeds": []}]}, "There is no template 'ghost'"),
-        ({"branches": [], "template": "ghost"}, "template: there is no 'ghost'; the task brings none"),
+        ({"branches": []}, "key branches: Value error, a plan needs at least one branch"),
         ({"bottleneck": "gremlins"}, "key bottleneck: Input should be 'memory'"),
         ({"surprise": 1}, "key surprise: Extra inputs are not permitted"),
     ],
@@ -83,7 +83,7 @@ def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(
         go_on(folder, script)
     assert sentence in str(refused.value) and str(file) in str(refused.value) and "\n" not in str(refused.value)
     file.write_text("{")
-    with pytest.raises(PlanError, match="is no JSON"):
+    with pytest.raises(PlanError, match="is not valid JSON"):
         go_on(folder, script)
     file.unlink()
     with pytest.raises(PlanError, match="cannot be read"):
@@ -96,10 +96,11 @@ def test_moves_need_a_model(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Waiting):
         run(folder, None, task=LIBRARY, rounds=1, approve="plans")
+    planned = json.loads((folder / "plan-1.json").read_text())["branches"]
     edit(folder / "plan-1.json", branches=[{"parent": "baseline", "moves": ["x"], "seeds": []}])
     with pytest.raises(PlanError, match="moves need a model"):
         resume(folder)
-    edit(folder / "plan-1.json", branches=[], evaluations=3)
+    edit(folder / "plan-1.json", branches=planned, evaluations=3)
     assert resume(folder).summary["evaluations"] == 3
 
 
@@ -156,7 +157,7 @@ def test_a_terminal_shows_the_plan_and_takes_a_yes(tmp_path: Path, monkeypatch: 
     terminal = Terminal(monkeypatch, "what?", "y")
     result = begin(tmp_path / "run")
     assert result.summary["evaluations"] == 6 and terminal.answers == []
-    assert terminal.shown[0].startswith("Round 1: bound by") and "template runs" in terminal.shown[0]
+    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "from runs-" in terminal.shown[0]
 
 
 def test_a_terminal_takes_edits_until_they_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,6 @@ def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
             round=3,
             bottleneck="memory",
             scope="general",
-            template="",
             workloads=("a", "b"),
             evaluations=9,
             branches=branches,
@@ -189,9 +189,9 @@ def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
         )
     )
     assert told.splitlines() == [
-        "Round 3: bound by memory; 9 evaluations on a, b.",
+        "Round 3: probably memory-bound; 9 evaluations on a, b.",
         "  from x-1: wider",
-        "  from y-2: search it further",
+        "  from y-2: search it as it is",
         "More.",
     ]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import Command
 from model_runs import LIBRARY, RAW, entries, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
@@ -171,7 +172,8 @@ class TestReviewer:
 
         result, _ = run(tmp_path / "run", script, rounds=1, roles=self.roles)
         assert result.valid and result.summary["evaluations"] == 12
-        assert [event.data["to"] for event in entries(tmp_path / "run", "sent_back")] == ["template"]
+        steps = [event.data for event in entries(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
+        assert [step["goto"] for step in steps] == ["template", "tune"]
 
     def test_a_role_registered_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tunesmith.graph.roles._registered", {})
@@ -200,7 +202,7 @@ class TestReviewer:
             name = "lost"
 
             def __call__(self, state: Any, context: Any) -> Any:
-                return {"goto": "nowhere"}
+                return Command(goto="nowhere")
 
         with pytest.raises(RoleError, match="sends the state to 'nowhere'; it may be sent back to plan or template"):
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"lost": {"after": "test"}})
@@ -215,7 +217,7 @@ class TestReviewer:
             name = "never"
 
             def __call__(self, state: Any, context: Any) -> Any:
-                return {"goto": "plan", "objections": ["not this one"]}
+                return Command(goto="plan", update={"objections": ["not this one"]})
 
         asked: list[Call] = []
 

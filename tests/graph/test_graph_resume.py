@@ -102,7 +102,7 @@ def test_every_ask_is_in_the_journal_before_its_result(tmp_path: Path) -> None:
 def test_the_same_seed_asks_the_same(
     tmp_path: Path, strategy: str, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedPool, "ahead", ahead)
+    monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
     first = run(tmp_path / "a", strategy=strategy, seed=3, rounds=2)
     second = run(tmp_path / "b", strategy=strategy, seed=3, rounds=2)
     assert asked(tmp_path / "a") == asked(tmp_path / "b")
@@ -119,7 +119,7 @@ def test_another_seed_asks_something_else(tmp_path: Path) -> None:
 def test_ended_after_any_entry_the_run_goes_on_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    monkeypatch.setattr(SimulatedPool, "ahead", ahead)
+    monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
     whole = run(tmp_path / "whole", evaluations=5, rounds=2)
     total = len(entries(tmp_path / "whole"))
     assert total > 15

@@ -68,7 +68,7 @@ def test_ended_after_some_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def check_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range) -> None:
-    monkeypatch.setattr(ModelPool, "ahead", ahead)
+    monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
     settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
     whole, models = run(tmp_path / "whole", script, **settings)
     assert models is not None

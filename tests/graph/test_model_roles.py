@@ -10,7 +10,7 @@ from model_runs import LIBRARY, RAW, entries, keys, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed
-from tunesmith.graph.roles.plan import NoTemplate
+from tunesmith.graph.roles.planning.planner import NoTemplate
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
@@ -250,7 +250,8 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path, kind: Any
     result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
     assert result.valid and result.summary["evaluations"] == 12
     assert (
-        f"The model gives no plan for round 1 (the server answers with {kind}), so rules do." in result.summary["notes"]
+        f"The model gives no plan for round 1 (the server answers with {kind}); it is planned by rules."
+        in result.summary["notes"]
     )
     assert len([note for note in result.summary["notes"] if "no plan for round" in note]) == 2
     assert [made["parent"] for made in result.summary["templates"]] == ["library"]

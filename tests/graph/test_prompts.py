@@ -20,7 +20,7 @@ from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import signature, task_facts
 from tunesmith.graph.prompts.template_prompt import example, template_messages
-from tunesmith.graph.roles.model_plan import plan_messages
+from tunesmith.graph.roles.planning.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.hw.probe import Device
@@ -92,7 +92,6 @@ def messages(context: Context) -> list[str]:
         round=1,
         bottleneck="memory",
         scope="general",
-        template="",
         workloads=("a",),
         evaluations=5,
         branches=(branch,),

@@ -12,6 +12,7 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.parameter import config_key
 
@@ -61,7 +62,7 @@ def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_
         }
         return min(times, key=lambda key: times[key])
 
-    assert {config_key(one) for one in again["seeds"]} == {best(name) for name in everything}
+    assert {config_key(one) for one in again["branches"][0]["seeds"]} == {best(name) for name in everything}
 
 
 def test_a_run_that_goes_on_takes_up_where_the_turns_were(task: Path, tmp_path: Path) -> None:
@@ -69,6 +70,35 @@ def test_a_run_that_goes_on_takes_up_where_the_turns_were(task: Path, tmp_path: 
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=8, rounds=2, seed=1)
     resume(folder, more=9, rounds=3)
     assert [scope for scope, _ in plans(folder)] == ["general", "workload", "workload", "workload", "general"]
+
+
+def test_a_plan_of_an_earlier_version_is_read_as_one_branch(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named a template of the task and its seeds, and had no branches; its run is resumed."""
+    seed = {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
+    append = Journal.append
+
+    class Killed(BaseException):
+        pass
+
+    def as_before(self: Journal, kind: str, data: dict[str, Any], stage: str = "") -> int:
+        if kind != "plan":
+            return append(self, kind, data, stage)
+        old = {key: value for key, value in data.items() if key != "branches"}
+        append(self, kind, old | {"template": "runs", "moves": ["GROUP"], "seeds": [seed], "branches": []}, stage)
+        raise Killed
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", as_before)
+        with pytest.raises(Killed):
+            tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=5, rounds=1, seed=1)
+    assert resume(folder).summary["evaluations"] == 5
+    with Journal(folder, create=False) as journal:
+        assert next(journal.events("asked")).data["config"] == seed
+        (plan,) = journal.events("plan")
+    assert Plan.model_validate(plan.data).branches == (Branch(parent="runs", seeds=(seed,)),)
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
@@ -96,5 +126,5 @@ def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
     folder = tmp_path / "run"
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=4, seed=1)
     with Journal(folder, create=False) as journal:
-        templates = [event.data["template"] for event in journal.events("plan")]
+        templates = [event.data["branches"][0]["parent"].split("-")[0] for event in journal.events("plan")]
     assert templates == ["runs", "other", better, better]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tunesmith.graph.roles.shares import most, order
+from tunesmith.graph.roles.tuning.halving import most, order
 
 
 def play(values: list[float], total: int) -> list[int]:

@@ -135,7 +135,7 @@ def wide(values: int, names: Iterable[str]) -> list[Parameter]:
 
 
 def test_a_space_too_large_to_list_is_refused_with_a_sentence() -> None:
-    with pytest.raises(SpaceTooLarge, match="more than 1000 feasible points.*restrict the parameters' values"):
+    with pytest.raises(SpaceTooLarge, match=r"more than 1000 feasible points.*restrict the parameters' values"):
         Space.build(wide(20, "ABCDEFGH"), rules("A * B <= 40", "C + D < 20", "E <= F"), limit=1000)
     with pytest.raises(SpaceTooLarge, match="restrict their values"):
         Space.build(wide(200, [f"P{i}" for i in range(12)]), [])

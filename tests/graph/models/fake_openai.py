@@ -76,6 +76,8 @@ class Behaviour:
     """Seconds before the first byte."""
     drop: bool = False
     """The connection is closed without a response."""
+    drip: float = 0.0
+    """Seconds in which the response comes, a byte now and then, and does not end."""
 
 
 def answer(value: Any, **how: Any) -> Behaviour:
@@ -98,6 +100,11 @@ def hang(seconds: float) -> Behaviour:
 
 def slow(value: Any, seconds: float) -> Behaviour:
     return Behaviour(value=value, delay=seconds)
+
+
+def drip(seconds: float) -> Behaviour:
+    """A response that goes on for `seconds`, a space ten times a second."""
+    return Behaviour(drip=seconds)
 
 
 def closed() -> Behaviour:
@@ -244,6 +251,9 @@ def _handler(server: FakeOpenAI) -> type[BaseHTTPRequestHandler]:
             if behaviour.drop:
                 self.close_connection = True
                 return
+            if behaviour.drip:
+                self._drip(behaviour.drip)
+                return
             content = behaviour.raw if behaviour.raw is not None else json.dumps(completion(behaviour, seen)).encode()
             self.send_response(behaviour.code)
             for name, value in {"Content-Type": "application/json", **behaviour.headers}.items():
@@ -251,6 +261,18 @@ def _handler(server: FakeOpenAI) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def _drip(self, seconds: float) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                server.wait(0.1)
+            self.close_connection = True
 
         def log_message(self, *_: object) -> None:
             pass

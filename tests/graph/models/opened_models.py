@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
+from tunesmith.graph.models.answer import Invalid, Valid, read_answer
+from tunesmith.graph.models.chat import Chats
+from tunesmith.graph.models.transport import Completion
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"
@@ -27,6 +31,17 @@ class Move(BaseModel):
 def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> Call:
     messages = (Message("system", "You tune kernels."), Message("user", text))
     return Call(role, stage, name, messages, Move)
+
+
+CHATS = Chats("http://127.0.0.1:9/v1", None, 1.0, {})
+
+
+def read(completion: dict[str, Any], schema: type[BaseModel] = Move) -> Valid | Invalid | ModelFailed:
+    """The answer in a chat completion."""
+    try:
+        return read_answer(asyncio.run(CHATS.read(Completion(completion))), schema)
+    except ValidationError:
+        return Invalid("", "it is not a JSON object.")
 
 
 @dataclass

@@ -12,10 +12,10 @@ from batch_service import serve
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opened_models import KEY, Move, Opened, call
+from opened_models import KEY, Opened, call, read
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
-from tunesmith.graph.models.batchfile import (
+from tunesmith.graph.models.files.batchfile import (
     BatchFileError,
     answer_line,
     read_answers,
@@ -23,7 +23,6 @@ from tunesmith.graph.models.batchfile import (
     request_line,
     write_lines,
 )
-from tunesmith.graph.models.structured import read_answer
 from tunesmith.graph.models.transport import Completion, Failure, Request
 
 GOOD = {"choices": [{"index": 0, "message": {"role": "assistant", "content": '{"name": "a", "factor": 1}'}}]}
@@ -173,15 +172,21 @@ def test_an_error_line_is_a_failure(batch: Any, air: Path, line: Any, kind: str,
     ("text", "said"),
     [
         ('{"custom_id": "a", "respo', "line 2: the line is cut short"),
-        ("no JSON\n", "line 2: it is no JSON"),
-        ("[1, 2]\n", "line 2: it is no JSON object with a custom_id"),
-        ('{"response": null}\n', "line 2: it is no JSON object with a custom_id"),
-        ('{"custom_id": "a"}\n', "line 2: it holds neither a response nor an error"),
+        ("no JSON\n", "line 2: it is not valid JSON"),
+        ("[1, 2]\n", "line 2: it is not a JSON object with a custom_id"),
+        ('{"response": null}\n', "line 2: it is not a JSON object with a custom_id"),
+        ('{"custom_id": "a"}\n', "line 2: it has neither a response nor an error"),
         ('{"custom_id": "a", "response": "yes"}\n', "line 2: response must be an object"),
-        ('{"custom_id": "a", "response": {"body": "{}"}}\n', "line 2: response.body must be a chat completion"),
-        ('{"custom_id": "a", "response": {"body": {"choices": []}}}\n', "line 2: response.body must be"),
-        ('{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n', "line 2: response.body.choices[0] must"),
-        ("\xff\xfe\n", "line 2: it is no JSON"),
+        ('{"custom_id": "a", "response": {"body": "{}"}}\n', "line 2: response.body is not a chat completion"),
+        (
+            '{"custom_id": "a", "response": {"body": {"choices": []}}}\n',
+            "line 2: response.body is not a chat completion (choices",
+        ),
+        (
+            '{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n',
+            "line 2: response.body is not a chat completion (choices.0.message",
+        ),
+        ("\xff\xfe\n", "line 2: it is not valid JSON"),
     ],
 )
 def test_a_broken_line_is_named(batch: Any, air: Path, text: str, said: str) -> None:
@@ -196,7 +201,7 @@ def test_a_broken_line_is_named(batch: Any, air: Path, text: str, said: str) -> 
     assert f"answers.jsonl, {said}" in str(raised.value) and str(raised.value).endswith(".")
     lines = (air / "answers.jsonl").read_bytes().split(b"\n")
     (air / "answers.jsonl").write_bytes(lines[0] + b"\r\n\r\n")
-    assert isinstance(batch().ask(call())[0], Reply), "mended, it goes on"
+    assert isinstance(batch().ask(call())[0], Reply), "repaired, it goes on"
 
 
 def test_caps_hold_for_what_is_written_down(batch: Any, air: Path, server: FakeOpenAI) -> None:
@@ -275,6 +280,6 @@ def test_no_line_is_a_crash(tmp_path: Path, line: dict[str, Any], rest: bytes) -
         answers = read_answers(path)
         assert set(answers) == {"a"}
         if isinstance(found := answers["a"], Completion):
-            read_answer(found.body, Move)
+            read(found.body)
     except BatchFileError as error:
         assert "line " in str(error)

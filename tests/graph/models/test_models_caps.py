@@ -122,8 +122,8 @@ def test_the_account_by_role_and_model(live: Live, server: FakeOpenAI, prices: s
     )
 
 
-class Killed(BaseException):
-    """The end of the process, for tests: nothing may catch it."""
+class Killed(Exception):
+    """The end of the process, for tests: nothing catches it."""
 
 
 def test_ended_after_any_entry_of_the_journal(

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from fake_openai import METHODS, FakeOpenAI, answer, closed, hang, raw, refusal, slow, status, truncated
+from fake_openai import METHODS, FakeOpenAI, answer, closed, drip, hang, raw, refusal, slow, status, truncated
 from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply
@@ -44,7 +44,7 @@ def test_what_is_sent_is_what_is_recorded(live: Live, server: FakeOpenAI) -> Non
     run.reply()
     recorded = json.loads((run.folder / "transcripts" / "requests.jsonl").read_text())
     assert recorded["url"] == "/v1/chat/completions" and server.requests[0].path == recorded["url"]
-    assert server.requests[0].body == recorded["body"] | {"stream": False}
+    assert server.requests[0].body == recorded["body"]
     assert recorded["body"]["temperature"] == 0.2 and recorded["body"]["reasoning_effort"] == "low"
     assert recorded["body"]["messages"][-1] == {"role": "user", "content": "What next?"}
 
@@ -95,7 +95,7 @@ def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch
     assert len(server.requests) == 1, "nobody goes on knocking with a key that is not taken"
     assert "sk-wrong-8472GHJ" not in everything(run) + repr(failed), "the server's answer repeats the key"
     monkeypatch.setenv("OTHER_KEY", KEY)
-    assert live(key_env="OTHER_KEY").reply().value == Move(name="unroll", factor=4), "a mended key is tried"
+    assert live(key_env="OTHER_KEY").reply().value == Move(name="unroll", factor=4), "a corrected key is tried"
 
 
 def test_retry_after_is_obeyed(live: Live, server: FakeOpenAI) -> None:
@@ -127,10 +127,10 @@ def test_a_date_and_an_impatient_wait(live: Live, server: FakeOpenAI) -> None:
         (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
         (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
         (closed(), "unreachable", 3, "closed the connection"),
-        (raw(b"<html>It works!</html>"), "server_error", 3, "no chat completion"),
-        (raw(b'{"choices": null}'), "server_error", 3, "no chat completion"),
-        (raw(b'{"choices": []}'), "server_error", 3, "no chat completion"),
-        (raw(b'{"choices": [{"message": {"role": "assist'), "server_error", 3, "no chat completion"),
+        (raw(b"<html>It works!</html>"), "server_error", 3, "not a chat completion"),
+        (raw(b'{"choices": null}'), "server_error", 3, "not a chat completion"),
+        (raw(b'{"choices": []}'), "server_error", 3, "not a chat completion"),
+        (raw(b'{"choices": [{"message": {"role": "assist'), "server_error", 3, "not a chat completion"),
         (refusal(), "refused", 1, "cannot help"),
         (answer("", finish="content_filter"), "refused", 1, "filter"),
         (truncated('{"name": "unro'), "truncated", 1, "--answer-tokens"),
@@ -180,10 +180,8 @@ def test_a_hang(live: Live, server: FakeOpenAI) -> None:
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
     monkeypatch.setattr("tunesmith.graph.models.asker.GRACE", 0.2)
-    drip = {"name": "unroll", "factor": 4}
-    monkeypatch.setattr("tunesmith.graph.models.live.LiveTransport.send", lambda *_: time.sleep(5))
-    server.answers = {"Move": drip}
-    failed = live(model_timeout=0.2).failure()
+    server.next(*[drip(5)] * 2)
+    failed = live(model_timeout=0.3).failure()
     assert failed.kind == "timeout" and "kept the connection open" in failed.detail
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.models.live import limit_field
-from tunesmith.graph.models.opening import check_models, destination
+from tunesmith.graph.models.opening import check_models, destination, limit_field
 from tunesmith.graph.models.prices import PACKAGED, PricesError, load_prices
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.hw.errors import TunesmithError
@@ -30,14 +29,14 @@ def made(**values: Any) -> Settings:
     ("values", "said"),
     [
         ({"model": "batch:"}, "--model: .*batch:DIR"),
-        ({"model": "replay:nowhere"}, "--model replay: .*nowhere holds no recording"),
-        ({"model": "m", "base_url": "localhost:8000"}, "--base-url: 'localhost:8000' is no URL"),
+        ({"model": "replay:nowhere"}, "--model replay: .*nowhere has no recording"),
+        ({"model": "m", "base_url": "localhost:8000"}, "--base-url: 'localhost:8000' is not a URL"),
         ({"model": "m", "base_url": "ftp://host/v1"}, "--base-url: "),
         ({"model": "m", "base_url": "http://[::1/v1"}, "--base-url: "),
         ({"model": "m", "base_url": "https://me:secret@host/v1"}, "--base-url: a URL with a name or password"),
         ({"model": "m", "base_url": "https://host/v1?key=secret"}, "--base-url: nothing may follow"),
-        ({"model": "m", "key_env": "NO_SUCH_KEY"}, "--model: the environment variable NO_SUCH_KEY holds no key"),
-        ({"model": "m", "key_env": "NO_SUCH_KEY", "base_url": "http://host/v1"}, "NO_SUCH_KEY holds no key"),
+        ({"model": "m", "key_env": "NO_SUCH_KEY"}, "--model: the environment variable NO_SUCH_KEY has no key"),
+        ({"model": "m", "key_env": "NO_SUCH_KEY", "base_url": "http://host/v1"}, "NO_SUCH_KEY has no key"),
         ({"model": "m", "model_method": "magic"}, "--model-method: "),
         ({"model": "m", "model_option": {"messages": []}}, "--model-option: messages cannot be set"),
         ({"model": "m", "max_cost": 1.0}, "--max-cost: no price is known for the model 'm'; name a file with --prices"),
@@ -58,7 +57,7 @@ def test_mistakes(values: dict[str, Any], said: str) -> None:
 
 def test_the_folder_of_a_batch_must_be_possible(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TunesmithError, match="cannot be made"):
+    with pytest.raises(TunesmithError, match="cannot be created"):
         check_models(made(model="batch:file/air"))
 
 
@@ -83,7 +82,7 @@ def test_a_server_that_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     told = destination(made(model="q", base_url="http://localhost:11434/v1"))
     assert str(told).endswith("without a key")
-    with pytest.raises(TunesmithError, match="OPENAI_API_KEY holds no key"):
+    with pytest.raises(TunesmithError, match="OPENAI_API_KEY has no key"):
         check_models(made(model="gpt-5"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from fake_openai import FakeOpenAI, status
 from opened_models import Move, Opened, call
 
-from tunesmith.graph.models.replay import ReplayError
+from tunesmith.graph.models.files.replay import ReplayError
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_call_that_was_never_recorded(replay: Any) -> None:
 
 
 def test_a_folder_without_a_recording(open_run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ReplayError, match="holds no recording"):
+    with pytest.raises(ReplayError, match="has no recording"):
         open_run(model=f"replay:{tmp_path}")
 
 

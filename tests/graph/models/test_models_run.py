@@ -27,14 +27,16 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Waiting
 from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.plan import RulePlanner
+from tunesmith.graph.roles.planning.planner import Planner
 from tunesmith.graph.state import State
 
 TASK = str(Path(__file__).resolve().parent.parent.parent / "data" / "scale_add" / "task.toml")
 
 
-class AskingPlanner(RulePlanner):
-    """Asks two questions, the second about the answer to the first, and journals what it heard."""
+class AskingPlanner:
+    """Asks two questions, the second about the answer to the first, journals what it heard, and plans by rules."""
+
+    name = "plan"
 
     def __call__(self, state: State, context: Context) -> State:
         stage = f"round-{state.get('round', 0) + 1}"
@@ -44,7 +46,7 @@ class AskingPlanner(RulePlanner):
             more = context.models.ask_all([Call("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
             kinds = [answer.kind if isinstance(answer, ModelFailed) else "ok" for answer in [*heard, *more]]
             context.journal.append("heard", {"kinds": kinds}, stage)
-        return super().__call__(state, context)
+        return ByRules(Planner())(state, context)
 
 
 class ByRules:

@@ -1,7 +1,8 @@
-"""What a schema becomes in strict mode, and what is read out of an answer."""
+"""How an answer of a schema is asked for, and what is read out of an answer."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from enum import Enum
 from typing import Annotated, Any, Literal, Union
@@ -9,31 +10,14 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opened_models import Move, call
-from pydantic import BaseModel, Field
+from opened_models import CHATS, Move, call, read
+from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.models import ModelFailed
-from tunesmith.graph.models.strict import strict_schema
-from tunesmith.graph.models.structured import Invalid, Valid, read_answer, request_body
-
-FORBIDDEN = {
-    "minimum",
-    "maximum",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format",
-    "minItems",
-    "maxItems",
-    "default",
-    "title",
-    "oneOf",
-    "allOf",
-    "discriminator",
-    "patternProperties",
-    "uniqueItems",
-    "prefixItems",
-}
+from tunesmith.graph.models.answer import Invalid, Valid
+from tunesmith.graph.models.chat import is_strict
+from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
+from tunesmith.graph.settings import Method
 
 
 class Kind(Enum):
@@ -72,54 +56,55 @@ class Anything(BaseModel):
     value: Any
 
 
-def walk(part: Any, path: str = "") -> None:
-    """Asserts what OpenAI's strict mode demands of every part."""
-    if isinstance(part, list):
-        for number, inner in enumerate(part):
-            walk(inner, f"{path}[{number}]")
-    if not isinstance(part, dict):
-        return
-    if "properties" in part:
-        assert part["additionalProperties"] is False and part["required"] == list(part["properties"]), path
-    assert "$ref" not in part or part.keys() == {"$ref"}, path
-    for key, inner in part.items():
-        if key == "properties" or key == "$defs":
-            for name, value in inner.items():
-                walk(value, f"{path}.{name}")
-        else:
-            assert key not in FORBIDDEN, f"{path}: {key}"
-            walk(inner, f"{path}.{key}")
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kinds: list[Kind]
+    first: Setting
+    size: int | None
 
 
-def test_strict_mode_gets_what_it_takes() -> None:
-    strict = strict_schema(Tree.model_json_schema())
-    assert strict is not None
-    walk(strict)
-    assert strict["properties"]["label"]["description"] == "what it is called (maxLength 20)"
-    assert strict["properties"]["first"]["properties"]["weight"]["description"] == "exclusiveMinimum 0"
-    assert strict["properties"]["first"]["description"] == "where to begin"
-    assert {"type": "null"} in strict["properties"]["size"]["anyOf"]
-    value = {
-        "root": {"kind": "branch", "children": [{"kind": "leaf", "weight": 2.0}]},
-        "label": "",
-        "size": None,
-        "kinds": ["tile"],
-        "first": {"kind": "leaf", "weight": 1.0},
-    }
-    assert Tree.model_validate(value).kinds == [Kind.TILE]
+class Setting(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    default: int | str  # a name that is a word of JSON Schema, too
 
 
-@pytest.mark.parametrize("schema", [Free, Anything])
-def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
-    whole = schema.model_json_schema()
-    assert strict_schema(whole) is None
+def asked_for(schema: type[BaseModel], method: Method) -> dict[str, Any]:
+    """The body of the request for an answer of a schema."""
+    bodies = []
+
+    async def exchange(body: dict[str, Any]) -> dict[str, Any]:
+        bodies.append(body)
+        return completion("{}")
+
     asked = call()
     asked = type(asked)(asked.role, asked.stage, asked.name, asked.messages, schema)
-    how: dict[str, Any] = {"answer_tokens": 10, "limit_field": "max_tokens", "options": {}}
-    described = request_body(asked, "m", "json_schema", **how)["response_format"]["json_schema"]
-    assert described == {"name": schema.__name__, "schema": whole, "strict": False}
-    function = request_body(asked, "m", "function_calling", **how)["tools"][0]["function"]
-    assert function["strict"] is False and function["parameters"] == whole
+    asyncio.run(CHATS.ask(asked, "m", method, exchange))
+    return bodies[0]
+
+
+@pytest.mark.parametrize("schema", [Move, Closed, PlanAnswer, TemplateAnswer, ExplainAnswer])
+def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> None:
+    described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
+    assert described["name"] == schema.__name__ and described["strict"] is True
+    function = asked_for(schema, "function_calling")["tools"][0]["function"]
+    assert function["strict"] is True and function["parameters"] == described["schema"]
+    properties = schema.model_json_schema()["properties"]
+    assert described["schema"]["properties"] == properties and described["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("schema", [Free, Anything, Tree])
+def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
+    whole = schema.model_json_schema()
+    assert not is_strict(whole)
+    described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
+    assert described["strict"] is False and described["schema"]["properties"] == whole["properties"]
+    function = asked_for(schema, "function_calling")["tools"][0]["function"]
+    assert function["strict"] is False and function["parameters"]["properties"] == whole["properties"]
+    told = asked_for(schema, "json_mode")
+    assert told["response_format"] == {"type": "json_object"} and '"properties"' in told["messages"][0]["content"]
 
 
 def completion(text: Any, **message: Any) -> dict[str, Any]:
@@ -138,13 +123,13 @@ def completion(text: Any, **message: Any) -> dict[str, Any]:
     ],
 )
 def test_the_object_is_found(text: Any) -> None:
-    read = read_answer(completion(text), Move)
-    assert isinstance(read, Valid) and read.value == Move(name="a", factor=2)
+    found = read(completion(text))
+    assert isinstance(found, Valid) and found.value == Move(name="a", factor=2)
 
 
 def test_a_tool_call_comes_before_the_content() -> None:
     called = [{"function": {"name": "Move", "arguments": '{"name": "a", "factor": 2}'}}]
-    assert isinstance(read_answer(completion("I call it.", tool_calls=called), Move), Valid)
+    assert isinstance(read(completion("I call it.", tool_calls=called)), Valid)
 
 
 @pytest.mark.parametrize(
@@ -161,22 +146,22 @@ def test_a_tool_call_comes_before_the_content() -> None:
     ],
 )
 def test_what_is_wrong_is_said(text: Any, why: str) -> None:
-    read = read_answer(completion(text), Move)
-    assert isinstance(read, Invalid) and why in read.why and read.why.endswith(".") and len(read.why) < 2000
+    found = read(completion(text))
+    assert isinstance(found, Invalid) and why in found.why and found.why.endswith(".") and len(found.why) < 2000
 
 
 def test_half_a_surrogate_pair_can_be_written_down() -> None:
     body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
-    read = read_answer(body, Move)
-    assert not isinstance(read, ModelFailed)
-    read.text.encode("utf-8")
+    found = read(body)
+    assert not isinstance(found, ModelFailed)
+    found.text.encode("utf-8")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_no_answer_is_a_crash(text: str) -> None:
-    read = read_answer(completion(text), Move)
-    assert isinstance(read, Invalid | Valid)
+    found = read(completion(text))
+    assert isinstance(found, Invalid | Valid)
 
 
 @settings(max_examples=100, deadline=None)
@@ -189,7 +174,5 @@ def test_no_answer_is_a_crash(text: str) -> None:
 def test_an_answer_is_found_in_any_prose(name: str, prose: str, factor: int, fenced: bool) -> None:
     value = Move(name=name, factor=factor)
     text = value.model_dump_json()
-    read = read_answer(
-        completion(f"{prose}\n```json\n{text}\n```\n{prose}" if fenced else f"{prose} {text} {prose}"), Move
-    )
-    assert isinstance(read, Valid) and read.value == value
+    found = read(completion(f"{prose}\n```json\n{text}\n```\n{prose}" if fenced else f"{prose} {text} {prose}"), Move)
+    assert isinstance(found, Valid) and found.value == value

@@ -56,7 +56,7 @@ class TestContract:
         assert strategy.ask() is None
 
     @pytest.mark.parametrize("workers", [1, 5])
-    def test_is_deterministic_under_a_seed(self, name: str, kind: str, workers: int) -> None:
+    def test_is_deterministic_under_a_seed(self, name: str, workers: int) -> None:
         runs = [
             drive(make_strategy(name, listed_space(), seed=seed), 45, [], np.random.default_rng(3), workers)
             for seed in (4, 4, 5)
@@ -65,7 +65,7 @@ class TestContract:
         assert name == "exhaustive" or runs[0] != runs[2]
 
     @pytest.mark.parametrize("cut", [4, 25])
-    def test_goes_on_exactly_where_it_was(self, name: str, kind: str, cut: int) -> None:
+    def test_goes_on_exactly_where_it_was(self, name: str, cut: int) -> None:
         space = listed_space()
         first = make_strategy(name, space, seed=2, budget=60, workers=4)
         flight: list[Config] = []

@@ -143,7 +143,7 @@ def test_a_search_with_a_prior_resumes_exactly(name: str) -> None:
 
     first = make_strategy(name, space, seed=6, budget=50, workers=3, prior=prior)
     step(first, 17)
-    second = make_strategy(name, make(), seed=6, budget=50, workers=3, prior=prior)
+    second = make_strategy(name, listed_space(), seed=6, budget=50, workers=3, prior=prior)
     second.restore(json.loads(json.dumps(first.state())))
     assert step(first, 15) == step(second, 15)
 

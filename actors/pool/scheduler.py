@@ -1,0 +1,521 @@
+"""The scheduler: what happens to evaluations between `submit` and the end.
+
+Owns the queues of compilations and of visits, their dispatch to workers, the retry of lost calls, and how many
+evaluations should be in flight. Workers have their next call before they have ended the one at hand, so that they never
+wait for this process. Whatever goes wrong becomes the outcome of that evaluation and of no other: a worker that dies or
+overruns its deadline is replaced, and its other calls are made again.
+
+Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
+in one place. (Handing Ray's reference of a compilation on to the lane would not spare the way: Ray keeps results this
+small with their owner, which is this process, and a visit would be dispatched before it is known whether the source
+compiled.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import ray
+from ray.exceptions import NodeDiedError, ObjectLostError
+
+from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, Call, Deadlines, describe_loss, result_of
+from tunesmith.actors.lane.lane_host import Busy, Lost
+from tunesmith.actors.pool.worker_set import WorkerSet
+from tunesmith.actors.process.packed import pack, unpack
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Failure,
+    LaunchFailed,
+    Measured,
+    Outcome,
+    Rejected,
+    Resources,
+    TimedOut,
+)
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
+
+ATTEMPTS = 2
+"""How often an evaluation may lose its process before that is held to be its own doing. Who ended a process is not
+known: a kernel that wrote where it must not, or a system that was short of memory."""
+GIVE_UP = 1.25
+"""How many times the fastest's time a clear loser takes: it is not sampled to the full precision."""
+CALLS_PER_WORKER = 2
+"""The call at hand and the next."""
+SPARE_COMPILATIONS = 0.25
+"""Compilations beyond those at hand, as a share of the workers: what comes next while this process is busy."""
+NEWEST_WEIGHT = 0.1
+"""Of the newest duration in the running averages."""
+
+Compiled = Artifact | CompileFailed | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An evaluation to be made: `number` is the caller's, by which results are told apart."""
+
+    number: int
+    template: Template
+    config: Config
+    workloads: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for requests of the same."""
+        return self.template.id, config_key(self.config)
+
+
+def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
+    """The source for each combination of types that `workloads` have."""
+    sources: dict[TypesKey, Specialised] = {}
+    for workload in workloads:
+        key = types_key(workload)
+        if key not in sources:
+            sources[key] = specialise(request.template, request.config, workload.types)
+    return sources
+
+
+@dataclass(slots=True)
+class Job:
+    """A request under way. losses: processes it has lost; alone: it was in a process that was lost, and is next run
+    with nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended;
+    gated: it must wait for its turn on the device."""
+
+    request: Request
+    sources: dict[TypesKey, Specialised]
+    artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+    cached: bool = True
+    failed: bool = False
+    losses: int = 0
+    alone: bool = False
+    gated: bool = False
+
+    @property
+    def compiled(self) -> bool:
+        return len(self.artifacts) == len(self.sources)
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.request.template, self.request.config, dict(self.artifacts))
+
+    def evaluation(self, outcomes: dict[str, Outcome], lane_seconds: float) -> Evaluation:
+        artifact = next(iter(self.artifacts.values()), None)
+        return Evaluation(
+            template=self.request.template.id,
+            config=self.request.config,
+            outcomes=outcomes,
+            resources=artifact.resources if artifact else Resources(),
+            artifact=artifact.digest if artifact else "",
+            compile_seconds=round(self.compile_seconds, 6),
+            lane_seconds=round(lane_seconds, 6),
+            cached=self.cached,
+        )
+
+
+@dataclass(slots=True)
+class Compilation:
+    """One source of a job, at a compile worker. compile_key: the digest of the source and the version of the compiler
+    that it was last given to."""
+
+    job: Job
+    key: TypesKey
+    losses: int = 0
+    alone: bool = False
+    compile_key: tuple[str, str] = ("", "")
+
+    @property
+    def source(self) -> Specialised:
+        return self.job.sources[self.key]
+
+
+class InFlightTarget:
+    """How many evaluations should be in flight on `lanes` lanes and `compilers` compile workers: enough that no lane
+    waits, and no more, as a search learns nothing from what is in flight.
+
+    By Little's law (Little, Operations Research 9, 1961) lanes that take an evaluation every t seconds from
+    compilations of c seconds need c / t of them being compiled, besides those at the lanes themselves. exclusive: lanes
+    and compile workers take turns on one processor.
+    """
+
+    def __init__(self, lanes: int, compilers: int, *, exclusive: bool) -> None:
+        self._lanes, self._compilers, self._exclusive = lanes, compilers, exclusive
+        self._compile: float | None = None
+        self._visit: float | None = None
+
+    @property
+    def max(self) -> int:
+        """What keeps everything busy, however long things take."""
+        if self._exclusive:
+            return self._lanes + self._compilers
+        return CALLS_PER_WORKER * self._lanes + self._compilers + math.ceil(SPARE_COMPILATIONS * self._compilers)
+
+    @property
+    def now(self) -> int:
+        """What keeps the lanes busy, as far as durations are known; `max` until then."""
+        if self._exclusive or self._compile is None or not self._visit:
+            return self.max
+        compiling = math.ceil((1 + SPARE_COMPILATIONS) * self._compile * self._lanes / self._visit)
+        return min(self.max, CALLS_PER_WORKER * self._lanes + 1 + compiling)
+
+    def on_compiled(self, seconds: float) -> None:
+        self._compile = _average(self._compile, seconds)
+
+    def on_visited(self, seconds: float) -> None:
+        self._visit = _average(self._visit, seconds)
+
+
+def _average(before: float | None, newest: float) -> float:
+    return newest if before is None else (1 - NEWEST_WEIGHT) * before + NEWEST_WEIGHT * newest
+
+
+class CompileQueue:
+    """Compilations for the architecture `arch`: those that wait for a worker, those that wait for the result of
+    another, and the cache on disk. seconds: the deadline of one; say: gets a sentence when the cache cannot be
+    written."""
+
+    def __init__(self, arch: str, cache: ArtifactCache | None, seconds: float, say: Callable[[str], None]) -> None:
+        self._arch, self._cache, self._seconds, self._say = arch, cache, seconds, say
+        self._queue: deque[Compilation] = deque()
+        self._waiters: dict[tuple[str, str], list[Compilation]] = {}
+        """What waits for the result of a compilation under way, by its `compile_key`."""
+        self._unwritten: dict[str, Artifact | CompileFailed] = {}
+        """What is not yet in the cache, by its key there."""
+
+    def __len__(self) -> int:
+        """Compilations that wait for a worker."""
+        return len(self._queue)
+
+    @property
+    def waiting_for_code(self) -> int:
+        """Compilations that wait for the result of another evaluation's."""
+        return sum(len(waiters) for waiters in self._waiters.values())
+
+    @property
+    def next_alone(self) -> bool:
+        """Whether the next one must have its worker for itself."""
+        return bool(self._queue) and self._queue[0].alone
+
+    def add(self, job: Job) -> None:
+        self._queue.extend(Compilation(job, key) for key in job.sources)
+
+    def requeue(self, compilation: Compilation) -> None:
+        """Puts one that was lost first in the queue."""
+        self._queue.appendleft(compilation)
+
+    def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled]]:
+        """Gives `worker` the next one that needs compiling, if there is any, and yields what is known on the way."""
+        while self._queue:
+            compilation = self._queue.popleft()
+            if compilation.job.failed:
+                continue
+            compilation.compile_key = compilation.source.digest, worker.version
+            if (waiters := self._waiters.get(compilation.compile_key)) is not None:
+                waiters.append(compilation)
+                continue
+            if (found := self._known(compilation)) is not None:
+                yield compilation, found
+                continue
+            compilation.job.cached = False
+            reference = worker.actor.compile_packed.remote(pack(compilation.source))
+            worker.begin(Call(reference, self._seconds, compilation))
+            self._waiters[compilation.compile_key] = []
+            return
+
+    def on_compiled(self, compilation: Compilation, result: Compiled) -> list[Compilation]:
+        """Gives the compilations that waited for the same result."""
+        if self._cache is not None and isinstance(result, Artifact | CompileFailed):
+            self._unwritten[self._key(compilation)] = result
+        return self._waiters.pop(compilation.compile_key)
+
+    def on_lost(self, compilation: Compilation) -> None:
+        """Those that waited for a compilation that was lost are compiled by themselves."""
+        self._queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
+
+    def flush_cache(self) -> None:
+        """Writes to the cache what was compiled. It is called when workers have what there is for them: files take
+        longer to write than anything else in this process, and compilers often end at the same time."""
+        for key, result in self._unwritten.items():
+            assert self._cache is not None
+            before = self._cache.trouble
+            self._cache.put(key, result)
+            if self._cache.trouble != before:
+                self._say(self._cache.trouble)
+        self._unwritten.clear()
+
+    def _known(self, compilation: Compilation) -> Artifact | CompileFailed | None:
+        if self._cache is None:
+            return None
+        key = self._key(compilation)
+        return self._unwritten.get(key) or self._cache.get(key)
+
+    def _key(self, compilation: Compilation) -> str:
+        return cache_key(compilation.source, self._arch, compilation.compile_key[1])
+
+
+class Scheduler:
+    """Evaluations in flight, on `workers`. done: those that ended and were not collected yet; in_flight: how many have
+    not ended; roofline: the device's measured roofs, below which no time is believed."""
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        workers: WorkerSet,
+        *,
+        seed: int,
+        precision: Precision,
+        deadlines: Deadlines,
+        cache: ArtifactCache | None,
+    ) -> None:
+        self.task, self.workers = task, workers
+        self.precision, self.deadlines, self._seed = precision, deadlines, seed
+        self._exclusive = limits.kind == "cpu"
+        """Compiling and timing share the processor, so they take turns."""
+        self.target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
+        self.compile_queue = CompileQueue(limits.arch, cache, deadlines.compile, workers.say)
+        self._visit_queue: deque[Job] = deque()
+        self.done: deque[tuple[Request, Evaluation]] = deque()
+        self.in_flight = 0
+        self._roofline = Roofline()
+        self._floors: dict[str, float] = {}
+        self._fastest: dict[str, float] = {}
+        self._quarantine: dict[tuple[str, str], Failure] = {}
+        """Configurations that ended a lane: they are answered from here and never run again."""
+
+    @property
+    def roofline(self) -> Roofline:
+        return self._roofline
+
+    @roofline.setter
+    def roofline(self, roofline: Roofline) -> None:
+        self._roofline, self._floors = roofline, {}
+
+    def submit(self, request: Request) -> None:
+        job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
+        self.in_flight += 1
+        if (known := self._quarantine.get(request.key)) is not None:
+            self._fail(job, known)
+            return
+        self.compile_queue.add(job)
+
+    def step(self, until: float) -> None:
+        """Gives workers what there is for them, and waits for something to happen, until a monotonic time at most."""
+        self._dispatch()
+        self.compile_queue.flush_cache()
+        if self.done or not self.in_flight:
+            return
+        busy = [worker for worker in self.workers.workers if worker.calls]
+        if busy:
+            self._advance(busy, until)
+        self.workers.require_device()
+        self.workers.report_waiting()
+
+    def _advance(self, busy: list[ActorHandle], waited_until: float) -> None:
+        """Waits for something to happen, and deals with all that has."""
+        waited = {worker.waited: worker for worker in busy}
+        references = list(waited)
+        finished, _ = ray.wait(references, num_returns=len(references), timeout=0)
+        if not finished:
+            pause = min(min(worker.deadline for worker in busy), waited_until) - time.monotonic()
+            finished, _ = ray.wait(references, timeout=max(0.0, pause))
+        for reference in finished:
+            worker = waited[reference]
+            if worker.calls and reference is worker.waited:
+                if worker.calls[0].gate is not None:
+                    worker.pass_gate()
+                else:
+                    self._finish(worker)
+        now = time.monotonic()
+        for worker in busy:
+            if worker.calls and now > worker.deadline and worker.waited not in finished:
+                self._on_overdue(worker)
+
+    def _dispatch(self) -> None:
+        lanes, compilers = self.workers.lanes, self.workers.compilers
+        for worker in self.workers.workers:
+            self.workers.request_ready(worker)
+        if not (self._exclusive and any(lane.calls for lane in lanes)):
+            for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
+                for worker in compilers:
+                    if self.compile_queue and _has_room(worker, depth, self.compile_queue.next_alone):
+                        self._start_compile(worker)
+        if not (self._exclusive and any(worker.calls for worker in compilers)):
+            for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
+                for lane in lanes:
+                    if self._visit_queue and _has_room(lane, depth, self._visit_queue[0].alone):
+                        self._start_visit(lane)
+
+    def _start_compile(self, worker: ActorHandle) -> None:
+        # A worker that is not ready says so first: what stops it from starting is no fault of the source.
+        if not worker.ready:
+            return
+        for compilation, found in self.compile_queue.dispatch(worker):
+            self.target.on_compiled(0.0)
+            self._on_compiled(compilation, found)
+
+    def _start_visit(self, lane: ActorHandle) -> None:
+        if lane.seed != self._seed:
+            lane.reset_in_place(self._seed)
+        if not lane.ready:
+            return
+        job = self._visit_queue.popleft()
+        names = job.request.workloads
+        gate = lane.actor.acquire.remote() if job.gated else None
+        packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
+        seconds = self.deadlines.visit * len(names)
+        reference = lane.actor.visit_packed.remote(packed, seconds)
+        lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
+
+    def _precision_of(self, workload: str) -> Precision:
+        """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
+        best = self._fastest.get(workload)
+        above = self.precision.give_up_above if best is None else best * GIVE_UP
+        return replace(self.precision, give_up_above=above, floor=self.floor(workload))
+
+    def floor(self, workload: str) -> float:
+        """The least seconds that the roofs allow on a workload; 0 while they are not known."""
+        if workload not in self._floors:
+            task, one = self.task, self.task.workload(workload)
+            least = self.roofline.floor_seconds(task.bytes_of(one), task.flops_of(one), task.arithmetic)
+            self._floors[workload] = least or 0.0
+        return self._floors[workload]
+
+    def _finish(self, worker: ActorHandle) -> None:
+        call, seconds = worker.end_call()
+        try:
+            if call.job is None:
+                self.workers.on_start_returned(worker, call.reference)
+                return
+            result = result_of(call.reference)
+        except LOST as error:
+            # A node that is lost is nobody's doing, and neither is a result that was lost after it was there.
+            blameless = worker.node_is_gone or isinstance(error, ObjectLostError | NodeDiedError)
+            outcome = Crashed(self.workers.phase_of(worker), describe_loss(error))
+            self._replace(worker)
+            self._on_lost(worker, call, outcome, seconds, blameless=blameless)
+            return
+        (result,) = unpack(result)
+        worker.startup_deaths, worker.served = 0, worker.served + 1
+        if isinstance(call.job, Job):
+            self._on_visited(worker, call, result, seconds)
+        else:
+            self.target.on_compiled(seconds)
+            call.job.job.compile_seconds += seconds
+            self._on_compiled(call.job, result)
+            for waiter in self.compile_queue.on_compiled(call.job, result):
+                self.target.on_compiled(0.0)
+                self._on_compiled(waiter, result)
+
+    def _on_compiled(self, compilation: Compilation, result: Artifact | CompileFailed | Rejected) -> None:
+        job = compilation.job
+        if not isinstance(result, Artifact):
+            self._fail(job, result)
+            return
+        job.artifacts[compilation.key] = result
+        if job.compiled and not job.failed:
+            self._visit_queue.append(job)
+
+    def _on_visited(
+        self, lane: ActorHandle, call: Call, result: dict[str, Outcome] | Busy | Lost, seconds: float
+    ) -> None:
+        job: Job = call.job
+        if isinstance(result, Busy):
+            # Another process uses the device: this visit waits for its turn, and its deadline with it.
+            job.gated = True
+            self._visit_queue.appendleft(job)
+            return
+        if isinstance(result, Lost):
+            self._retry_all(lane.reset_in_place())
+            if result.outcome is None:
+                self._retry(call)
+            else:
+                self._on_lost(lane, call, result.outcome, seconds, blameless=False)
+            return
+        if any(isinstance(outcome, LaunchFailed) and outcome.sticky for outcome in result.values()):
+            self._retry_all(lane.reset_in_place())
+            self._quarantine[job.request.key] = next(o for o in result.values() if isinstance(o, LaunchFailed))
+        else:
+            self.target.on_visited(seconds)
+        self._deliver(job, result, seconds)
+
+    def _on_overdue(self, worker: ActorHandle) -> None:
+        if not worker.ready and self.workers.others_ready(worker):
+            # It waits for its place in the cluster, as others use that; those that have theirs do the work.
+            worker.deadline += worker.patience
+            return
+        patience = 0.0 if worker.ready else worker.patience
+        call, seconds = worker.end_call()
+        phase = self.workers.phase_of(worker)
+        self._replace(worker)
+        self._on_lost(worker, call, TimedOut(phase, call.seconds + patience), seconds, blameless=False)
+
+    def _on_lost(
+        self, worker: ActorHandle, call: Call, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
+    ) -> None:
+        """What becomes of a call whose process is gone."""
+        if call.job is None:
+            self.workers.on_startup_death(worker, outcome)
+            return
+        worker.startup_deaths = 0
+        if isinstance(call.job, Compilation):
+            self.compile_queue.on_lost(call.job)
+        call.job.losses += not blameless
+        if isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS:
+            self._retry(call)
+            return
+        job = call.job if isinstance(call.job, Job) else call.job.job
+        self._quarantine[job.request.key] = outcome
+        self._fail(job, outcome, seconds if worker in self.workers.lanes else 0.0)
+
+    def _replace(self, worker: ActorHandle) -> None:
+        self._retry_all(worker.replace_actor())
+
+    def _retry_all(self, calls: list[Call]) -> None:
+        """Calls behind one that was lost did nothing wrong, and are made again."""
+        for call in reversed(calls):
+            if call.job is not None:
+                if isinstance(call.job, Compilation):
+                    self.compile_queue.on_lost(call.job)
+                self._retry(call)
+
+    def _retry(self, call: Call) -> None:
+        call.job.alone = True
+        if isinstance(call.job, Job):
+            self._visit_queue.appendleft(call.job)
+        else:
+            self.compile_queue.requeue(call.job)
+
+    def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
+        if job.failed:
+            return
+        job.failed = True
+        self._deliver(job, {job.request.workloads[0]: outcome}, lane_seconds)
+
+    def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
+        self.in_flight -= 1
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Measured):
+                self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))
+        self.done.append((job.request, job.evaluation(outcomes, lane_seconds)))
+
+
+def _has_room(worker: ActorHandle, depth: int, alone: bool) -> bool:
+    """Whether a worker that has `depth` calls may get another; one that must run alone shares its worker with none."""
+    if len(worker.calls) != depth:
+        return False
+    return depth == 0 or not (alone or any(call.job is not None and call.job.alone for call in worker.calls))

@@ -1,0 +1,194 @@
+"""The journal of model calls: written before and after each attempt, read once when a run is opened.
+
+`model_asked`: id (the request's custom_id), custom_id (the call's), digest, role, model, attempt, worst (tokens and
+cost that it may take), body (of the first attempt in a form). `model_call`, its end: the same names, and status ("ok"
+or a `FailureKind`), detail, final (no other attempt follows), answer (the chat completion) and its text, usage (tokens,
+cost, whether they are an estimate), served (the server may count it), seconds, note. `model_method`: the way of asking
+that a model's server takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tunesmith.graph.journal.store import Store
+from tunesmith.graph.models.account import Account, Tokens
+from tunesmith.graph.models.answer import Invalid, Valid
+from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.files.recording import Recording
+from tunesmith.graph.models.prices import Prices
+from tunesmith.graph.models.transport import Completion, Failure, Request
+from tunesmith.graph.settings import Method
+
+if TYPE_CHECKING:
+    from langchain_core.messages.ai import UsageMetadata
+
+BYTES_PER_TOKEN = 2
+"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate made of it is high."""
+PROMPT_OVERHEAD = 64
+"""Tokens of chat templates around the messages."""
+
+Read = Valid | Invalid | ModelFailed
+
+
+class Ledger:
+    """What is known of a run's model calls. live: failures may have passed by the next session; otherwise they hold
+    for good, as answers do."""
+
+    def __init__(self, journal: Store, prices: Prices, recording: Recording, *, live: bool) -> None:
+        self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
+        self.account = Account()
+        self.methods: dict[str, Method] = {}
+        self._known: dict[str, Mapping[str, Any]] = {}
+        bodies: dict[str, dict[str, Any]] = {}
+        for event in journal.events():
+            if event.kind == "model_method":
+                self.methods[event.data["model"]] = event.data["method"]
+            if event.kind not in ("model_asked", "model_call"):
+                continue
+            if event.data["body"]:
+                bodies[event.data["id"]] = event.data["body"]
+            if event.kind == "model_asked":
+                self.account.asked(event.data)
+                continue
+            self.account.ended(event.data)
+            if self._stays(event.data):
+                self._known[event.data["id"]] = event.data
+            recording.know(Request(event.data["id"], bodies.get(event.data["id"], {})), _outcome(event.data))
+        recording.write()
+        if live:
+            self.account.give_up_open()
+
+    def known(self, request_id: str) -> Mapping[str, Any] | None:
+        """The end of a request that need not be made again."""
+        return self._known.get(request_id)
+
+    def worst(self, request: Request, answer_tokens: int) -> Tokens:
+        """The most that a request may take."""
+        size = len(json.dumps(request.body, ensure_ascii=False).encode("utf-8", "replace"))
+        prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD
+        return Tokens(prompt, answer_tokens, self._prices.cost(request.body["model"], prompt, answer_tokens))
+
+    def asked(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> None:
+        """Writes that a request is about to be made; `first` in its present form."""
+        attempt = self.account.attempts(request.custom_id) + 1
+        most = {"prompt_tokens": worst.prompt_tokens, "completion_tokens": worst.completion_tokens, "cost": worst.cost}
+        data = _about(call, request) | {"attempt": attempt, "worst": most, "body": request.body if first else None}
+        self._journal.append("model_asked", data, call.stage)
+        self.account.asked(data)
+
+    def answered(
+        self,
+        call: Call,
+        request: Request,
+        completion: Completion,
+        read: Read,
+        worst: Tokens,
+        counted: UsageMetadata | None,
+        seconds: float,
+    ) -> Mapping[str, Any]:
+        """Writes that an attempt was answered, and returns what was written."""
+        if isinstance(read, Valid):
+            status, detail = "ok", ""
+        elif isinstance(read, Invalid):
+            status, detail = "unstructured", f"The answer cannot be used: {read.why}"
+        else:
+            status, detail = read.kind, read.detail
+        data = {
+            "status": status,
+            "detail": detail,
+            "final": True,
+            "served": True,
+            "answer": completion.body,
+            "note": completion.note,
+            "text": read.text,
+            "usage": self._usage(request, worst, read.text, counted),
+        }
+        return self._end(call, request, data, completion, seconds)
+
+    def failed(
+        self, call: Call, request: Request, failure: Failure, seconds: float, *, final: bool
+    ) -> Mapping[str, Any]:
+        """Writes that an attempt failed, or was not made, and returns what was written."""
+        data = {
+            "status": failure.kind,
+            "detail": failure.detail,
+            "final": final,
+            "served": failure.served,
+            "answer": None,
+            "note": "",
+            "text": "",
+            "usage": None,
+        }
+        return self._end(call, request, data, failure, seconds)
+
+    def learn_method(self, model: str, method: Method, stage: str) -> None:
+        """Writes the way of asking that the model's server takes, if it is new."""
+        if self.methods.get(model) != method:
+            self.methods[model] = method
+            self._journal.append("model_method", {"model": model, "method": method}, stage)
+
+    def _end(
+        self, call: Call, request: Request, data: dict[str, Any], outcome: Completion | Failure, seconds: float
+    ) -> Mapping[str, Any]:
+        attempt = self.account.attempts(request.custom_id)
+        data |= _about(call, request) | {"attempt": attempt, "seconds": round(seconds, 3)}
+        data["body"] = None if attempt else request.body  # it was never made
+        self._journal.append("model_call", data, call.stage)
+        self.account.ended(data)
+        if data["final"]:
+            if self._stays(data):
+                self._known[request.custom_id] = data
+            self._recording.add(request, outcome)
+        return data
+
+    def _usage(self, request: Request, worst: Tokens, text: str, counted: UsageMetadata | None) -> dict[str, Any]:
+        """Tokens as the server counts them; estimated where it does not."""
+        prompt, written = (counted["input_tokens"], counted["output_tokens"]) if counted else (0, 0)
+        cached = (counted.get("input_token_details", {}).get("cache_read") or 0) if counted else 0
+        estimated = not prompt  # no prompt has no tokens
+        if estimated:
+            prompt, written = worst.prompt_tokens, written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "cached_tokens": cached,
+            "estimated": estimated,
+            "cost": self._prices.cost(request.body["model"], prompt, written, cached),
+        }
+
+    def _stays(self, data: Mapping[str, Any]) -> bool:
+        return bool(data["final"]) and (data["answer"] is not None or not self._live)
+
+
+def read_account(journal: Store, *, live: bool) -> Account:
+    """What the model calls in a journal have cost."""
+    account = Account()
+    for event in journal.events():
+        if event.kind == "model_asked":
+            account.asked(event.data)
+        elif event.kind == "model_call":
+            account.ended(event.data)
+    if live:
+        account.give_up_open()
+    return account
+
+
+def _about(call: Call, request: Request) -> dict[str, Any]:
+    return {
+        "id": request.custom_id,
+        "custom_id": call.custom_id,
+        "digest": call.digest,
+        "role": call.role,
+        "model": request.body["model"],
+    }
+
+
+def _outcome(data: Mapping[str, Any]) -> Completion | Failure:
+    """The outcome in a `model_call` event."""
+    if data["answer"] is not None:
+        return Completion(data["answer"], data["note"])
+    return Failure(data["status"], data["detail"])

@@ -1,0 +1,58 @@
+"""The explainer: a few lines of the model about what a round has shown, which the next plan and the report read.
+
+Nothing depends on it: without a model, or when the model fails, the run goes on.
+"""
+
+from __future__ import annotations
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.models.calls import Call, Message, ModelFailed
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import conversation, render
+from tunesmith.graph.prompts.answers import ExplainAnswer
+from tunesmith.graph.prompts.facts import node_facts
+from tunesmith.graph.state import Plan, State
+
+MAX_LINES, MAX_LINE = 5, 400
+
+
+class Explainer:
+    name = "explain"
+
+    def __call__(self, state: State, context: Context) -> State:
+        stage = f"round-{state['round']}"
+        if context.models is None or context.journal.last("plan", stage) is None:
+            return {}
+        if context.journal.last("explanation", stage) is not None:
+            return {}
+        question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
+        (reply,) = context.models.ask_all([question])
+        if isinstance(reply, ModelFailed):
+            context.note(self.name, f"The model does not explain round {state['round']}: {reply.detail}", stage)
+            return {}
+        assert isinstance(reply.value, ExplainAnswer)
+        lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
+        context.journal.append("explanation", {"lines": lines}, stage)
+        for line in lines:
+            context.listener(Progress(self.name, line))
+        return {}
+
+
+def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
+    """The explainer's prompt for the round of `state`; a function of the journal."""
+    number = state["round"]
+    stage = f"round-{number}"
+    tree = read_tree(context)
+    verdict, planned = context.journal.last("verdict", stage), context.journal.last("plan", stage)
+    ids = {event.data["template"] for event in context.journal.events("asked", stage)} | set(state.get("templates", []))
+    user = render(
+        "explain",
+        round=number,
+        plan=Plan.model_validate(planned.data) if planned is not None else None,
+        nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
+        attempts=[attempt for attempt in tree.attempts if attempt.round == number],
+        verdict=verdict.data if verdict is not None else None,
+        tuned=[workload.name for workload in context.tuned],
+    )
+    return conversation(render("explain_system"), user)

@@ -1,0 +1,110 @@
+"""Plans that wait for a person: the role that stops for them, and what the person decided.
+
+The stop is LangGraph's interrupt, so that Studio can show the plan and take a changed one. In a run of its own the plan
+is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. Owns how a plan that was
+changed by hand is read: by the schema that models' plans pass, and against the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.models.calls import Waiting
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.planning.planner import branch_problems
+from tunesmith.graph.state import Plan, State
+from tunesmith.hw.errors import TunesmithError
+
+Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
+"""How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
+`Waiting` when the person wants to stop here."""
+
+
+class Approver:
+    name = "approve"
+
+    def __call__(self, state: State, context: Context) -> State:
+        from langgraph.types import interrupt
+
+        stage = f"round-{state['round']}"
+        event = context.journal.last("approved", stage)
+        if event is not None:
+            return {"plan": event.data}
+        planned = Plan.model_validate(state["plan"])
+        answer = interrupt({"plan": state["plan"]})
+        # Studio answers with a changed plan, or with true.
+        data = state["plan"] if answer is True else answer
+        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+        context.journal.append("approved", plan.model_dump(mode="json"), stage)
+        changed = "" if plan == planned else ", changed"
+        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+        return {"plan": plan.model_dump(mode="json")}
+
+
+class PlanError(TunesmithError):
+    """A plan that was edited cannot be carried out."""
+
+
+def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
+    """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
+    the file the next time. Raises `PlanError` for a file that makes no plan."""
+    stage = f"round-{plan.round}"
+    file = folder / f"plan-{plan.round}.json"
+
+    def read() -> Plan:
+        return read_plan(file, plan, context)
+
+    if context.journal.last("awaiting", stage) is not None:
+        return read()
+    file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    if ask is not None:
+        return ask(plan, file, read)
+    context.journal.append("awaiting", {"file": file.name}, stage)
+    raise Waiting(
+        f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
+        f"`tunesmith resume {folder}`."
+    )
+
+
+def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
+    """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
+    return check_plan(data, planned, context, str(file))
+
+
+def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
+    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`. Raises `PlanError`."""
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the plan"
+        raise PlanError(f"{where}, key {key}: {first['msg'].rstrip('.')}; fix it and resume.") from error
+    problems = []
+    names = [workload.name for workload in context.tuned]
+    if plan.round != planned.round:
+        problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
+    if unknown := [name for name in plan.workloads if name not in names]:
+        problems.append(f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}")
+    if not plan.workloads:
+        problems.append(f"workloads: name at least one of {', '.join(names)}")
+    if not 1 <= plan.evaluations <= context.evaluations_left():
+        problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
+    if any(branch.moves for branch in plan.branches) and context.models is None:
+        problems.append("branches: moves need a model to carry them out, and the run has none")
+    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), read_tree(context))]
+    if problems:
+        raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
+    return plan

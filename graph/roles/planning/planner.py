@@ -1,0 +1,185 @@
+"""The planner: asks the model what to tune next, from everything the journal knows; without a model it plans by rules.
+
+A model's answer is a `PlanAnswer`, read into a `Plan` that names only templates and workloads that exist. An answer
+that cannot be read goes back once; if that fails too, the round is planned by rules, with a sentence in the journal.
+"""
+
+from __future__ import annotations
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_seconds
+from tunesmith.graph.journal.tree import Tree, read_tree
+from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import conversation, render
+from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.evidence import examine
+from tunesmith.graph.prompts.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
+from tunesmith.graph.roles.planning.rules import describe, headroom, plan_by_rules, share
+from tunesmith.graph.state import BASELINE, Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
+
+KEEP = 3
+"""Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
+RETRIES = 1
+"""How often a plan that cannot be carried out goes back to the model."""
+
+
+class NoTemplate(TunesmithError):
+    """There is nothing to tune."""
+
+
+class Planner:
+    name = "plan"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state.get("round", 0) + 1
+        stage = f"round-{number}"
+        journalled = context.journal.last("plan", stage)
+        if journalled is None:
+            plan = self._decide(context, number, state.get("objections", []))
+            if plan is None:
+                context.note("plan", no_template(context), stage)
+                return {"round": number, "templates": [], "objections": [], "done": "no template"}
+            context.journal.append("plan", plan.model_dump(mode="json"), stage)
+            context.listener(Progress("plan", describe(plan)))
+        else:
+            plan = Plan.model_validate(journalled.data)
+        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+
+    def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
+        """The plan of the model or of the rules; None where there is no template. Raises `NoTemplate` where there
+        cannot be any."""
+        if context.models is None:
+            if not context.sources.templates:
+                backend = context.device.backend
+                raise NoTemplate(
+                    f"The task {context.task.name} has no {backend} template: add one to `templates` under "
+                    f"[backends.{backend}] of its task.toml."
+                )
+            context.listener(Progress("plan", f"round {number}"))
+            return plan_by_rules(context, number, read_tree(context))
+        context.listener(Progress("plan", f"round {number}: asking the model"))
+        # Everything is compared with the baseline, so it must run before anything is decided.
+        baseline_seconds(context)
+        context.roofline()
+        tree = read_tree(context)
+        self._examine(context, tree, f"round-{number}")
+        plan = self._ask(context, context.models, number, tree, objections)
+        if isinstance(plan, Plan):
+            return plan
+        sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
+        context.note("plan", sentence, f"round-{number}")
+        return plan_by_rules(context, number, tree)
+
+    def _examine(self, context: Context, tree: Tree, stage: str) -> None:
+        """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
+        baseline = context.known_baseline() or {}
+        workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+        examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
+        for node in tree.best(1):
+            assert node.best_config is not None
+            examine(context, node.id, node.template, node.best_config, workload, stage)
+
+    def _ask(
+        self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
+    ) -> Plan | ModelFailed:
+        messages = plan_messages(context, number, tree, objections)
+        for attempt in range(RETRIES + 1):
+            name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
+            (reply,) = models.ask_all([Call("plan", f"round-{number}", name, messages, PlanAnswer)])
+            if isinstance(reply, ModelFailed):
+                return reply
+            assert isinstance(reply.value, PlanAnswer)
+            try:
+                return plan_of(reply.value, context, number, tree)
+            except Unusable as error:
+                problem = str(error)
+                again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
+                messages = (*messages, Message("assistant", reply.text), Message("user", again))
+        return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")
+
+
+def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
+    """The planner's prompt for a round. What it says depends on the journal alone."""
+    full = tree.best(KEEP)
+    # What was not measured yet has no rank, but a planner can only judge it by its source.
+    full += [node for node in tree.usable if node.best is None][: max(0, KEEP - len(full))]
+    settings, device = context.settings, device_facts(context)
+    system = render("plan_system", device=device, branches=settings.branches, search=settings.arm != "template")
+    user = render(
+        "plan",
+        task=task_facts(context),
+        device=device,
+        workloads=workload_facts(context, tree),
+        held_out=[workload.name for workload in context.held_out],
+        baseline=baseline_facts(context),
+        full=[node_facts(context, node, source=True) for node in full],
+        short=[node_facts(context, node, source=False) for node in tree.nodes if node not in full],
+        attempts=tree.attempts,
+        explanations={key: lines for key, lines in tree.explanations.items() if key < number},
+        objections=objections,
+        round=number,
+        rounds=settings.rounds,
+        branches=settings.branches,
+        evaluations=share(context, number),
+    )
+    return conversation(system, user)
+
+
+def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
+    """The answer as a plan; raises `Unusable` with all that does not fit the run."""
+    problems: list[str] = []
+    if not answer.branches:
+        problems.append("It has no branch.")
+    if len(answer.branches) > context.settings.branches:
+        problems.append(f"It has {len(answer.branches)} branches; at most {context.settings.branches} are allowed.")
+    branches = []
+    for branch in answer.branches:
+        moves = tuple(move.strip()[:MAX_TEXT] for move in branch.moves if move.strip())
+        node = tree.node(branch.parent)
+        parent = branch.parent if node is None else node.id
+        branches.append(Branch(parent=parent, moves=moves, seeds=tuple(map(config_of, branch.seeds))))
+    names = [workload.name for workload in context.tuned]
+    workloads = tuple(name for name in names if not answer.workloads or name in answer.workloads)
+    if unknown := [name for name in answer.workloads if name not in names]:
+        problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")
+    problems += branch_problems(branches, tree)
+    if context.settings.arm == "template" and any(not branch.moves for branch in branches):
+        problems.append("Nothing is searched: a branch needs moves.")
+    if problems:
+        raise Unusable("\n".join(problems))
+    distinct = tuple({(one.parent, one.moves): one for one in branches}.values())
+    return Plan(
+        round=number,
+        bottleneck=answer.bottleneck,
+        scope="general" if len(workloads) == len(names) else "workload",
+        workloads=workloads,
+        evaluations=share(context, number),
+        expected=answer.expected.strip()[:MAX_TEXT],
+        branches=distinct,
+        analysis=answer.analysis.strip()[:MAX_TEXT],
+    )
+
+
+def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
+    """What of `branches` does not fit the tree, a sentence each."""
+    problems = []
+    known = [node.id for node in tree.usable]
+    for branch in branches:
+        node = tree.node(branch.parent)
+        if branch.parent == BASELINE:
+            if not branch.moves:
+                problems.append("The baseline has no parameters: a branch from it needs moves.")
+        elif node is None or node.struck:
+            options = ", ".join([BASELINE, *known])
+            problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
+    return problems
+
+
+def no_template(context: Context) -> str:
+    """The sentence for a run that cannot go on because there is no template to tune."""
+    task, backend = context.task.name, context.device.backend
+    if context.sources.templates:
+        return f"There is no template left to tune: all {backend} templates of the task {task} were excluded."
+    return f"No template was found: the task {task} brings no {backend} template, and the model gave none that works."

@@ -1,0 +1,279 @@
+"""The templater: takes the templates that the plan names, and asks the model for those that it wants written.
+
+Each branch of the plan that changes something is a `Draft`. All drafts of a round go together: their templates are
+asked for in one turn, then what has to be repaired in the next, so that a model that answers in batches needs few
+turns. What comes back is checked branch by branch (`check_draft`, one node of the graph for each) and then tried on the
+device, all together. A template is taken when its default configuration compiles and is right on every workload; a
+branch without one after `repairs` turns is given up. Where nothing is left, the task's next template or the best known
+one takes the round; everything that fails has its sentence in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import LIBRARY, read_tree
+from tunesmith.graph.models.calls import Call, Message, ModelFailed
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import render
+from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.state import Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.template import Template
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
+
+class UnknownTemplate(TunesmithError):
+    """The plan names a template that does not exist."""
+
+
+class Draft(BaseModel):
+    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: how many it
+    has had; text: the last answer as written, answer: as read; template: what it describes, if that is a template,
+    with the seeds it proposes; problem: what is wrong with it; history: what was wrong with all; failed: why the branch
+    was given up; taken: whether the template is part of the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    branch: Branch
+    answers: int = 0
+    text: str = ""
+    answer: TemplateAnswer | None = None
+    template: Template | None = None
+    seeds: tuple[Config, ...] = ()
+    problem: Problem | None = None
+    history: tuple[str, ...] = ()
+    failed: str = ""
+    taken: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not self.taken and not self.failed
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class DraftInput(TypedDict):
+    """What a node of one branch is sent: the number and the JSON of its draft."""
+
+    number: str
+    draft: dict[str, Any]
+
+
+class Templater:
+    name = "template"
+
+    def __call__(self, state: State, context: Context) -> State | Command[Any]:
+        plan = Plan.model_validate(state["plan"])
+        stage, turn = f"round-{plan.round}", state.get("turn", 0)
+        for event in context.journal.events("templates", stage):
+            if event.data["turn"] == turn:
+                return _answer(event.data["ids"])
+        chosen = self._search_further(context, plan, stage)
+        drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
+        if not drafts:
+            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.moves]
+        else:
+            drafts = self._judge(context, drafts, stage)
+        if asking := [draft for draft in drafts if draft.open]:
+            objections = state.get("objections", []) if turn else []
+            answered = self._ask(context, plan, asking, turn, objections)
+            drafts = [answered.get(draft.number, draft) for draft in drafts]
+            if sent := [draft for draft in answered.values() if draft.open]:
+                return _fan_out(sent, drafts)
+        chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
+        chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
+        context.journal.append("templates", {"turn": turn, "ids": chosen}, stage)
+        return _answer(chosen)
+
+    def _ask(
+        self, context: Context, plan: Plan, drafts: Sequence[Draft], turn: int, objections: list[str]
+    ) -> dict[int, Draft]:
+        """The drafts with the model's answers, by number; those without an answer are given up."""
+        if context.models is None:
+            raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+        stage = f"round-{plan.round}"
+        # What this very turn adds to the tree must not change its questions when it is begun again.
+        tree = read_tree(context, before=_begin(context, stage, turn))
+        context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
+        again = f"-turn-{turn + 1}" if turn else ""
+        calls = []
+        for draft in drafts:
+            messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
+            repair = f"-repair-{draft.answers}" if draft.answers else ""
+            calls.append(Call(self.name, stage, f"template-{draft.number}{again}{repair}", messages, TemplateAnswer))
+        found = {}
+        for draft, reply in zip(drafts, context.models.ask_all(calls), strict=True):
+            if isinstance(reply, ModelFailed):
+                known = draft.model_copy(update={"failed": f"the model gives no template: {reply.detail}"})
+                _give_up(context, known, stage)
+            else:
+                new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
+                assert isinstance(reply.value, TemplateAnswer)
+                known = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
+            found[draft.number] = known
+        return found
+
+    def _judge(self, context: Context, drafts: Sequence[Draft], stage: str) -> list[Draft]:
+        """The drafts after a trial of those that were just answered: taken, open with a problem, or given up."""
+        trials = self._try(context, [one for one in drafts if one.open and one.problem is None], stage)
+        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
+
+    def _try(self, context: Context, drafts: Sequence[Draft], stage: str) -> dict[str, Problem | None]:
+        """What is wrong with templates, by id: measures their defaults together, as far as the budget allows."""
+        known = recorded(context, stage)
+        left = context.evaluations_left()
+        wanted: dict[str, Template] = {}
+        for draft in drafts:
+            assert draft.template is not None, "a draft without a template has a problem"
+            if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
+                wanted[draft.template.id] = draft.template
+        return {name: problem_of(one) for name, one in try_templates(context, list(wanted.values()), stage).items()}
+
+    def _judged(self, context: Context, draft: Draft, trials: Mapping[str, Problem | None], stage: str) -> Draft:
+        problem, template = draft.problem, draft.template
+        if problem is None:
+            assert template is not None
+            if template.id not in trials:
+                draft = draft.model_copy(update={"failed": "the budget was spent before it could be tried"})
+                _give_up(context, draft, stage)
+                return draft
+            problem = trials[template.id]
+            if problem is None:
+                _register(context, template, draft.branch.parent, draft.branch.moves, stage, draft.answers)
+                _register_seeds(context, template.id, draft.seeds, stage)
+                context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
+                return draft.model_copy(update={"taken": True})
+        first_line = problem.log.strip().splitlines()[0] if problem.log.strip() else ""
+        sentence = f"{problem.what} {first_line}".strip()
+        context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
+        history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
+        draft = draft.model_copy(update={"problem": problem, "history": history})
+        if draft.answers > context.settings.repairs:
+            why = f"it does not work after {draft.answers} answer(s): {sentence[:400]}"
+            draft = draft.model_copy(update={"failed": why})
+            _give_up(context, draft, stage)
+        return draft
+
+    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """The known templates that the plan searches as they are; those that a role has excluded are left out."""
+        tree, chosen = read_tree(context), []
+        for branch in plan.branches:
+            if branch.moves:
+                continue
+            node = tree.node(branch.parent)
+            if node is None:
+                known = ", ".join(one.id for one in tree.nodes) or "none"
+                raise UnknownTemplate(
+                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
+                )
+            if not node.struck:
+                if node.round == 0:
+                    _register(context, node.template, LIBRARY, (), stage)
+                _register_seeds(context, node.id, branch.seeds, stage)
+                chosen.append(node.id)
+        return chosen
+
+    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
+        else the best known one."""
+        tree = read_tree(context)
+        chosen = (tree.untried or tree.best(1))[:1]
+        if not chosen:
+            context.note("template", f"Round {plan.round} has no template to tune.", stage)
+            return []
+        if tree.untried:
+            _register(context, chosen[0].template, LIBRARY, (), stage)
+        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+        context.note("template", sentence, stage)
+        return [chosen[0].id]
+
+
+def check_draft(given: DraftInput, context: Context) -> State:
+    """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
+    device and writes nothing, so that branches may be checked side by side."""
+    draft = Draft.model_validate(given["draft"])
+    assert draft.answer is not None, "only an answered draft is checked"
+    try:
+        template = template_of(draft.answer, context.task, context.device.limits.backend)
+    except Unusable as error:
+        problem = Problem("schema", "It is not a template that can be used.", str(error))
+        return {"drafts": {given["number"]: draft.model_copy(update={"problem": problem}).to_json()}}
+    seeds = tuple(map(config_of, draft.answer.seeds))
+    read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
+    return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
+
+
+def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
+    """One node for each draft of `sent`."""
+    from langgraph.types import Command, Send
+
+    nodes = [Send("draft", {"number": str(one.number), "draft": one.to_json()}) for one in sent]
+    return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
+
+
+def _begin(context: Context, stage: str, turn: int) -> int:
+    """The event with which this turn began, from whatever session."""
+    for event in context.journal.events("writing", stage):
+        if event.data["turn"] == turn:
+            return event.sequence
+    return context.journal.append("writing", {"turn": turn}, stage)
+
+
+def _answer(ids: Sequence[str]) -> State:
+    return {"templates": list(ids), "drafts": {}, "objections": []}
+
+
+def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
+    problem = draft.problem
+    if problem is None:
+        return question
+    text = render("repair", parameters=True, what=problem.what, problem=problem.log, advice=problem.advice)
+    return (*question, Message("assistant", draft.text), Message("user", text))
+
+
+def _register(
+    context: Context, template: Template, parent: str, moves: tuple[str, ...], stage: str, answers: int = 0
+) -> None:
+    """Puts a template into the tree, once. answers: how many the model needed for it."""
+    if all(event.data["id"] != template.id for event in context.journal.events("template")):
+        data = {
+            "id": template.id,
+            "template": template.model_dump(mode="json"),
+            "parent": parent,
+            "moves": list(moves),
+            "answers": answers,
+        }
+        context.journal.append("template", data, stage)
+
+
+def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
+    """Writes down configurations that the search of this round is to try first."""
+    if seeds and all(event.data["template"] != template for event in context.journal.events("seeds", stage)):
+        context.journal.append("seeds", {"template": template, "configs": list(seeds)}, stage)
+
+
+def _give_up(context: Context, draft: Draft, stage: str) -> None:
+    data = {
+        "branch": draft.number,
+        "parent": draft.branch.parent,
+        "moves": list(draft.branch.moves),
+        "problem": "\n".join(draft.history) or draft.failed,
+    }
+    known = [event.data for event in context.journal.events("given_up", stage)]
+    if data not in known:
+        context.journal.append("given_up", data, stage)
+    context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)

@@ -1,0 +1,187 @@
+"""The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
+
+Only what survives here counts. A finalist that fails anywhere is out, whatever it promised. The verdict says which
+configuration is best in general, which for each shape, and what the general one costs on shapes nobody tuned for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from tunesmith.actors.pool.pool import Request
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.testing.examination import examine_winners, struck
+from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
+from tunesmith.graph.setup.extension import extended_after
+from tunesmith.graph.state import Done, State
+from tunesmith.hw.roofline import BELIEVED
+from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import to_json
+from tunesmith.kernels.space.feasible import rules
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Workload
+
+PER_SHAPE = 2
+"""Finalists that a workload sends beside the general ones."""
+ROUNDS = 40
+SECONDS = 0.5
+"""Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
+FLOOR_SHARE = 0.95
+"""Close enough to the physical limit to stop."""
+FRESH_SEED = 1_000_003
+"""Added to the seed for each test, so that finalists meet contents that the search never saw."""
+
+Finalist = tuple[str, Config]
+"""Template id and configuration."""
+
+
+class Tester:
+    name = "test"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state["round"]
+        stage = f"round-{number}"
+        general, per_shape = finalists(context)
+        if not general and not any(per_shape.values()):
+            return {"done": _done(context, number, None) or _nothing(context)}
+        known = context.journal.last("verdict", stage)
+        if known is not None:
+            return {"done": "" if extended_after(context.journal, known) else _done(context, number, known.data)}
+        duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
+        for workload in (*context.tuned, *context.held_out):
+            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            if entrants and workload.name not in duels:
+                duels[workload.name] = self._duel(context, workload, entrants, number)
+        verdict = build_verdict(context, list(duels.values()), general, struck(context))
+        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+            verdict = build_verdict(context, list(duels.values()), general, struck(context))
+        done = _done(context, number, verdict)
+        if done:
+            # What the run ends with is what gets exported: only that is worth an examination.
+            verdict = examine_winners(context, lambda out: build_verdict(context, list(duels.values()), general, out))
+        context.journal.append("verdict", verdict, stage)
+        context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
+        return {"done": done}
+
+    def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
+        context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
+        requests = [
+            Request(index + 1, context.template(template), config, (workload.name,))
+            for index, (template, config) in enumerate(entrants)
+        ]
+        duel = context.pool.duel(
+            baseline_request(context, [workload]),
+            requests,
+            workload.name,
+            seed=context.settings.seed + number * FRESH_SEED,
+            rounds=ROUNDS,
+            budget_seconds=SECONDS,
+        )
+        data = {"workload": workload.name, "entries": _entries(entrants, duel)}
+        context.journal.append("duel", data, f"round-{number}")
+        return data
+
+
+def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload.
+
+    One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
+    elsewhere: it may be the best for a shape, but is none for all.
+    """
+    struck = {event.data["template"] for event in context.journal.events("struck")}
+    baseline, known = baseline_seconds(context), [one for one in evaluations(context) if one.template not in struck]
+    names = [workload.name for workload in context.tuned]
+    weights = context.weights
+    ranked: list[tuple[float, Finalist]] = []
+    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
+    for evaluation in known:
+        entrant = (evaluation.template, evaluation.config)
+        value = objective(evaluation, names, baseline, weights)
+        if value is not None:
+            ranked.append((value, entrant))
+        for name, seconds in seconds_of(evaluation).items():
+            if name in single and evaluation.failure is None:
+                single[name].append((seconds, entrant))
+    broken = _broken_on_held_out(context)
+    in_order = (entrant for _, entrant in sorted(ranked, key=lambda item: item[0]))
+    general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
+    if ranked and not general:
+        why = broken(min(ranked, key=lambda item: item[0])[1])
+        context.note(
+            "test",
+            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
+            f"there is no general one. Of the fastest: {why} Relax the constraint, or measure more configurations.",
+            "",
+        )
+    per_shape = {
+        name: [entrant for _, entrant in sorted(found, key=lambda item: item[0])[:PER_SHAPE]]
+        for name, found in single.items()
+    }
+    return general, per_shape
+
+
+def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
+    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
+    found: dict[str, list[Rule]] = {}
+
+    def broken(entrant: Finalist) -> str:
+        template_id, config = entrant
+        if template_id not in found:
+            template = context.template(template_id)
+            found[template_id] = [r for limits in context.limits for r in rules(template, context.held_out, limits)]
+        try:
+            return next((rule.explain(config) for rule in found[template_id] if not rule.holds(config)), "")
+        except ExpressionError as error:
+            return str(error)
+
+    return broken
+
+
+def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
+    return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
+
+
+def _entries(entrants: Sequence[Finalist], duel: Duel) -> list[dict[str, Any]]:
+    entries = []
+    for (template, config), result in zip(entrants, duel.results, strict=True):
+        entry: dict[str, Any] = {"template": template, "config": config}
+        if isinstance(result, Comparison):
+            entry["comparison"] = asdict(result) | {"verdict": result.verdict}
+        else:
+            entry["failure"] = to_json(result)
+        entries.append(entry)
+    return entries
+
+
+def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done:
+    if number >= context.settings.rounds:
+        return "rounds"
+    if context.seconds_left() <= 0:
+        return "time"
+    if context.evaluations_left() <= 0:
+        return "evaluations"
+    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELIEVED for row in verdict["tuned"]):
+        return "floor"
+    searched = context.journal.last("searched", f"round-{number}")
+    # A model may come up with another template where rules have nothing left to search.
+    if searched is not None and searched.data["exhausted"] and number > 1 and context.models is None:
+        return "exhausted"
+    return "no model" if model_gave_up(context, number) else ""
+
+
+def model_gave_up(context: Context, number: int) -> bool:
+    """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
+    notes = context.journal.events("note", f"round-{number}")
+    return context.settings.arm != "template+search" and any(e.data["role"] in ("plan", "rewrite") for e in notes)
+
+
+def _nothing(context: Context) -> Done:
+    return "nothing valid" if context.models is None else ""

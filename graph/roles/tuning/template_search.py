@@ -1,0 +1,114 @@
+"""The search of one template in one round: its feasible space, its strategy, what was asked and told.
+
+Owns nothing of the pool and nothing of how several searches share it; that is the tuner's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal.measurements import failures_by_kind, observation, racing
+from tunesmith.graph.setup.prior import prior_of
+from tunesmith.graph.state import Plan
+from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.search import Strategy, make_strategy
+from tunesmith.kernels.space.feasible import feasible, require_points, rules
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.template import Template
+
+
+class TemplateSearch:
+    """Raises `EmptySpace` where no configuration is feasible. budget: evaluations it may come to."""
+
+    def __init__(
+        self, context: Context, plan: Plan, template: Template, stage: str, baseline: dict[str, float], budget: int
+    ) -> None:
+        self.context, self.plan, self.template, self.stage, self.baseline = context, plan, template, stage, baseline
+        workloads = [context.task.workload(name) for name in plan.workloads]
+        conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
+        self.space = Space.build(template.parameters, conditions)
+        if self.space.empty:
+            for limits in context.limits:
+                require_points(feasible(template, workloads, limits), template)
+            require_points(self.space, template)
+        self.strategy = self._make_strategy(budget)
+        self.asked = 0
+        self.told: list[Evaluation] = []
+
+    @property
+    def best(self) -> float | None:
+        """The best complete objective known of this template, from whatever round."""
+        return None if self.strategy.best is None else self.strategy.best[1]
+
+    def ask(self) -> Config | None:
+        config = self.strategy.ask()
+        self.asked += config is not None
+        return config
+
+    def assume_asked(self, config: Config) -> None:
+        self.strategy.assume_asked(config)
+        self.asked += 1
+
+    def learn(self, evaluation: Evaluation) -> float | None:
+        """Tells the strategy; returns the objective, None for a failure."""
+        self.told.append(evaluation)
+        seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
+        self.strategy.tell(evaluation.config, seen)
+        return seen.value
+
+    def account(self) -> dict[str, Any]:
+        return {
+            "template": self.template.id,
+            "strategy": self.strategy.describe(),
+            "points": len(self.space),
+            "cartesian": self.space.cartesian,
+            "asked": self.asked,
+            "exhausted": self.strategy.exhausted,
+            "rng": self.strategy.state()["rng"],
+            "failures": failures_by_kind(self.told),
+            "racing": racing(self.told),
+        }
+
+    def _make_strategy(self, budget: int) -> Strategy:
+        settings = self.context.settings
+        strategy = make_strategy(
+            settings.strategy,
+            self.space,
+            seed=settings.seed + self.plan.round,
+            budget=budget,
+            workers=self.context.pool.max_in_flight,
+            seeds=self._seeds(),
+            prior=prior_of(self.context.journal),
+        )
+        # What earlier rounds, and the template's trial, measured on these workloads is known to this search, and not
+        # measured again.
+        for event in self.context.journal.events("evaluation"):
+            evaluation = evaluation_from_json(event.data)
+            known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
+            mine = event.stage != self.stage and evaluation.template == self.template.id
+            if mine and known and self.space.index(evaluation.config) is not None:
+                seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
+                strategy.tell(evaluation.config, seen)
+        return strategy
+
+    def _seeds(self) -> list[Config]:
+        """What to try first, as far as feasible; the journal keeps those that are not, with the reason."""
+        journal = self.context.journal
+        given = [
+            config
+            for event in journal.events("seeds", self.stage)
+            if event.data["template"] == self.template.id
+            for config in event.data["configs"]
+        ]
+        refused = [
+            {"config": config, "why": reason.detail}
+            for config in given
+            if self.space.index(config) is None and (reason := self.space.reject(config)) is not None
+        ]
+        mine = self.template.id
+        if refused and all(event.data["template"] != mine for event in journal.events("refused_seeds", self.stage)):
+            journal.append("refused_seeds", {"template": mine, "refused": refused}, self.stage)
+        seeds = [*given, self.template.default_config]
+        return [config for config in seeds if self.space.index(config) is not None]

@@ -1,0 +1,166 @@
+"""The tuner: searches the feasible spaces of the round's templates side by side, many configurations at a time.
+
+Every ask and every result is in the journal before the next ask. After an interruption the searches are given the
+journal's asks and results in their order, which brings them to where they were; what was asked and not measured is
+measured now, and nothing is measured twice. How several templates share the round is `halving`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from tunesmith.actors.pool.pool import Request
+from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
+from tunesmith.graph.journal.measurements import baseline_seconds, failures_by_kind, racing
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.templating.trial import recorded
+from tunesmith.graph.roles.tuning.halving import most, order
+from tunesmith.graph.roles.tuning.template_search import TemplateSearch
+from tunesmith.graph.state import Plan, State
+from tunesmith.kernels.measure.bench import weighted_geomean
+from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.spec.parameter import Config, config_key
+
+SHOW_SECONDS = 0.1
+"""Between two showings of progress."""
+
+
+class Tuner:
+    name = "tune"
+
+    def __call__(self, state: State, context: Context) -> State:
+        plan = Plan.model_validate(state["plan"])
+        if state.get("templates") and context.journal.last("searched", f"round-{plan.round}") is None:
+            _Round(context, plan, state["templates"]).run()
+        return {}
+
+
+class _Round:
+    """The searches of one round, which feed one pool."""
+
+    def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
+        self.context, self.plan = context, plan
+        self.stage = f"round-{plan.round}"
+        self.baseline = baseline_seconds(context)
+        # After an interruption the pool is new, and the roofs are in the journal.
+        context.pool.roofline = context.roofline()
+        # What the trials of this round's templates took is part of its share.
+        self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
+        budget = max(1, most(len(templates), self.total))
+        self.searches = [
+            TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget)
+            for template in templates
+        ]
+        self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
+        self.told: dict[int, Evaluation] = {}
+        self.best: float | None = None
+        self.floor = self._floor()
+        self._shown = 0.0
+
+    def _floor(self) -> float | None:
+        """What the objective of a perfect kernel would be; None where a floor is not known."""
+        ratios = {}
+        for name in self.plan.workloads:
+            floor = self.context.floor(self.context.task.workload(name))
+            if floor is None:
+                return None
+            ratios[name] = floor / self.baseline[name]
+        return weighted_geomean(ratios, self.context.weights)
+
+    def run(self) -> None:
+        context, pool = self.context, self.context.pool
+        self._replay()
+        for search in self.searches:
+            about = f"{search.template.name}: " if len(self.searches) > 1 else ""
+            self._show(about + search.strategy.describe())
+        waiting = [number for number in self.asked if number not in self.told]
+        for number in waiting:
+            self._submit(number)
+        while True:
+            while (
+                pool.in_flight < pool.target_in_flight and len(self.asked) < self.total and context.seconds_left() > 0
+            ):
+                if not self._ask():
+                    break
+            if pool.in_flight == 0:
+                break
+            for request, evaluation in pool.collect():
+                self._record(request.number, evaluation)
+        self._show("")
+        context.journal.append("searched", self._account(), self.stage)
+
+    def _ask(self) -> bool:
+        """One more configuration in flight, of the template whose turn it is; False when none has any."""
+        counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
+        for position in order(counts, best, self.total):
+            search = self.searches[position]
+            config = search.ask()
+            if config is not None:
+                number = len(self.asked)
+                self.asked[number] = (search, config)
+                data = {"number": number, "template": search.template.id, "config": config}
+                self.context.journal.append("asked", data, self.stage)
+                self._submit(number)
+                return True
+        return False
+
+    def _replay(self) -> None:
+        """Gives the searches what the journal holds of this round, in order."""
+        by_id = {search.template.id: search for search in self.searches}
+        for event in self.context.journal.events(stage=self.stage):
+            if event.kind == "asked":
+                search = by_id[event.data["template"]]
+                self.asked[event.data["number"]] = (search, event.data["config"])
+                search.assume_asked(event.data["config"])
+            elif event.kind == "evaluation":
+                self._learn(event.data["number"], evaluation_from_json(event.data))
+
+    def _submit(self, number: int) -> None:
+        search, config = self.asked[number]
+        self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
+
+    def _record(self, number: int, evaluation: Evaluation) -> None:
+        data = {"number": number, "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
+        self.context.journal.append("evaluation", data, self.stage)
+        self._learn(number, evaluation)
+        # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
+        if time.monotonic() - self._shown > SHOW_SECONDS:
+            self._show("")
+
+    def _learn(self, number: int, evaluation: Evaluation) -> None:
+        self.told[number] = evaluation
+        value = self.asked[number][0].learn(evaluation)
+        if value is not None and (self.best is None or value < self.best):
+            self.best = value
+
+    def _show(self, message: str) -> None:
+        self._shown = time.monotonic()
+        done = self.context.journal.count("evaluation")
+        self.context.listener(
+            Progress(
+                "tune",
+                message,
+                done=done,
+                budget=self.context.settings.evaluations,
+                best=self.best,
+                share_of_floor=self.floor / self.best if self.floor and self.best else None,
+                failures=failures_by_kind(self.told.values()),
+                lanes=self.context.pool.lanes,
+            )
+        )
+
+    def _account(self) -> dict[str, object]:
+        """What the searches did; for one template its own account, for several their sum and each of them."""
+        each = [search.account() for search in self.searches]
+        sizes = [one["points"] for one in each]
+        return {
+            "strategy": " | ".join(one["strategy"] for one in each),
+            "points": None if None in sizes else sum(sizes),
+            "cartesian": sum(one["cartesian"] for one in each),
+            "asked": len(self.asked),
+            "exhausted": all(one["exhausted"] for one in each),
+            "failures": dict(Counter(failures_by_kind(self.told.values()))),
+            "racing": racing(self.told.values()),
+            "templates": each,
+        }

@@ -1,0 +1,71 @@
+"""`tune` and `resume`: run the graph with a live view, print the result, turn endings into exit codes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
+from tunesmith.cli.view.ask import ask_on
+from tunesmith.cli.view.live import view
+from tunesmith.cli.view.tables import print_summary
+from tunesmith.graph.models import Waiting
+from tunesmith.graph.progress import Listener
+from tunesmith.graph.roles.planning.approval import Ask
+from tunesmith.graph.run import RunResult, resume, tune
+from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration, read_settings
+
+
+def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
+    """Runs `tunesmith tune`; returns the exit code. options: what stands on the command line, before the file."""
+    if run_dir == "":
+        raise SettingsError("--run-dir: the name is empty; name a folder, or leave the option out.")
+    settings: dict[str, Any] = (read_settings(file) if file is not None else {}) | options
+    folder = Path(run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
+    return _drive(
+        folder, lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, **settings), as_json
+    )
+
+
+def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str | None, *, as_json: bool) -> int:
+    """Runs `tunesmith resume`; returns the exit code."""
+    try:
+        seconds = None if time_limit is None else parse_duration(time_limit)
+    except ValueError as error:
+        raise SettingsError(f"--time-limit: {error}.") from error
+
+    def work(listener: Listener, ask: Ask | None) -> RunResult:
+        return resume(run_dir, more=more, rounds=rounds, time_limit=seconds, listener=listener, ask=ask)
+
+    return _drive(run_dir, work, as_json)
+
+
+def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_json: bool) -> int:
+    try:
+        # Standard output is for the result alone, whatever the packages below have to say.
+        with redirect_stdout(sys.stderr), view() as listener:
+            result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    except KeyboardInterrupt:
+        if (folder / "journal.sqlite").exists():
+            where = shlex.quote(str(folder))
+            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
+        return EXIT_INTERRUPTED
+    except Waiting as waiting:
+        typer.echo(f"tunesmith: {waiting}", err=True)
+        if as_json:
+            json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        return EXIT_WAITING
+    if as_json:
+        json.dump(result.summary | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        print_summary(result.summary, result.folder)
+    return EXIT_DONE if result.valid else EXIT_NOTHING

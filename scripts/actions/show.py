@@ -1,0 +1,188 @@
+"""`devices`, `tasks`, `space`, `report`: what there is, without running anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Column, Table
+
+from tunesmith.cli.view.tables import console, print_summary, print_table
+from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import probe
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.space.feasible import feasible, require_points
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Template
+
+
+def _print_json(data: Any) -> None:
+    json.dump(data, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def show_devices(*, as_json: bool) -> None:
+    """Prints the devices of this machine and the notes on what is missing."""
+    inventory = probe()
+    if as_json:
+        _print_json(inventory.to_json())
+        return
+    out = console()
+    table = Table("backend", "index", "name", "arch", "multiprocessors", "memory, GiB", "last cache, MiB", "clock, MHz")
+    for device in inventory.devices:
+        limits = device.limits
+        table.add_row(
+            device.backend,
+            str(device.index),
+            device.name,
+            limits.arch,
+            str(limits.sm_count or "-"),
+            _scaled(limits.memory_bytes, 2**30),
+            _scaled(limits.l2_bytes, 2**20),
+            _scaled(limits.clock_hz, 1e6),
+        )
+    if inventory.devices:
+        print_table(out, table)
+    for note in inventory.notes:
+        out.print(note, markup=False, soft_wrap=True)
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    return "-" if value is None else f"{value / unit:.1f}"
+
+
+def show_tasks(*, as_json: bool) -> None:
+    """Prints the library's tasks."""
+    loaded = {name: load_task(name) for name in library_tasks()}
+    if as_json:
+        _print_json(
+            [
+                {
+                    "name": name,
+                    "summary": task.summary,
+                    "backends": list(task.backends),
+                    "workloads": [w.name for w in task.workloads if not w.held_out],
+                    "held_out": [w.name for w in task.workloads if w.held_out],
+                }
+                for name, task in loaded.items()
+            ]
+        )
+        return
+    what = Column("what it computes", min_width=40)
+    table = Table("task", what, "backends", "workloads", "held out")
+    for name, task in loaded.items():
+        held_out = sum(workload.held_out for workload in task.workloads)
+        table.add_row(
+            name, escape(task.summary), ", ".join(task.backends), str(len(task.workloads) - held_out), str(held_out)
+        )
+    print_table(console(), table)
+
+
+def show_space(name: str, workload: str | None, target: str | None, backend: str, *, as_json: bool) -> None:
+    """Prints the size of a task's feasible spaces on a device or target."""
+    task = load_task(name)
+    limits = _limits(task, target, backend)
+    workloads = (task.workload(workload),) if workload else task.workloads_for(limits.kind, held_out=False)
+    if not workloads:
+        raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
+    templates = task.sources(limits.backend).templates
+    found = [_space(template, workloads, limits) for template in templates]
+    if not found:
+        raise TaskError(f"The task {task.name} has no {limits.backend} template, so it has no space.")
+    if as_json:
+        _print_json(
+            {
+                "task": task.name,
+                "target": limits.name,
+                "arch": limits.arch,
+                "workloads": [w.name for w in workloads],
+                "templates": found,
+            }
+        )
+        return
+    out = console()
+    for template, entry in zip(templates, found, strict=True):
+        out.print(
+            f"{task.name}, template {entry['template']}, on {limits.name}: {entry['feasible']} of "
+            f"{entry['cartesian']} points are feasible",
+            markup=False,
+            soft_wrap=True,
+        )
+        values = Table("parameter", "values", "default", Column("what it is", min_width=24))
+        for parameter in template.parameters:
+            known = ", ".join(map(str, parameter.values))
+            values.add_row(parameter.name, escape(known), escape(str(parameter.start)), escape(parameter.doc))
+        print_table(out, values)
+        table = Table("rejected", "rule", "kind", Column("because", min_width=20))
+        for rejection in entry["rejected"]:
+            told = (rejection["rule"], rejection["kind"], rejection["because"])
+            table.add_row(str(rejection["points"]), *map(escape, told))
+        if entry["rejected"]:
+            print_table(out, table)
+
+
+def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
+    if target is not None:
+        return resolve_target(target)
+    from tunesmith.graph.setup.device_choice import choose_device
+
+    try:
+        return choose_device(task, backend, probe()).limits
+    except NoDevice as error:
+        raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
+
+
+def _space(template: Template, workloads: tuple[Workload, ...], limits: DeviceLimits) -> dict[str, Any]:
+    space = feasible(template, workloads, limits)
+    require_points(space, template)
+    kinds = {rule.label: rule.kind for rule in space.rules}
+    rejected = [
+        {"rule": label, "kind": kinds[label], "points": points, "because": _because(template, label)}
+        for label, points in space.rejected.items()
+        if points
+    ]
+    return {
+        "template": template.name,
+        "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
+        "cartesian": space.cartesian,
+        "feasible": len(space),
+        "rejected": rejected,
+    }
+
+
+def _because(template: Template, label: str) -> str:
+    """What the template says of the constraint behind a rule; empty for a limit of the device."""
+    return next(
+        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
+    )
+
+
+def write_measurements(run_dir: Path, out: Path) -> None:
+    """Writes the measurements of a run as CSV and says how many rows there are."""
+    rows = write_csv(run_dir, out)
+    print(f"{out}: {rows} rows, one for each configuration and workload.")
+
+
+def show_report(run_dir: Path, *, as_json: bool) -> None:
+    """Prints the summary of a run."""
+    path = run_dir / "summary.json"
+    if not path.is_file():
+        what = (
+            "has not ended; go on with `tunesmith resume`" if (run_dir / "journal.sqlite").is_file() else "is not a run"
+        )
+        raise JournalError(f"{run_dir} {what}: there is no summary.json in it.")
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise JournalError(f"{path} is damaged ({error}); `tunesmith resume {run_dir}` writes it anew.") from error
+    if as_json:
+        _print_json(summary)
+    else:
+        print_summary(summary, run_dir)

@@ -1,0 +1,27 @@
+"""`tunesmith report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from tunesmith.cli.app import Json
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    csv: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Write all measurements to this CSV file."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print what a run found, and say where its HTML report is."""
+    from tunesmith.cli.actions.show import show_report, write_measurements
+
+    if csv is not None:
+        write_measurements(run_dir, csv)
+    else:
+        show_report(run_dir, as_json=json)

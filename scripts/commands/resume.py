@@ -1,0 +1,32 @@
+"""`tunesmith resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from tunesmith.cli.app import Json
+
+
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    more: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Measure this many more configurations, even if the run has finished."),
+    ] = None,
+    rounds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Spread them over this many rounds (default: those left, or one)."),
+    ] = None,
+    time_limit: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Continue a run; nothing that was measured is lost or measured again."""
+    from tunesmith.cli.actions.run import drive_resume
+
+    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_json=json))
