@@ -16,6 +16,7 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.outcome import Evaluation, Measured, from_json, to_json
 from tunesmith.kernels.outcome import Resources as Resources
+from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -50,7 +51,11 @@ class Context:
 
     @property
     def sources(self) -> BackendSources:
-        return self.task.sources(self.device.backend)
+        """The device's baseline, and the templates that run on the device and on the target, if there is one."""
+        found = self.task.sources(self.device.backend)
+        devices = [device_names(limits) for limits in self.limits]
+        usable = tuple(template for template in found.templates if all(map(template.runs_on, devices)))
+        return found.model_copy(update={"templates": usable})
 
     @property
     def tuned(self) -> tuple[Workload, ...]:
