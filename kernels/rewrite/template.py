@@ -16,6 +16,7 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Constraint, Launch, Template
 
 NAME = "by-rules"
+DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
 _PREFIX = "TUNED_"
 
 
@@ -79,7 +80,7 @@ def rewrite(task: Task) -> Rewritten:
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description="Made of the baseline by rules; with every parameter at its default it is the baseline.",
+        description=" ".join([DESCRIPTION, *(f"Not applied: {why}." for why in skipped)]),
     )
     return Rewritten(template, tuple(skipped))
 

@@ -120,8 +120,8 @@ def _place(node: Node) -> tuple[int, int]:
     return node.start_byte, node.end_byte
 
 
-def _loop(node: Node) -> tuple[str, Node, str, Node] | None:
-    """A loop `for (int v = FIRST; v < BOUND; v += STEP)`: name, first value, the bound's text, and the step."""
+def loop_of(node: Node) -> tuple[str, Node, str, Node] | None:
+    """A loop `for (int v = FIRST; v < BOUND; v += STEP)`, or `++v`: name, first value, the bound's text, and the step."""
     start, condition, update = (node.child_by_field_name(one) for one in ("initializer", "condition", "update"))
     if start is None or condition is None or update is None or start.type != "declaration":
         return None
@@ -131,15 +131,17 @@ def _loop(node: Node) -> tuple[str, Node, str, Node] | None:
     name, first = declared[0].child_by_field_name("declarator"), declared[0].child_by_field_name("value")
     left, right = condition.child_by_field_name("left"), condition.child_by_field_name("right")
     target, step = update.child_by_field_name("left"), update.child_by_field_name("right")
+    if update.type == "update_expression" and "++" in text(update):
+        target = step = update.child_by_field_name("argument")
     if name is None or first is None or left is None or right is None or target is None or step is None:
         return None
-    fits = operator(condition) == "<" and operator(update) == "+=" and text(left) == text(name) == text(target)
+    fits = operator(condition) == "<" and (operator(update) == "+=" or target is step) and text(left) == text(name) == text(target)
     return (text(name), first, text(right), step) if fits and condition.type == "binary_expression" else None
 
 
 def block_stride(kernel: Kernel, node: Node) -> tuple[str, str] | None:
     """Variable and bound of a loop in which the threads of a block take turns, or None."""
-    loop = _loop(node)
+    loop = loop_of(node)
     if loop is None or kernel.builtin(loop[1]) != "threadIdx.x" or kernel.builtin(loop[3]) != "blockDim.x":
         return None
     return loop[0], loop[2]
@@ -159,7 +161,7 @@ def _variables(kernel: Kernel, wanted: set[str]) -> set[str]:
 
 def _grid_stride(kernel: Kernel, node: Node) -> str:
     """The axis of a loop in which all threads of the grid take turns; else empty."""
-    loop = _loop(node)
+    loop = loop_of(node)
     if loop is None:
         return ""
     _, first, _, step = loop
