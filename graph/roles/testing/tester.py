@@ -1,7 +1,7 @@
 """The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
 
 Only what survives here counts. A finalist that fails anywhere is out, whatever it promised. The verdict says which
-configuration is best in general, which for each shape, and what the general one costs on shapes nobody tuned for.
+configuration is best in general, which for each shape, and what the general one costs on shapes that were not tuned.
 """
 
 from __future__ import annotations

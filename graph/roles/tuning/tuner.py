@@ -18,7 +18,7 @@ from tunesmith.graph.journal.measurements import racing
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.templating.trial import recorded
-from tunesmith.graph.roles.tuning.halving import most, order
+from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.measure.bench import weighted_geomean
@@ -52,13 +52,13 @@ class _Round:
         context.pool.roofline = context.roofline()
         # What the trials of this round's templates took is part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
-        budget = max(1, most(len(templates), self.total))
+        budget = max(1, max_evaluations(len(templates), self.total))
         self.searches = [
             TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget)
             for template in templates
         ]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
-        self.told: dict[int, Evaluation] = {}
+        self.results: dict[int, Evaluation] = {}
         self.failures: Counter[str] = Counter()
         self.best: float | None = None
         self.floor = self._floor()
@@ -80,9 +80,10 @@ class _Round:
         context, pool = self.context, self.context.pool
         self._replay()
         for search in self.searches:
-            about = f"{search.template.name}: " if len(self.searches) > 1 else ""
-            self._show(about + search.strategy.describe())
-        waiting = [number for number in self.asked if number not in self.told]
+            about = f" of {search.template.name}" if len(self.searches) > 1 else ""
+            size = f"{self.total} evaluations, {len(search.space)} configurations"
+            self._show(f"Search{about}: strategy {context.settings.strategy} ({size}).")
+        waiting = [number for number in self.asked if number not in self.results]
         for number in waiting:
             self._submit(number)
         while True:
@@ -103,7 +104,7 @@ class _Round:
     def _ask(self) -> bool:
         """One more configuration in flight, of the template whose turn it is; False when none has any."""
         counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
-        for position in order(counts, best, self.total):
+        for position in ask_order(counts, best, self.total):
             search = self.searches[position]
             config = search.ask()
             if config is not None:
@@ -152,7 +153,7 @@ class _Round:
             )
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
-        self.told[number] = evaluation
+        self.results[number] = evaluation
         if (failure := evaluation.failure) is not None:
             self.failures[failure.kind] += 1
         value = self.asked[number][0].learn(evaluation)
@@ -187,6 +188,6 @@ class _Round:
             asked=len(self.asked),
             exhausted=all(one.exhausted for one in each),
             failures=dict(self.failures),
-            racing=racing(self.told.values()),
+            racing=racing(self.results.values()),
             templates=tuple(each),
         )
