@@ -18,7 +18,7 @@ from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import check_set, deviation
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.space.feasible import compiler_rejection, device_names, feasible
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
