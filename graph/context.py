@@ -17,6 +17,7 @@ from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
+from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -61,7 +62,11 @@ class Context:
 
     @property
     def sources(self) -> BackendSources:
-        return self.task.sources(self.device.backend)
+        """The device's baseline, and the templates that run on the device and on the target, if there is one."""
+        found = self.task.sources(self.device.backend)
+        devices = [device_names(limits) for limits in self.limits]
+        usable = tuple(template for template in found.templates if all(map(template.runs_on, devices)))
+        return found.model_copy(update={"templates": usable})
 
     @property
     def tuned(self) -> tuple[Workload, ...]:

@@ -7,6 +7,7 @@ the search's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,6 +34,12 @@ class EmptySpace(TunesmithError):
     """No configuration is feasible."""
 
 
+def device_names(limits: DeviceLimits) -> dict[str, int]:
+    """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
+    digits = re.fullmatch(r"sm_(\d+)", limits.arch or "")
+    return {"compute_capability": int(digits[1]) if digits else 0}
+
+
 def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[Rule]:
     """The rules a configuration must meet to be feasible on every one of `workloads`.
 
@@ -40,9 +47,11 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     block and on a cap of registers.
     """
     found = []
+    device = device_names(limits)
     for constraint in template.constraints:
         expression = parse(constraint.expression)
-        for suffix, names in _environments(expression.names, workloads):
+        for suffix, sizes in _environments(expression.names, workloads):
+            names = sizes | {name: value for name, value in device.items() if name in expression.names}
             found.append(
                 Rule.from_expression(
                     expression,
