@@ -127,6 +127,8 @@ class CudaDevice:
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
+        # Slices start anywhere; 16 bytes are what the widest load of a thread needs.
+        self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
         self._spin: Any = None
         self._edges: float | None = None

@@ -28,6 +28,9 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
 NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
 """`guard` refuses these words in a source; as macros they fail as well where tokens are pasted to make one."""
+NO_SECTIONS = tuple(f"-D{word}=tunesmith_ordinary_name" for word in ("section", "__section__"))
+"""OpenCL C 1.2 has no variables that outlast a launch, but a compiler may know the attribute that puts a constant into
+memory that can be written. Whatever else has such a name only gets another one."""
 
 
 class OpenclUnavailable(TunesmithError):
@@ -77,7 +80,9 @@ class OpenclCompiler:
         """OpenCL C 1.2 has no variables that outlast a launch: its compiler refuses them."""
         if (refused := refuse(source)) is not None:
             return refused
-        options = ["-cl-std=CL1.2", *NO_ASSEMBLY] + (["-cl-fast-relaxed-math"] if source.fast_math else [])
+        options = ["-cl-std=CL1.2", *NO_ASSEMBLY, *NO_SECTIONS] + (
+            ["-cl-fast-relaxed-math"] if source.fast_math else []
+        )
         program = self._cl.Program(self._context, source.source)
         try:
             program.build(options=options, cache_dir=False)
@@ -132,6 +137,8 @@ class OpenclDevice:
         self.name = limits.name
         self._context = pyopencl.Context([self._device])
         self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
+        # OpenCL 1.2, section 5.2.1: sub-buffers start at multiples of CL_DEVICE_MEM_BASE_ADDR_ALIGN, which is in bits.
+        self.base_alignment = max(16, int(self._device.mem_base_addr_align) // 8)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
         self.sample_seconds = 2e-3 if limits.kind == "gpu" else 2e-2
 

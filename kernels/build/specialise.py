@@ -18,6 +18,7 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import BackendName, Template
 
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
 _UNDEFINED = re.compile(r"^[ \t]*#[ \t]*undef[ \t]+(\w+)", re.MULTILINE)
 
 
@@ -67,8 +68,10 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
         own = _undefined(template.source)
-        headers = {DTYPES[dtype].cuda_header for name, dtype in types.items() if name not in own} - {""}
-        lines += [f"#include <{header}>" for header in sorted(headers)]
+        headers = sorted({DTYPES[dtype].cuda_header for name, dtype in types.items() if name not in own} - {""})
+        # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.
+        headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
+        lines += [f"#include <{header}>" for header in headers]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {DTYPES[dtype].c_name(template.backend)}", f"#define {name}_IS_{dtype.upper()} 1"]
     head = list(lines)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | E
 
 def judged(fixture: Any, device: Device, deadlines: Limits) -> dict[str, Any]:
     """One candidate's line."""
-    import judging
+    judging = import_module("judging")
 
     def work() -> Verdict | Exception:
         try:
-            return judging.verdict_of(fixture, device.limits, device.index, deadlines)
+            verdict: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines)
+            return verdict
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             return error
 
@@ -104,8 +106,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Judges, and writes the file."""
-    import judging
-
+    judging = import_module("judging")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--backend", choices=("opencl", "cuda"), default="opencl")

@@ -143,7 +143,7 @@ def test_a_byte_that_no_kernel_may_write(opened: Any, where: str) -> None:
         "before": out.offset - 1,
         "after": out.offset + out.nbytes,
         "input": x.offset + 17,
-        "last": both.offset + both.padded + 2047,
+        "last": data.set_bytes - 1,
     }[where]
     for index in (0, 1):
         store_right(data, index)
