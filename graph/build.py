@@ -17,6 +17,7 @@ the journal, and calls only the role that was interrupted.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -25,12 +26,12 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, Send
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.events import Planned, StepTaken
+from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
 from tunesmith.graph.settings import Placement, Settings
-from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import State
 
 BACK = ("plan", "template")
@@ -45,14 +46,15 @@ def build_graph(
     roles: Mapping[str, Role] | None = None,
     placements: Mapping[str, Placement] | None = None,
     open_context: OpenContext | None = None,
-) -> StateGraph[State, Context]:
+    context_schema: type[Any] | None = Context,
+) -> StateGraph[State, Any]:
     """The graph, not yet compiled. roles: by name; left out, those that are registered. Of our own roles, those that
-    are not in it are left out of the graph. placements: where further roles stand. open_context: gives the context to
-    nodes; left out, it is the one that the graph is invoked with. Raises `RoleError`."""
+    are not in it are left out of the graph. placements: where further roles stand. open_context: gives nodes their
+    context; left out, it is the one that the graph is invoked with. context_schema: of what it is invoked with. Raises
+    `RoleError`."""
     roles = load_roles() if roles is None else roles
     chain = [name for name in place(roles, placements or {}) if name in roles]
-    schema = Context if open_context is None else None
-    graph: StateGraph[State, Context] = StateGraph(State, context_schema=schema)
+    graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)
     searching = next(at for at, name in enumerate(chain) if name in BUILT_IN and name not in BEFORE_SEARCH)
     for position, name in enumerate(chain):
         last = position + 1 == len(chain)
@@ -112,18 +114,18 @@ def steps_at_most(settings: Settings) -> int:
     return turn * (settings.repairs + 2) * settings.rounds + 50
 
 
-def start_of(journal: Store) -> State:
+def start_of(log: RunLog) -> State:
     """The state to start the graph with: that before the last round that was planned. The journal knows the rest."""
-    planned = journal.last("plan")
-    return {"round": max(0, planned.data["round"] - 1) if planned is not None else 0, "done": ""}
+    planned = log.last(Planned)
+    return {"round": max(0, planned.plan.round - 1) if planned is not None else 0, "done": ""}
 
 
-def ended_by(journal: Store) -> str:
+def ended_by(log: RunLog) -> str:
     """What ended the run, as the journal has it; empty while it has not ended, or after it was extended."""
-    step = journal.last("step")
-    if step is None or step.data["goto"] != END or extended_after(journal, step):
+    steps = log.entries(StepTaken)
+    if not steps or steps[-1].event.goto != END or log.extended_after(steps[-1]):
         return ""
-    return str(step.data["done"])
+    return steps[-1].event.done
 
 
 def _node(role: Role, following: str, may_end: bool, open_context: OpenContext | None) -> Any:
@@ -131,9 +133,9 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
         context = _context(runtime, open_context)
         # A plan begins a round; it is not part of the turns of the round before.
         turn = 0 if role.name == "plan" else state.get("turn", 0)
-        stage = f"round-{state.get('round', 0)}"
-        if (known := _journalled_step(context, role.name, turn, stage)) is not None:
-            return Command(goto=known["goto"], update=known["update"])
+        stage = stage_of(state.get("round", 0))
+        if (known := _finished_step(context, role.name, turn, stage)) is not None:
+            return Command(goto=known.goto, update=known.update)
         result = role(state, context)
         command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
         if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
@@ -146,21 +148,27 @@ def _node(role: Role, following: str, may_end: bool, open_context: OpenContext |
                 'it back, return Command(goto="template", update=...).'
             )
         if role.name == "plan":
-            update["turn"] = 0
+            update |= {"turn": 0, "drafts": {}}
         goto = _sent_back(role.name, command.goto, state, update, context) if command.goto else ""
         done = update.get("done", state.get("done", ""))
         if not goto:
             goto = END if may_end and done else following
-        step = {"role": role.name, "turn": turn, "goto": goto, "done": done if goto == END else "", "update": update}
-        context.journal.append("step", step, stage)
+        over = done if goto == END else ""
+        taken = StepTaken(role=role.name, turn=turn, goto=goto, done=over, update=dict(update))
+        context.journal.append(taken, stage)
         return Command(goto=goto, update=update)
 
     return step
 
 
 def _draft(open_context: OpenContext | None) -> Any:
+    # Branches come in threads of LangGraph's. Reading them takes milliseconds and parses expressions, which two threads
+    # must not do at once in some releases of Python 3.11 ("AST constructor recursion depth mismatch").
+    one_at_a_time = threading.Lock()
+
     def step(state: DraftInput, runtime: Runtime[Context]) -> State:
-        return check_draft(state, _context(runtime, open_context))
+        with one_at_a_time:
+            return check_draft(state, _context(runtime, open_context))
 
     return step
 
@@ -169,13 +177,14 @@ def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Con
     return runtime.context if open_context is None else open_context()
 
 
-def _journalled_step(context: Context, role: str, turn: int, stage: str) -> Mapping[str, Any] | None:
+def _finished_step(context: Context, role: str, turn: int, stage: str) -> StepTaken | None:
     """What a role that has finished returned. A role that ended a run which was extended since decides again."""
     found = None
-    for event in context.journal.events("step", stage):
-        over = event.data["update"].get("done") or event.data["goto"] == END
-        if (event.data["role"], event.data["turn"]) == (role, turn):
-            found = None if over and extended_after(context.journal, event) else event.data
+    for entry in context.log.entries(StepTaken, stage):
+        step = entry.event
+        over = step.update.get("done") or step.goto == END
+        if (step.role, step.turn) == (role, turn):
+            found = None if over and context.log.extended_after(entry) else step
     return found
 
 
@@ -184,7 +193,7 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
     the wish for another plan, repairs that for other templates. Changes `update`."""
     if name in BUILT_IN or goto not in BACK:
         raise RoleError(f"The role {name} sends the state to '{goto}'; it may be sent back to {' or '.join(BACK)}.")
-    stage, turn = f"round-{state['round']}", state.get("turn", 0)
+    stage, turn = stage_of(state["round"]), state.get("turn", 0)
     if goto == "plan" and state["round"] >= context.settings.rounds:
         context.note(name, f"The role {name} asks for another plan, and no round is left.", stage)
         update["done"] = "rounds"

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
 
 from tunesmith.actors.pool.pool import Pool
+from tunesmith.graph.journal.events import Event, Noted, RoleKept, RooflineMeasured
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.tree import Tree, read_tree
 from tunesmith.graph.models.calls import Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.outcome import Evaluation, Measured, from_json, to_json
-from tunesmith.kernels.outcome import Resources as Resources
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
+
+T = TypeVar("T", bound=Event)
 
 
 @dataclass(slots=True)
 class Context:
-    """`make_pool` starts the pool when a role first needs it: deciding that nothing is left to do needs no device."""
+    """`make_pool` starts the pool when a role first needs it: deciding that nothing is left to do needs no device.
+    `journal` is what roles append to, `log` what they read."""
 
     task: Task
     device: Device
@@ -34,7 +38,11 @@ class Context:
     listener: Listener = silent
     models: Models | None = None
     """None: every role works by rules."""
+    log: RunLog = field(init=False)
     _pool: Pool | None = None
+
+    def __post_init__(self) -> None:
+        self.log = RunLog(self.journal)
 
     @property
     def pool(self) -> Pool:
@@ -66,14 +74,14 @@ class Context:
 
     def roofline(self) -> Roofline:
         """The device's measured roofs; measured once in a run."""
-        event = self.journal.last("roofline")
-        if event is None:
+        roofline = self.log.roofline
+        if roofline is None:
             self.listener(Progress("plan", "measuring the device's roofs"))
-            self.journal.append("roofline", self.pool.calibrate().to_json())
-            self.drop_beaten_roofs("the baseline", self.known_baseline() or {})
-            event = self.journal.last("roofline")
-            assert event is not None
-        return Roofline.from_json(event.data)
+            roofline = self.pool.calibrate()
+            self.journal.append(RooflineMeasured(roofline=roofline))
+            self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
+            roofline = self.log.roofline or roofline
+        return roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
         """Leaves out the roofs that `kernel` beats, whose seconds by workload are given, and says so. True when there
@@ -91,40 +99,47 @@ class Context:
         ]
         kept, reasons = roofline.without_beaten(timed)
         if reasons:
-            self.journal.append("roofline", kept.to_json())
+            self.journal.append(RooflineMeasured(roofline=kept))
         for reason in reasons:
             self.note("test", reason, "")
         return bool(reasons)
 
-    def known_baseline(self) -> dict[str, float] | None:
-        """The baseline's seconds per tuned workload, as far as they are in the journal; nothing is measured."""
-        event = self.journal.last("baseline")
-        if event is None:
-            return None
-        outcomes = evaluation_from_json(event.data).outcomes
-        return {name: one.seconds for name, one in outcomes.items() if isinstance(one, Measured)}
-
-    def known_roofline(self) -> Roofline | None:
-        """The device's measured roofs, if they are in the journal; nothing is measured."""
-        event = self.journal.last("roofline")
-        return None if event is None else Roofline.from_json(event.data)
+    def tree(self, before: int | None = None) -> Tree:
+        """The tree of templates now, or before the journal's entry `before`."""
+        names = [workload.name for workload in self.tuned]
+        return read_tree(self.log, self.sources.templates, names, self.weights, before)
 
     def note(self, role: str, sentence: str, stage: str) -> None:
         """Writes down and shows that something did not go as planned; once for each stage and sentence."""
-        if all(event.data["sentence"] != sentence for event in self.journal.events("note", stage)):
-            self.journal.append("note", {"role": role, "sentence": sentence}, stage)
+        if all(note.sentence != sentence for note in self.log.notes(stage)):
+            self.journal.append(Noted(role=role, sentence=sentence), stage)
             self.listener(Progress(role, sentence))
 
-    def once(self, kind: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]:
-        """What `make` returns, written to the journal under `kind` and `stage`; where the journal has it already, as
-        after an interruption, that entry's data, without calling `make`. key: fields of the entry that tell it from
-        others of its kind in the stage. The data must be JSON."""
-        for event in self.journal.events(kind, stage):
-            if all(event.data.get(name) == value for name, value in key.items()):
-                return event.data
-        data = {**key, **make()}
-        self.journal.append(kind, data, stage)
-        return data
+    @overload
+    def once(self, kind: type[T], stage: str, make: Callable[[], T], **key: Any) -> T: ...
+    @overload
+    def once(self, kind: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]: ...
+    def once(self, kind: Any, stage: str, make: Callable[[], Any], **key: Any) -> Any:
+        """What `make` returns, written to the journal; where the journal has it already, as after an interruption, that
+        entry's, without calling `make`.
+
+        kind: of the event that `make` returns, or a name of the role's own for data that must be JSON; stage: such as
+        "round-2"; key: fields that tell the entry from others of its kind in the stage.
+        """
+        if isinstance(kind, str):
+            kept = (one.data for one in self.log.events(RoleKept, stage) if one.name == kind)
+            for data in kept:
+                if all(data.get(field) == value for field, value in key.items()):
+                    return data
+            data = {**key, **make()}
+            self.journal.append(RoleKept(name=kind, data=data), stage)
+            return data
+        for event in self.log.events(kind, stage):
+            if all(getattr(event, field) == value for field, value in key.items()):
+                return event
+        event = make()
+        self.journal.append(event, stage)
+        return event
 
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""
@@ -132,49 +147,12 @@ class Context:
         return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
 
     def template(self, template_id: str) -> Template:
-        """The template of an id, from the journal."""
-        for event in self.journal.events("template"):
-            if event.data["id"] == template_id:
-                return Template.model_validate(event.data["template"])
-        raise KeyError(template_id)
+        """The template of an id. Raises `KeyError` where it is not part of the run."""
+        return self.log.template(template_id)
 
     def seconds_left(self) -> float:
         limit = self.settings.time_limit
-        return float("inf") if limit is None else limit - self.journal.seconds_spent()
+        return float("inf") if limit is None else limit - self.log.seconds_spent
 
     def evaluations_left(self) -> int:
-        return self.settings.evaluations - self.journal.count("evaluation")
-
-
-def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation as the journal stores it."""
-    resources = evaluation.resources
-    return {
-        "template": evaluation.template,
-        "config": evaluation.config,
-        "outcomes": {name: to_json(outcome) for name, outcome in evaluation.outcomes.items()},
-        "resources": {
-            "registers": resources.registers,
-            "shared": resources.shared,
-            "local": resources.local,
-            "spills": resources.spills,
-        },
-        "artifact": evaluation.artifact,
-        "compile_seconds": evaluation.compile_seconds,
-        "lane_seconds": evaluation.lane_seconds,
-        "cached": evaluation.cached,
-    }
-
-
-def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
-    """The inverse of `evaluation_to_json`; keys it does not know are left alone."""
-    return Evaluation(
-        template=data["template"],
-        config=data["config"],
-        outcomes={name: from_json(outcome) for name, outcome in data["outcomes"].items()},
-        resources=Resources(**data["resources"]),
-        artifact=data["artifact"],
-        compile_seconds=data["compile_seconds"],
-        lane_seconds=data["lane_seconds"],
-        cached=data.get("cached", False),
-    )
+        return self.settings.evaluations - self.log.evaluation_count

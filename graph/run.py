@@ -15,16 +15,21 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.context import Context, evaluation_from_json
+from pydantic import BaseModel, ConfigDict
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.results.summary import summarise, write_results
+from tunesmith.graph.results.output import write_results
+from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
-from tunesmith.graph.setup.prior import KIND, read_prior, require_common
+from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
@@ -38,6 +43,9 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
+BEFORE_WORK = (PriorKept, RunStarted, BaselineMeasured, RooflineMeasured)
+"""What a journal has before anything was decided."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
@@ -50,17 +58,18 @@ class OpenRun:
     settings: Settings
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a run found. summary: the JSON of summary.json; folder: where everything is; valid: whether any
-    configuration is right and was measured."""
+class RunResult(BaseModel):
+    """What a run found. summary: what summary.json says, as attributes or by key; folder: where everything is; valid:
+    whether any configuration is right and was measured."""
+
+    model_config = ConfigDict(frozen=True)
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
 
     @property
     def valid(self) -> bool:
-        return self.summary["general"] is not None or any(row["best"] for row in self.summary["tuned"])
+        return self.summary.general is not None or any(row.best is not None for row in self.summary.tuned)
 
 
 def tune(
@@ -134,15 +143,8 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
     with Journal(folder, create=True) as journal, alone(folder):
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
-            journal.append(KIND, prior)
-        journal.append(
-            "run",
-            {
-                "settings": settings.model_dump(mode="json"),
-                "task": task.model_dump(mode="json"),
-                "device": device.to_json(),
-            },
-        )
+            journal.append(prior)
+        journal.append(RunStarted(settings=settings, task=task, device=device))
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -152,17 +154,18 @@ def resumed(
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
-        started = journal.last("run")
+        log = RunLog(journal)
+        started = log.started
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
-        settings = settings_of(journal, Settings.model_validate(started.data["settings"]))
-        task = Task.model_validate(started.data["task"])
-        inventory, old = inventory_for(settings.backend), started.data["device"]
-        same = [d for d in inventory.devices if (d.backend, d.name) == (old["backend"], old["name"])]
-        device = same[0] if same else choose_device(task, old["backend"], inventory)
+        settings = settings_of(log, started.settings)
+        task, old = started.task, started.device
+        inventory = inventory_for(settings.backend)
+        same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
+        device = same[0] if same else choose_device(task, old.backend, inventory)
         if not same:
             raise JournalError(
-                f"{folder} was measured on {old['name']}, but this machine has {device.name}: resume it where it began."
+                f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
         settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
         yield OpenRun(folder, journal, task, device, settings)
@@ -172,9 +175,9 @@ def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
-        events = list(journal.events())
-        begun = bool(events) and {event.kind for event in events} <= {"run", KIND, "baseline", "roofline"}
-        baselines = [evaluation_from_json(event.data) for event in events if event.kind == "baseline"]
+        events = [entry.event for entry in journal.entries(Event)]
+        begun = bool(events) and all(isinstance(event, BEFORE_WORK) for event in events)
+        baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
             known = quote(str(folder))
             raise SettingsError(
@@ -189,7 +192,7 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
     from tunesmith.graph.build import ended_by
 
     with opened(run, listener, models) as context:
-        if done := ended_by(run.journal):
+        if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
             connect_models(context, run)
@@ -235,7 +238,7 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
     # LangGraph needs a checkpoint to go on from an interrupt; no other process reads it, as the journal has it all.
     compiled = graph.compile(checkpointer=InMemorySaver() if settings.approve == "plans" else None)
     config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": steps_at_most(settings)}
-    step: Any = start_of(run.journal)
+    step: Any = start_of(context.log)
     while True:
         state = compiled.invoke(step, config, context=context)
         if not (waiting := state.get("__interrupt__")):
@@ -248,12 +251,12 @@ def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
 
-    summary = summarise(context, ended_by(run.journal))
+    summary = summarise(context, ended_by(context.log))
     try:
         write_results(context, run.folder, summary)
     except OSError as error:
         raise _unwritable(run.folder, error) from error
-    return RunResult(run.folder, summary)
+    return RunResult(folder=run.folder, summary=summary)
 
 
 def _unwritable(folder: Path, error: Exception) -> JournalError:

@@ -89,3 +89,14 @@ class State(TypedDict):
     done: NotRequired[Done]
     turn: NotRequired[int]
     objections: NotRequired[list[str]]
+
+
+class Configurable(TypedDict, total=False):
+    """What Studio offers to fill in; the API takes all other settings as well."""
+
+    task: str
+    backend: Literal["auto", "cuda", "opencl"]
+    evaluations: int
+    rounds: int
+    approve: Literal["none", "plans"]
+    model: str

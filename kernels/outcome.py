@@ -1,14 +1,17 @@
 """What became of one configuration on one workload: measured, or one of the ways to fail.
 
-A failure is a value with a reason, never a score and never an exception. `to_json` and `from_json` are exact
-inverses; the journal stores nothing else.
+A failure is a value with a reason, never a score and never an exception. As JSON both are
+fields of pydantic models, of the types `AnyOutcome` and `Evaluation`: the journal's events are such models.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Discriminator, SerializerFunctionWrapHandler, Tag, WrapSerializer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +110,29 @@ class Crashed:
 
 Outcome = Measured | Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
 Failure = Rejected | CompileFailed | LaunchFailed | WrongResult | Implausible | TimedOut | Crashed
-KINDS: dict[str, type[Outcome]] = {outcome.kind: outcome for outcome in get_args(Outcome)}
 
 
-def to_json(outcome: Outcome) -> dict[str, Any]:
-    """A JSON object whose "kind" tells the type."""
-    return {"kind": outcome.kind, **dataclasses.asdict(outcome)}
+def _kind(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 
-def from_json(data: dict[str, Any]) -> Outcome:
-    """The inverse of `to_json`."""
-    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    kind: str = fields.pop("kind")
-    return KINDS[kind](**fields)
+def _with_kind(outcome: Outcome, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    return {"kind": outcome.kind, **handler(outcome)}
+
+
+AnyOutcome = Annotated[
+    Annotated[Measured, Tag(Measured.kind)]
+    | Annotated[Rejected, Tag(Rejected.kind)]
+    | Annotated[CompileFailed, Tag(CompileFailed.kind)]
+    | Annotated[LaunchFailed, Tag(LaunchFailed.kind)]
+    | Annotated[WrongResult, Tag(WrongResult.kind)]
+    | Annotated[Implausible, Tag(Implausible.kind)]
+    | Annotated[TimedOut, Tag(TimedOut.kind)]
+    | Annotated[Crashed, Tag(Crashed.kind)],
+    Discriminator(_kind),
+    WrapSerializer(_with_kind),
+]
+"""An `Outcome` as a field of a pydantic model: its JSON object's "kind" tells the type."""
 
 
 def describe(outcome: Outcome) -> str:
@@ -164,7 +177,7 @@ class Evaluation:
 
     template: str
     config: dict[str, bool | int | float | str]
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, AnyOutcome]
     resources: Resources = dataclasses.field(default_factory=Resources)
     artifact: str = ""
     compile_seconds: float = 0.0

@@ -1,1 +1,1 @@
-"""What runs inside Ray's actors: a lane that survives what it runs, and calls that wait in its process."""
+"""What runs in a Ray worker: the actors, and a lane that survives what it runs."""

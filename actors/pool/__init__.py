@@ -1,1 +1,1 @@
-"""What the driver keeps: queues, dispatch, replacement of workers, and calls that have the pool for themselves."""
+"""What the driver keeps: the scheduler, the workers and their replacement, and calls that have the pool to themselves."""

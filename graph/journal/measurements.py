@@ -1,64 +1,22 @@
-"""Reading the journal: baselines, evaluations, objectives. Pure functions of what was measured."""
+"""What evaluations amount to: seconds, objectives, observations for a search, failures. Pure functions of them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from tunesmith.actors.pool.pool import Request
-from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
-from tunesmith.graph.progress import Progress
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.graph.journal.records import FailureExample, Racing
 from tunesmith.kernels.measure.bench import weighted_geomean
-from tunesmith.kernels.outcome import Evaluation, Measured, Outcome, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.spec.task import Workload
 
 MAX_EXAMPLES = 12
-
-
-class BaselineError(TunesmithError):
-    """The baseline, against which all is compared, does not run or is not right."""
-
-
-def baseline_request(context: Context, workloads: Sequence[Workload]) -> Request:
-    """The baseline as a request for the pool."""
-    return Request(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
-
-
-def baseline_seconds(context: Context) -> dict[str, float]:
-    """The baseline's time on each tuned workload, measured once in a run. Raises `BaselineError`."""
-    event = context.journal.last("baseline")
-    if event is None:
-        context.listener(Progress("plan", "measuring the baseline"))
-        evaluation = context.pool.evaluate([baseline_request(context, context.tuned)])[0]
-        context.journal.append("baseline", evaluation_to_json(evaluation))
-    else:
-        evaluation = evaluation_from_json(event.data)
-    for name, outcome in evaluation.outcomes.items():
-        if not isinstance(outcome, Measured):
-            raise BaselineError(
-                f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: it "
-                f"{_as_clause(outcome)}. Mend its source, its launch or the reference."
-            )
-    return seconds_of(evaluation)
-
-
-def _as_clause(outcome: Outcome) -> str:
-    text = describe(outcome).rstrip(".")
-    return text if text.startswith(("does", "cannot")) else f"gives this: {text}"
 
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
     """Seconds per workload of those that were measured."""
     return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
-
-
-def evaluations(context: Context) -> list[Evaluation]:
-    """All evaluations of the run so far, in the order they ended."""
-    return [evaluation_from_json(event.data) for event in context.journal.events("evaluation")]
 
 
 def objective(
@@ -96,22 +54,21 @@ def observation(
     return Observation(value, interval, dropped=dropped)
 
 
-def failure_examples(found: Iterable[Evaluation]) -> list[dict[str, Any]]:
-    """One example of each distinct failure, at most `MAX_EXAMPLES`: its kind, what it said, the configuration."""
-    examples: dict[str, dict[str, Any]] = {}
+def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
+    """One example of each distinct failure, at most `MAX_EXAMPLES`."""
+    examples: dict[str, FailureExample] = {}
     for evaluation in found:
         failure = evaluation.failure
         if failure is not None:
             text = describe(failure)
             key = failure.kind + text[:60]
-            examples.setdefault(key, {"kind": failure.kind, "what": text, "config": evaluation.config})
+            if key not in examples:
+                examples[key] = FailureExample(kind=failure.kind, what=text, config=evaluation.config)
     return list(examples.values())[:MAX_EXAMPLES]
 
 
-def racing(found: Iterable[Evaluation]) -> dict[str, float]:
-    """What dropping clear losers early saved. dropped: measurements that ended early; sampling_seconds: wall clock of
-    all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the others.
-    """
+def racing(found: Iterable[Evaluation]) -> Racing:
+    """What dropping clear losers early saved."""
     full: list[float] = []
     early: list[float] = []
     for evaluation in found:
@@ -119,11 +76,11 @@ def racing(found: Iterable[Evaluation]) -> dict[str, float]:
             if isinstance(outcome, Measured):
                 (early if outcome.dropped else full).append(outcome.sampling_seconds)
     usual = sum(full) / len(full) if full else 0.0
-    return {
-        "dropped": len(early),
-        "sampling_seconds": round(sum(full) + sum(early), 3),
-        "saved_seconds": round(sum(max(0.0, usual - one) for one in early), 3),
-    }
+    return Racing(
+        dropped=len(early),
+        sampling_seconds=round(sum(full) + sum(early), 3),
+        saved_seconds=round(sum(max(0.0, usual - one) for one in early), 3),
+    )
 
 
 def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The journal: everything that was decided and measured in a run, append-only, on disk before it counts.
 
-Owns the SQLite file. An event is a kind, a stage and a JSON object; nothing is ever changed or removed (a trigger sees
-to it). The write-ahead log makes each append durable against the death of the process at any moment. Meaning is given
-to events by those who write them: the roles.
+Owns the SQLite file. An entry is an event of `tunesmith.graph.journal.events` with its place in the run; nothing is
+ever changed or removed (a trigger sees to it). The write-ahead log makes each append durable against the death of the
+process at any moment. What the entries of a run amount to is read by `tunesmith.graph.journal.log`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from pydantic import ValidationError
+
+from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
 
-FORMAT = 1
+FORMAT = 2
+"""Of the table and of all events in it. Events of format 1 are read, and such a journal is continued in this format."""
+READABLE = (0, 1, FORMAT)
+"""0: a file in which no journal was begun yet."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -29,11 +35,17 @@ CREATE TABLE IF NOT EXISTS events (
     data TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind, stage);
+CREATE INDEX IF NOT EXISTS events_of_kind ON events (kind, sequence);
+CREATE INDEX IF NOT EXISTS events_of_stage ON events (stage, sequence);
+CREATE INDEX IF NOT EXISTS time_of_sessions ON events (session, elapsed);
 CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
+
+E = TypeVar("E", bound=Event, covariant=True)
+T = TypeVar("T", bound=Event)
 
 
 class JournalError(TunesmithError):
@@ -41,24 +53,27 @@ class JournalError(TunesmithError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One entry. at: seconds since the epoch; session: which process wrote it, counted from 1."""
+class Entry(Generic[E]):
+    """An event and its place. at: seconds since the epoch; session: which process wrote it, counted from 1."""
 
     sequence: int
     session: int
     at: float
-    kind: str
     stage: str
-    data: dict[str, Any]
+    event: E
+
+    @property
+    def kind(self) -> str:
+        return self.event.kind
 
 
 class Store(Protocol):
     """What roles need of a journal; tests/graph/test_graph_journal.py is its contract."""
 
-    def append(self, kind: str, data: dict[str, Any], stage: str = "") -> int: ...
-    def events(self, kind: str | None = None, stage: str | None = None) -> Iterator[Event]: ...
-    def last(self, kind: str, stage: str | None = None) -> Event | None: ...
-    def count(self, kind: str) -> int: ...
+    def append(self, event: Event, stage: str = "") -> int: ...
+    def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]: ...
+    def last(self, kind: type[T], stage: str | None = None) -> Entry[T] | None: ...
+    def count(self, kind: type[Event]) -> int: ...
     def seconds_spent(self) -> float: ...
 
 
@@ -81,14 +96,18 @@ class Journal:
             # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
             self._connection.execute("PRAGMA synchronous = NORMAL")
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, FORMAT):
-                raise JournalError(f"{path} has the format {version}; this version of Tunesmith reads {FORMAT}.")
+            if version not in READABLE:
+                raise JournalError(
+                    f"{path} has the format {version}, which this version of Tunesmith cannot read: it reads up to "
+                    f"{FORMAT}. Use the version that began the run."
+                )
             self._connection.executescript(_SCHEMA)
             self._connection.execute(f"PRAGMA user_version = {FORMAT}")
-            row = self._connection.execute("SELECT MAX(session) FROM events").fetchone()
+            ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
         except sqlite3.DatabaseError as error:
             raise JournalError(f"{path} cannot be used as a journal: {error}.") from error
-        self._session = (row[0] or 0) + 1
+        self._session = max((session for session, _ in ended), default=0) + 1
+        self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
 
     def __enter__(self) -> Journal:
@@ -100,12 +119,13 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def append(self, kind: str, data: dict[str, Any], stage: str = "") -> int:
+    def append(self, event: Event, stage: str = "") -> int:
         """Writes one event and returns its sequence number; it is on disk on return. Raises `JournalError`."""
-        row = (self._session, time.monotonic() - self._started, time.time(), kind, stage, json.dumps(data))
+        elapsed, data = time.monotonic() - self._started, json.dumps(event.model_dump(mode="json"))
         try:
             cursor = self._connection.execute(
-                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)", row
+                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)",
+                (self._session, elapsed, time.time(), event.kind, stage, data),
             )
         except sqlite3.OperationalError as error:
             raise JournalError(
@@ -115,32 +135,63 @@ class Journal:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def events(self, kind: str | None = None, stage: str | None = None) -> Iterator[Event]:
-        """Events in the order they were written."""
-        query = "SELECT sequence, session, at, kind, stage, data FROM events WHERE 1"
-        values: list[str] = []
-        if kind is not None:
-            query, values = query + " AND kind = ?", [*values, kind]
-        if stage is not None:
-            query, values = query + " AND stage = ?", [*values, stage]
-        for row in self._connection.execute(query + " ORDER BY sequence", values).fetchall():
-            yield Event(row[0], row[1], row[2], row[3], row[4], json.loads(row[5]))
+    def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]:
+        """Entries in the order they were written: of `kinds` (of all with `Event`); of one stage, or of all; after
+        the sequence number `after`. Raises `JournalError` for one that cannot be read."""
+        for row in self._select(kinds, stage, f"AND sequence > {after:d} ORDER BY sequence"):
+            yield self._read(row)
 
-    def last(self, kind: str, stage: str | None = None) -> Event | None:
-        """The newest event of a kind, if any."""
-        found = None
-        for event in self.events(kind, stage):
-            found = event
-        return found
+    def last(self, kind: type[T], stage: str | None = None) -> Entry[T] | None:
+        """The newest entry of a kind, if any. Raises `JournalError` where it cannot be read."""
+        rows = self._select((kind,), stage, "ORDER BY sequence DESC LIMIT 1")
+        return self._read(rows[0]) if rows else None
 
-    def count(self, kind: str) -> int:
-        number: int = self._connection.execute("SELECT COUNT(*) FROM events WHERE kind = ?", (kind,)).fetchone()[0]
+    def count(self, kind: type[Event]) -> int:
+        """How many entries of a kind there are."""
+        where, values = _of_kinds((kind,))
+        number: int = self._fetch(f"SELECT COUNT(*) FROM events WHERE {where}", values)[0][0]
         return number
 
     def seconds_spent(self) -> float:
         """Working time of all sessions; an old session counts up to its last event."""
-        rows = self._connection.execute(
-            "SELECT MAX(elapsed) FROM events WHERE session < ? GROUP BY session", (self._session,)
-        ).fetchall()
-        total: float = sum(row[0] for row in rows) + time.monotonic() - self._started
-        return total
+        return self._before + time.monotonic() - self._started
+
+    def _select(self, kinds: tuple[type[Event], ...], stage: str | None, end: str) -> list[tuple[Any, ...]]:
+        where, values = _of_kinds(kinds)
+        if stage is not None:
+            where, values = f"{where} AND stage = ?", [*values, stage]
+        return self._fetch(f"SELECT sequence, session, at, kind, stage, data FROM events WHERE {where} {end}", values)
+
+    def _fetch(self, query: str, values: list[str]) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise JournalError(
+                f"The journal in {self._folder} cannot be read ({error}); restore the file from a copy, or start the "
+                "run anew in another folder."
+            ) from error
+
+    def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
+        sequence, session, at, kind, stage, data = row
+        model = KINDS.get(kind)
+        why = f"there is no kind '{kind}' in this version"
+        if model is not None:
+            try:
+                return Entry(sequence, session, at, stage, model.model_validate(json.loads(data)))
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {first['msg']}"
+            except (ValueError, TypeError) as error:
+                why = f"its data is not valid JSON: {error}"
+        raise JournalError(
+            f"Entry {sequence} ({kind}) of the journal in {self._folder} is damaged or of another version ({why}); "
+            "restore the file from a copy, or start the run anew in another folder."
+        )
+
+
+def _of_kinds(kinds: tuple[type[Event], ...]) -> tuple[str, list[str]]:
+    """The condition that selects entries of `kinds`, and its values; of all where there are none."""
+    if Event in kinds:
+        return "1", []
+    names = [name for kind in kinds for name in (kind.kind, *kind.former)]
+    return (f"kind IN ({', '.join('?' * len(names))})" if len(names) > 1 else "kind = ?"), names

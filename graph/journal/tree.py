@@ -1,21 +1,25 @@
 """The tree of templates of a run: where each came from, what was measured of it, what it taught.
 
-Read from the journal, which is the only memory; pure otherwise. A round may branch from any template of the tree.
+A pure function of the run's log, which is the only memory. A round may branch from any template of the tree.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.journal.events import BranchAbandoned, Event, Explained, TemplateAdded, TemplateVetoed
+from tunesmith.graph.journal.log import RunLog, round_of
 from tunesmith.graph.journal.measurements import objective, seconds_of
-from tunesmith.graph.journal.store import Event
+from tunesmith.graph.journal.store import Entry
 from tunesmith.kernels.outcome import Evaluation, Resources, describe
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
+
+E = TypeVar("E", bound=Event)
 
 LIBRARY = "library"
 """The parent of a template that the task brings."""
@@ -31,7 +35,7 @@ class Node:
     """A template that can be tuned, or branched from.
 
     parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
-    one that was not used yet; found: what was measured of it, in order; struck: why a role took it out, empty if none
+    one that was not used yet; found: what was measured of it, in order; vetoed: why a role took it out, empty if none
     did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
     the best first.
     """
@@ -42,7 +46,7 @@ class Node:
     round: int = 0
     found: tuple[Evaluation, ...] = ()
     ranked: tuple[tuple[float, Evaluation], ...] = ()
-    struck: str = ""
+    vetoed: str = ""
 
     @property
     def id(self) -> str:
@@ -125,63 +129,55 @@ class Tree:
         return [node for node in self.usable if node.parent == LIBRARY and node.round == 0]
 
     def best(self, count: int) -> list[Node]:
-        """The best `count` that were measured, the best first; those that were struck are none of them."""
-        measured = [node for node in self.nodes if node.best is not None and not node.struck]
+        """The best `count` that were measured, the best first; those that were vetoed are none of them."""
+        measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
         return sorted(measured, key=lambda node: node.best or math.inf)[:count]
 
     @property
     def usable(self) -> list[Node]:
-        return [node for node in self.nodes if not node.struck]
+        return [node for node in self.nodes if not node.vetoed]
 
 
-def read_tree(context: Context, before: int | None = None) -> Tree:
-    """The tree as the journal has it now, or had it before the event `before`, with the task's own templates that were
-    not used yet."""
+def read_tree(
+    log: RunLog,
+    library: Sequence[Template],
+    workloads: Sequence[str],
+    weights: Mapping[str, float],
+    before: int | None = None,
+) -> Tree:
+    """The tree as the log has it now, or had it before the entry `before`, with templates of `library` that were not
+    used yet. Objectives are over `workloads`."""
 
-    def events(kind: str) -> Iterator[Event]:
-        return (one for one in context.journal.events(kind) if before is None or one.sequence < before)
+    def past(entries: Iterable[Entry[E]]) -> list[Entry[E]]:
+        return [entry for entry in entries if before is None or entry.sequence < before]
 
-    by_template: dict[str, list[Evaluation]] = {}
-    for event in events("evaluation"):
-        evaluation = evaluation_from_json(event.data)
-        by_template.setdefault(evaluation.template, []).append(evaluation)
-    struck = {event.data["template"]: event.data["why"] for event in events("struck")}
+    baseline = log.baseline_seconds
+    vetoed = {entry.event.template: entry.event.why for entry in past(log.entries(TemplateVetoed))}
     nodes: dict[str, Node] = {}
-    for event in events("template"):
-        template = Template.model_validate(event.data["template"])
-        nodes.setdefault(
-            template.id,
-            Node(
-                template,
-                event.data.get("parent", LIBRARY),
-                tuple(event.data.get("moves", ())),
-                _round(event.stage),
-                tuple(by_template.get(template.id, ())),
-                _ranked(context, by_template.get(template.id, ())),
-                struck.get(template.id, ""),
-            ),
-        )
-    for template in context.sources.templates:
-        nodes.setdefault(template.id, Node(template, LIBRARY, struck=struck.get(template.id, "")))
+    for entry in past(log.entries(TemplateAdded)):
+        added = entry.event
+        if added.id in nodes:
+            continue
+        found = tuple(one.event.evaluation for one in past(log.evaluations_of(added.id)))
+        ranked = () if baseline is None else _ranked(found, workloads, baseline, weights)
+        why = vetoed.get(added.id, "")
+        nodes[added.id] = Node(added.template, added.parent, added.moves, round_of(entry.stage), found, ranked, why)
+    for template in library:
+        nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
     attempts = tuple(
-        Attempt(_round(event.stage), event.data["parent"], tuple(event.data["moves"]), event.data["problem"])
-        for event in events("given_up")
+        Attempt(round_of(entry.stage), entry.event.parent, entry.event.moves, entry.event.problem)
+        for entry in past(log.entries(BranchAbandoned))
     )
-    explanations = {_round(event.stage): tuple(event.data["lines"]) for event in events("explanation")}
+    explanations = {round_of(entry.stage): entry.event.lines for entry in past(log.entries(Explained))}
     return Tree(tuple(nodes.values()), attempts, explanations)
 
 
-def _ranked(context: Context, found: Sequence[Evaluation]) -> tuple[tuple[float, Evaluation], ...]:
-    baseline = context.known_baseline()
-    names = [workload.name for workload in context.tuned]
-    ranked = []
-    for evaluation in found:
-        if baseline is not None and evaluation.failure is None:
-            value = objective(evaluation, names, baseline, context.weights)
-            if value is not None:
-                ranked.append((value, evaluation))
+def _ranked(
+    found: Sequence[Evaluation], workloads: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+) -> tuple[tuple[float, Evaluation], ...]:
+    ranked = [
+        (value, evaluation)
+        for evaluation in found
+        if (value := objective(evaluation, workloads, baseline, weights)) is not None
+    ]
     return tuple(sorted(ranked, key=lambda item: item[0]))
-
-
-def _round(stage: str) -> int:
-    return int(stage.split("-")[1]) if stage.startswith("round-") else 0

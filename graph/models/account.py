@@ -6,25 +6,13 @@ or were under way when the process was killed. For these the worst is assumed: t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled
+from tunesmith.graph.journal.records import Tokens
 from tunesmith.graph.models.answer import again_name
 from tunesmith.graph.settings import ModelSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens of a call and their cost in US dollars; None where no price is known."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Tokens:
-        return cls(data["prompt_tokens"], data["completion_tokens"], data["cost"])
 
 
 @dataclass(slots=True)
@@ -51,35 +39,35 @@ class Row:
 
 
 class Account:
-    """Fed with the data of the events `model_asked` and `model_call`, in their order."""
+    """Fed with what was asked of models and how it ended, in the order of the journal."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], Row] = {}
-        self._open: dict[tuple[str, int], tuple[Mapping[str, Any], Tokens]] = {}
+        self._open: dict[tuple[str, int], ModelAsked] = {}
         self._ends: dict[str, tuple[Row, str]] = {}
         """Row and status, by the call's custom_id."""
         self._attempts: dict[str, int] = {}
 
-    def asked(self, data: Mapping[str, Any]) -> None:
-        """A `model_asked` event was written."""
-        self._attempts[data["id"]] = data["attempt"]
-        self._open[data["id"], data["attempt"]] = data, Tokens.of(data["worst"])
+    def asked(self, event: ModelAsked) -> None:
+        """The event was written."""
+        self._attempts[event.id] = event.attempt
+        self._open[event.id, event.attempt] = event
 
-    def ended(self, data: Mapping[str, Any]) -> None:
-        """A `model_call` event was written."""
-        row = self._row(data)
-        _, worst = self._open.pop((data["id"], data["attempt"]), (data, None))
-        row.seconds += data["seconds"]
-        if data["usage"] is not None:
-            row.add(Tokens.of(data["usage"]), estimated=data["usage"]["estimated"])
-        elif data["served"] and worst is not None:
-            row.add(worst, estimated=True)
-        self._ends[data["custom_id"]] = row, data["status"]
+    def ended(self, event: ModelCalled) -> None:
+        """The event was written."""
+        row = self._row(event)
+        asked = self._open.pop((event.id, event.attempt), None)
+        row.seconds += event.seconds
+        if event.usage is not None:
+            row.add(event.usage, estimated=event.usage.estimated)
+        elif event.served and asked is not None:
+            row.add(asked.worst, estimated=True)
+        self._ends[event.custom_id] = row, event.status
 
     def give_up_open(self) -> None:
         """Counts calls without an end as served: their process was killed."""
-        for data, worst in self._open.values():
-            self._row(data).add(worst, estimated=True)
+        for event in self._open.values():
+            self._row(event).add(event.worst, estimated=True)
         self._open.clear()
 
     def attempts(self, request_id: str) -> int:
@@ -98,7 +86,7 @@ class Account:
         """Why the caps do not allow a call that takes `worst`, or None. count_open: with the worst of the calls that
         are under way."""
         spent: list[Row | Tokens] = [*self._rows.values()]
-        open_now = [tokens for _, tokens in self._open.values()] if count_open else []
+        open_now = [event.worst for event in self._open.values()] if count_open else []
         spent += open_now
         calls = sum(row.calls for row in self._rows.values()) + len(open_now)
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in spent)
@@ -137,6 +125,6 @@ class Account:
         totals["cost"] = None if None in costs else sum(costs, 0.0)
         return totals | {"failures": kinds, "rows": rows}
 
-    def _row(self, data: Mapping[str, Any]) -> Row:
-        key = data["role"], data["model"]
+    def _row(self, event: ModelAsked | ModelCalled) -> Row:
+        key = event.role, event.model
         return self._rows.setdefault(key, Row(*key))

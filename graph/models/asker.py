@@ -18,13 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from tunesmith.graph.models.account import Tokens
+from tunesmith.graph.journal.events import ModelCalled
+from tunesmith.graph.journal.records import CallUsage, Tokens
 from tunesmith.graph.models.answer import Invalid, Valid, again, read_answer
-from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Usage
+from tunesmith.graph.models.calls import Call, FailureKind, ModelFailed, Reply, Usage
 from tunesmith.graph.models.ledger import Ledger, Read
 from tunesmith.graph.models.transport import Completion, Failure, Pending, Request, Transport, identify
 from tunesmith.graph.progress import Listener, Progress
@@ -102,10 +103,10 @@ class Asker:
             end = await self._settle(question)
             if isinstance(end, Request):
                 return end
-            data, read = end
-            usage = _added(usage, data["usage"])
+            ended, read = end
+            usage = _added(usage, ended.usage)
             if isinstance(read, Valid):
-                return Reply(read.value, read.text, str(data["answer"].get("model") or data["model"]), usage)
+                return Reply(read.value, read.text, str((ended.answer or {}).get("model") or ended.model), usage)
             if isinstance(read, Invalid) and question is call:
                 question = again(call, read)
                 continue
@@ -115,7 +116,7 @@ class Asker:
             self._say(f"{question.custom_id}: {read.detail}")
             return read
 
-    async def _settle(self, call: Call) -> tuple[Mapping[str, Any], Read] | Request:
+    async def _settle(self, call: Call) -> tuple[ModelCalled, Read] | Request:
         """The final entry of a call in the journal and what it says, after as many attempts as it takes; its request
         where the answer comes later."""
         known = self._ledger.known(identify(call.custom_id, call.digest))
@@ -144,23 +145,23 @@ class Asker:
                 self._suspect = False
                 if self._live and self._settings.model_method == "auto":
                     self._ledger.learn_method(model, methods[0], call.stage)
-                data = self._ledger.answered(call, request, outcome, read, attempt.worst, counted, seconds)
+                ended = self._ledger.answered(call, request, outcome, read, attempt.worst, counted, seconds)
                 await self._notify()
                 if outcome.note:
                     self._say(outcome.note)
-                return data, read
+                return ended, read
             wait = self._wait(outcome, tries, timeouts)
             other_form = outcome.rejected and len(methods) > 1
             if outcome.rejected and not other_form:
                 outcome = _no_method(outcome, self._settings)
             final = wait is None and not other_form
-            data = self._ledger.failed(call, request, outcome, seconds, final=final)
+            ended = self._ledger.failed(call, request, outcome, seconds, final=final)
             await self._notify()
             if final:
                 if outcome.kind == "unauthorised" and self._live:
                     self._closed = outcome
                 self._suspect = self._suspect or outcome.transient
-                return data, ModelFailed(outcome.kind, outcome.detail)
+                return ended, ModelFailed(outcome.kind, outcome.detail)
             if other_form:
                 methods, tries = methods[1:], 0
             elif wait is not None:
@@ -168,14 +169,14 @@ class Asker:
                 self._say(f"{call.custom_id}: {outcome.detail} Trying again in {wait:.0f} s.")
                 await asyncio.sleep(wait)
 
-    async def _read(self, known: Mapping[str, Any], call: Call) -> Read:
+    async def _read(self, known: ModelCalled, call: Call) -> Read:
         """What the final entry of a call says."""
-        if known["answer"] is None:
-            return ModelFailed(known["status"], known["detail"])
+        if known.answer is None:
+            return ModelFailed(cast(FailureKind, known.status), known.detail)
         try:
-            return read_answer(await self._chats.read(Completion(known["answer"])), call.schema)
+            return read_answer(await self._chats.read(Completion(known.answer)), call.schema)
         except ValidationError:
-            return Invalid(_arguments(known["answer"]), "it is not a JSON object.")
+            return Invalid(_arguments(known.answer), "it is not a JSON object.")
 
     async def _exchange(self, attempt: _Attempt, body: dict[str, Any]) -> dict[str, Any]:
         """Between LangChain, which composes requests and reads completions, and the transport. Raises `_NoAnswer`."""
@@ -278,13 +279,13 @@ def _arguments(completion: Mapping[str, Any]) -> str:
     return str(calls[0]["function"]["arguments"]) if calls else ""
 
 
-def _added(usage: Usage, used: Mapping[str, Any] | None) -> Usage:
+def _added(usage: Usage, used: CallUsage | None) -> Usage:
     if used is None:
         return usage
-    cost = None if usage.cost is None or used["cost"] is None else usage.cost + used["cost"]
+    cost = None if usage.cost is None or used.cost is None else usage.cost + used.cost
     prompt, completion = (
-        usage.prompt_tokens + used["prompt_tokens"],
-        usage.completion_tokens + used["completion_tokens"],
+        usage.prompt_tokens + used.prompt_tokens,
+        usage.completion_tokens + used.completion_tokens,
     )
     return Usage(prompt, completion, cost)
 

@@ -1,23 +1,21 @@
 """The journal of model calls: written before and after each attempt, read once when a run is opened.
 
-`model_asked`: id (the request's custom_id), custom_id (the call's), digest, role, model, attempt, worst (tokens and
-cost that it may take), body (of the first attempt in a form). `model_call`, its end: the same names, and status ("ok"
-or a `FailureKind`), detail, final (no other attempt follows), answer (the chat completion) and its text, usage (tokens,
-cost, whether they are an estimate), served (the server may count it), seconds, note. `model_method`: the way of asking
-that a model's server takes.
+What is written: `ModelAsked`, `ModelCalled` and `ModelMethodFound` in `tunesmith.graph.journal.events`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import CallUsage, Tokens
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.account import Account, Tokens
+from tunesmith.graph.models.account import Account
 from tunesmith.graph.models.answer import Invalid, Valid
-from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.calls import Call, FailureKind, ModelFailed
 from tunesmith.graph.models.files.recording import Recording
 from tunesmith.graph.models.prices import Prices
 from tunesmith.graph.models.transport import Completion, Failure, Request
@@ -42,27 +40,26 @@ class Ledger:
         self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
         self.account = Account()
         self.methods: dict[str, Method] = {}
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._known: dict[str, ModelCalled] = {}
         bodies: dict[str, dict[str, Any]] = {}
-        for event in journal.events():
-            if event.kind == "model_method":
-                self.methods[event.data["model"]] = event.data["method"]
-            if event.kind not in ("model_asked", "model_call"):
+        log = RunLog(journal)
+        for found in log.events(ModelMethodFound):
+            self.methods[found.model] = found.method
+        for event in log.model_calls():
+            if event.body:
+                bodies[event.id] = event.body
+            if isinstance(event, ModelAsked):
+                self.account.asked(event)
                 continue
-            if event.data["body"]:
-                bodies[event.data["id"]] = event.data["body"]
-            if event.kind == "model_asked":
-                self.account.asked(event.data)
-                continue
-            self.account.ended(event.data)
-            if self._stays(event.data):
-                self._known[event.data["id"]] = event.data
-            recording.know(Request(event.data["id"], bodies.get(event.data["id"], {})), _outcome(event.data))
+            self.account.ended(event)
+            if self._stays(event):
+                self._known[event.id] = event
+            recording.know(Request(event.id, bodies.get(event.id, {})), _outcome(event))
         recording.write()
         if live:
             self.account.give_up_open()
 
-    def known(self, request_id: str) -> Mapping[str, Any] | None:
+    def known(self, request_id: str) -> ModelCalled | None:
         """The end of a request that need not be made again."""
         return self._known.get(request_id)
 
@@ -70,15 +67,16 @@ class Ledger:
         """The most that a request may take."""
         size = len(json.dumps(request.body, ensure_ascii=False).encode("utf-8", "replace"))
         prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD
-        return Tokens(prompt, answer_tokens, self._prices.cost(request.body["model"], prompt, answer_tokens))
+        cost = self._prices.cost(request.body["model"], prompt, answer_tokens)
+        return Tokens(prompt_tokens=prompt, completion_tokens=answer_tokens, cost=cost)
 
     def asked(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> None:
         """Writes that a request is about to be made; `first` in its present form."""
         attempt = self.account.attempts(request.custom_id) + 1
-        most = {"prompt_tokens": worst.prompt_tokens, "completion_tokens": worst.completion_tokens, "cost": worst.cost}
-        data = _about(call, request) | {"attempt": attempt, "worst": most, "body": request.body if first else None}
-        self._journal.append("model_asked", data, call.stage)
-        self.account.asked(data)
+        body = request.body if first else None
+        event = ModelAsked(**_about(call, request), attempt=attempt, worst=worst, body=body)
+        self._journal.append(event, call.stage)
+        self.account.asked(event)
 
     def answered(
         self,
@@ -89,7 +87,7 @@ class Ledger:
         worst: Tokens,
         counted: UsageMetadata | None,
         seconds: float,
-    ) -> Mapping[str, Any]:
+    ) -> ModelCalled:
         """Writes that an attempt was answered, and returns what was written."""
         if isinstance(read, Valid):
             status, detail = "ok", ""
@@ -109,19 +107,13 @@ class Ledger:
         }
         return self._end(call, request, data, completion, seconds)
 
-    def failed(
-        self, call: Call, request: Request, failure: Failure, seconds: float, *, final: bool
-    ) -> Mapping[str, Any]:
+    def failed(self, call: Call, request: Request, failure: Failure, seconds: float, *, final: bool) -> ModelCalled:
         """Writes that an attempt failed, or was not made, and returns what was written."""
         data = {
             "status": failure.kind,
             "detail": failure.detail,
             "final": final,
             "served": failure.served,
-            "answer": None,
-            "note": "",
-            "text": "",
-            "usage": None,
         }
         return self._end(call, request, data, failure, seconds)
 
@@ -129,49 +121,50 @@ class Ledger:
         """Writes the way of asking that the model's server takes, if it is new."""
         if self.methods.get(model) != method:
             self.methods[model] = method
-            self._journal.append("model_method", {"model": model, "method": method}, stage)
+            self._journal.append(ModelMethodFound(model=model, method=method), stage)
 
     def _end(
         self, call: Call, request: Request, data: dict[str, Any], outcome: Completion | Failure, seconds: float
-    ) -> Mapping[str, Any]:
+    ) -> ModelCalled:
         attempt = self.account.attempts(request.custom_id)
         data |= _about(call, request) | {"attempt": attempt, "seconds": round(seconds, 3)}
         data["body"] = None if attempt else request.body  # it was never made
-        self._journal.append("model_call", data, call.stage)
-        self.account.ended(data)
-        if data["final"]:
-            if self._stays(data):
-                self._known[request.custom_id] = data
+        event = ModelCalled(**data)
+        self._journal.append(event, call.stage)
+        self.account.ended(event)
+        if event.final:
+            if self._stays(event):
+                self._known[request.custom_id] = event
             self._recording.add(request, outcome)
-        return data
+        return event
 
-    def _usage(self, request: Request, worst: Tokens, text: str, counted: UsageMetadata | None) -> dict[str, Any]:
+    def _usage(self, request: Request, worst: Tokens, text: str, counted: UsageMetadata | None) -> CallUsage:
         """Tokens as the server counts them; estimated where it does not."""
         prompt, written = (counted["input_tokens"], counted["output_tokens"]) if counted else (0, 0)
         cached = (counted.get("input_token_details", {}).get("cache_read") or 0) if counted else 0
         estimated = not prompt  # no prompt has no tokens
         if estimated:
             prompt, written = worst.prompt_tokens, written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "cached_tokens": cached,
-            "estimated": estimated,
-            "cost": self._prices.cost(request.body["model"], prompt, written, cached),
-        }
+        return CallUsage(
+            prompt_tokens=prompt,
+            completion_tokens=written,
+            cached_tokens=cached,
+            estimated=estimated,
+            cost=self._prices.cost(request.body["model"], prompt, written, cached),
+        )
 
-    def _stays(self, data: Mapping[str, Any]) -> bool:
-        return bool(data["final"]) and (data["answer"] is not None or not self._live)
+    def _stays(self, event: ModelCalled) -> bool:
+        return event.final and (event.answer is not None or not self._live)
 
 
 def read_account(journal: Store, *, live: bool) -> Account:
     """What the model calls in a journal have cost."""
     account = Account()
-    for event in journal.events():
-        if event.kind == "model_asked":
-            account.asked(event.data)
-        elif event.kind == "model_call":
-            account.ended(event.data)
+    for event in RunLog(journal).model_calls():
+        if isinstance(event, ModelAsked):
+            account.asked(event)
+        else:
+            account.ended(event)
     if live:
         account.give_up_open()
     return account
@@ -187,8 +180,8 @@ def _about(call: Call, request: Request) -> dict[str, Any]:
     }
 
 
-def _outcome(data: Mapping[str, Any]) -> Completion | Failure:
-    """The outcome in a `model_call` event."""
-    if data["answer"] is not None:
-        return Completion(data["answer"], data["note"])
-    return Failure(data["status"], data["detail"])
+def _outcome(event: ModelCalled) -> Completion | Failure:
+    """How an attempt ended, as the journal has it."""
+    if event.answer is not None:
+        return Completion(event.answer, event.note)
+    return Failure(cast(FailureKind, event.status), event.detail)

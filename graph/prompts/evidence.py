@@ -5,14 +5,13 @@ Each is found out once and journalled, so that a prompt made twice from one jour
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from typing import Any
 
 from tunesmith.actors.process.isolated import Isolated
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.occupancy import occupancy
@@ -34,8 +33,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
 
     `which` names the kernel: "baseline" or a template's id.
     """
-    key = config_key(config)
-    if any((e.data["which"], e.data["config"]) == (which, key) for e in context.journal.events("evidence")):
+    if context.log.evidence(which, config) is not None:
         return
     limits, index = context.device.limits, context.device.index
     if limits.backend != "cuda":
@@ -55,16 +53,16 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         candidate = Candidate(template, config, {types_key(workload): artifact})
         with _alone(context):
             counters = count_events(candidate, context.task, limits, index, workload, context.settings.seed)
-    data = {
-        "which": which,
-        "config": key,
-        "workload": workload.name,
-        "resources": asdict(artifact.resources) if isinstance(artifact, Artifact) else None,
-        "instructions": mix if isinstance(mix, dict) else {},
-        "counters": counters.values,
-        "note": counters.note,
-    }
-    context.journal.append("evidence", data, stage)
+    event = EvidenceKept(
+        which=which,
+        config=config_key(config),
+        workload=workload.name,
+        resources=artifact.resources if isinstance(artifact, Artifact) else None,
+        instructions=mix if isinstance(mix, dict) else {},
+        counters=counters.values,
+        note=counters.note,
+    )
+    context.journal.append(event, stage)
 
 
 def _alone(context: Context) -> AbstractContextManager[object]:
@@ -72,15 +70,6 @@ def _alone(context: Context) -> AbstractContextManager[object]:
     uuid = context.device.uuid
     # Lanes name the device as the CUDA runtime does, without hyphens inside.
     return nullcontext() if uuid is None else DeviceLock("GPU-" + uuid.removeprefix("GPU-").replace("-", ""))
-
-
-def examined(context: Context, which: str, config: Config) -> Mapping[str, Any] | None:
-    """What `examine` found out, if it did."""
-    key = config_key(config)
-    for event in context.journal.events("evidence"):
-        if (event.data["which"], event.data["config"]) == (which, key):
-            return event.data
-    return None
 
 
 def resource_lines(

@@ -6,12 +6,11 @@ What is not in the journal yet is None, and the prompt says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.context import Context
 from tunesmith.graph.journal.tree import Node, Tree
-from tunesmith.graph.prompts.evidence import examined, resource_lines
+from tunesmith.graph.prompts.evidence import resource_lines
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.parameter import Config
@@ -81,7 +80,7 @@ def _tolerances(task: Task) -> dict[str, str]:
 
 def device_facts(context: Context) -> dict[str, Any]:
     """Limits and measured roofs."""
-    limits, roofs = context.device.limits, context.known_roofline()
+    limits, roofs = context.device.limits, context.log.roofline
     return {
         "name": context.device.name,
         "backend": limits.backend,
@@ -110,7 +109,7 @@ def device_facts(context: Context) -> dict[str, Any]:
 
 def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
     """The tuned workloads with floor, baseline and the best that is known, in seconds."""
-    baseline = context.known_baseline() or {}
+    baseline = context.log.baseline_seconds or {}
     rows = []
     for workload in context.tuned:
         floor = known_floor(context, workload)
@@ -134,7 +133,7 @@ def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
 
 def known_floor(context: Context, workload: Workload) -> float | None:
     """The floor in seconds from the journal's roofs; None where they are not known."""
-    roofs, task = context.known_roofline(), context.task
+    roofs, task = context.log.roofline, context.task
     if roofs is None:
         return None
     return roofs.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
@@ -143,8 +142,8 @@ def known_floor(context: Context, workload: Workload) -> float | None:
 def baseline_facts(context: Context) -> dict[str, Any]:
     """The task's own kernel."""
     template = context.sources.baseline.template
-    event = context.journal.last("baseline")
-    resources = evaluation_from_json(event.data).resources if event is not None else None
+    baseline = context.log.baseline
+    resources = baseline.resources if baseline is not None else None
     return kernel_facts(context, "baseline", template, {}, resources) | {"label": context.sources.baseline.label}
 
 
@@ -161,7 +160,7 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
         "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in _names(context)},
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
         "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
-        "struck": node.struck,
+        "vetoed": node.vetoed,
         "description": node.template.description.strip(),
     }
     if not source:
@@ -174,9 +173,9 @@ def kernel_facts(
     context: Context, which: str, template: Template, config: Config, resources: Resources | None
 ) -> dict[str, Any]:
     """Source, choices and what is known of the machine code at one configuration."""
-    found: Mapping[str, Any] = examined(context, which, config) or {}
-    if resources is None and found.get("resources"):
-        resources = Resources(**found["resources"])
+    found = context.log.evidence(which, config)
+    if resources is None and found is not None:
+        resources = found.resources
     return {
         "source": cut(template.source),
         "choices": choices(template),
@@ -185,11 +184,15 @@ def kernel_facts(
             for workload in _extremes(context)
             for line in resource_lines(context, template, config, resources, workload)
         ],
-        "instructions": found.get("instructions") or {},
-        "counters": found.get("counters") or {},
-        "counted_on": found.get("workload", ""),
-        "note": found.get("note", "only on CUDA devices" if context.device.backend != "cuda" else "not looked at"),
+        "instructions": {} if found is None else found.instructions,
+        "counters": {} if found is None else found.counters,
+        "counted_on": "" if found is None else found.workload,
+        "note": _not_examined(context) if found is None else found.note,
     }
+
+
+def _not_examined(context: Context) -> str:
+    return "only on CUDA devices" if context.device.backend != "cuda" else "not looked at"
 
 
 def choices(template: Template) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tunesmith.graph.context import evaluation_from_json
+from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 
@@ -27,8 +28,11 @@ def write_csv(folder: Path, out: Path) -> int:
     evaluation, and why it failed. Raises `JournalError`.
     """
     with Journal(folder, create=False) as journal:
-        baseline = [("", evaluation_from_json(event.data)) for event in journal.events("baseline")][-1:]
-        found = [(event.stage, evaluation_from_json(event.data)) for event in journal.events("evaluation")]
+        log = RunLog(journal)
+        if log.started is None:
+            raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
+        baseline = [] if log.baseline is None else [("", log.baseline)]
+        found = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
     names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
     numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
     rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]

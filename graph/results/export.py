@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.records import Verdict
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.bench import types_key
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -30,28 +31,27 @@ SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
 LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 
 
-def export_best(context: Context, folder: Path, summary: dict[str, Any]) -> None:
-    """Writes what `summary` found best into `folder`, replacing what an earlier round wrote."""
+def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
+    """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
     shutil.rmtree(folder, ignore_errors=True)
-    general = summary["general"]
-    if general is None and not summary["dispatch"]:
+    general = verdict.general
+    if general is None and not verdict.dispatch:
         return
     folder.mkdir(parents=True)
     (folder / "reference.py").write_text(context.task.reference, encoding="utf-8")
     dispatch = []
     if general is not None:
         workloads = [*context.tuned, *context.held_out]
-        _export(context, folder / "general", general["template"], general["config"], workloads)
-    for row in summary["dispatch"]:
-        same = general is not None and (row["template"], config_key(row["config"])) == (
-            general["template"],
-            config_key(general["config"]),
+        _export(context, folder / "general", general.template, general.config, workloads)
+    for row in verdict.dispatch:
+        same = general is not None and (row.template, config_key(row.config)) == (
+            general.template,
+            config_key(general.config),
         )
-        name = "general" if same else _free_name(folder, row["workload"])
+        name = "general" if same else _free_name(folder, row.workload)
         if not same:
-            _export(context, folder / name, row["template"], row["config"], [context.task.workload(row["workload"])])
-        types = context.task.workload(row["workload"]).types
-        dispatch.append({"sizes": row["sizes"], "types": types, "folder": name, "ratio": row["ratio"]})
+            _export(context, folder / name, row.template, row.config, [context.task.workload(row.workload)])
+        dispatch.append({"sizes": row.sizes, "types": row.types, "folder": name, "ratio": row.ratio})
     rule = "an exact match of sizes and types uses its folder; anything else uses `otherwise`"
     otherwise = "general" if general is not None else None
     text = json.dumps({"rule": rule, "otherwise": otherwise, "shapes": dispatch}, indent=2)

@@ -1,22 +1,37 @@
-"""The end of a run: its summary as JSON, the report as HTML, and the winners as files."""
+"""What a run found, as one value: made of the run's log, and read from its summary.json.
+
+`Summary` is the form of summary.json; its schema is docs/summary.schema.json, which `make schema` writes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, ValidationError
+
 from tunesmith import __version__
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import evaluations, failure_examples, failures_by_kind
-from tunesmith.graph.journal.tree import Node, read_tree
+from tunesmith.graph.journal.events import Explained, Searched
+from tunesmith.graph.journal.measurements import failure_examples, failures_by_kind
+from tunesmith.graph.journal.records import (
+    ExaminationRow,
+    FailureExample,
+    ModelsUsage,
+    Record,
+    RoundAccount,
+    Verdict,
+)
+from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.journal.tree import Node
 from tunesmith.graph.models.opening import models_summary
-from tunesmith.graph.results.export import export_best
-from tunesmith.graph.results.report import render_report
 from tunesmith.graph.roles.planning.planner import no_template
 from tunesmith.graph.roles.testing.examination import account
+from tunesmith.graph.state import Plan
+from tunesmith.hw.probe import Device
+from tunesmith.hw.roofline import Roofline
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
@@ -33,48 +48,128 @@ PACKAGES = (
 )
 
 
-def summarise(context: Context, done: str) -> dict[str, Any]:
-    """Everything a reader of results needs, from the journal."""
-    journal = context.journal
-    verdict = journal.last("verdict")
-    found = evaluations(context)
-    searches = [{"stage": event.stage} | event.data for event in journal.events("searched")]
-    empty: dict[str, Any] = {"general": None, "ratio": None, "sentence": "no valid configuration was found."}
-    if done == "no template":
-        empty["sentence"] = no_template(context)
-    empty |= {"tuned": [], "held_out": [], "disqualified": [], "dispatch": []}
-    return {
-        "task": context.task.name,
-        "summary": context.task.summary,
-        "device": context.device.to_json(),
-        "baseline_label": context.sources.baseline.label,
-        "settings": context.settings.model_dump(mode="json"),
-        "ended_by": done,
-        "seconds": round(journal.seconds_spent(), 3),
-        "evaluations": len(found),
-        "from_cache": sum(evaluation.cached for evaluation in found),
-        "failures": failures_by_kind(found),
-        "failure_examples": failure_examples(found),
-        "searches": searches,
-        "plans": [event.data for event in journal.events("plan")],
-        "examined": account(context, verdict.data) if verdict else [],
-        "models": models_summary(context.settings, journal),
-        "templates": [_told(node) for node in read_tree(context).nodes if node.round],
-        "explanations": [event.data | {"stage": event.stage} for event in journal.events("explanation")],
-        "notes": [event.data["sentence"] for event in journal.events("note")]
-        + (unsteady(verdict.data) if verdict else []),
-        "roofline": context.roofline().to_json(),
-        "versions": _versions(),
-        **(verdict.data if verdict else empty),
-    }
+class StageAccount(RoundAccount):
+    """What the searches of a round did."""
+
+    stage: str
 
 
-def unsteady(verdict: Mapping[str, Any]) -> list[str]:
+class TemplateRow(Record):
+    """A template of the run, in short. parent: the template that it was made from, "baseline", or "library" for one of
+    the task; ratio: the least time over baseline that a search saw; vetoed (key "struck"): why a role took it
+    out, empty if none did."""
+
+    id: str
+    parent: str
+    moves: tuple[str, ...]
+    round: int
+    evaluations: int
+    ratio: float | None
+    vetoed: str = Field("", alias="struck")
+
+
+class Explanation(Record):
+    """A model's words on what a round has shown."""
+
+    stage: str
+    lines: tuple[str, ...]
+
+
+class Summary(Verdict):
+    """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
+    run ended, empty where it was interrupted; seconds: working time of all sessions; from_cache: evaluations for which
+    nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
+    models: None where none was used; versions: of the packages that took part."""
+
+    task: str
+    summary: str
+    device: Device
+    baseline_label: str
+    settings: dict[str, Any]
+    ended_by: str
+    seconds: float
+    evaluations: int
+    from_cache: int
+    failures: dict[str, int]
+    failure_examples: tuple[FailureExample, ...] = ()
+    searches: tuple[StageAccount, ...]
+    plans: tuple[Plan, ...]
+    examined: tuple[ExaminationRow, ...]
+    models: ModelsUsage | None
+    templates: tuple[TemplateRow, ...]
+    explanations: tuple[Explanation, ...]
+    notes: tuple[str, ...] = ()
+    roofline: Roofline
+    versions: dict[str, str]
+
+
+def summarise(context: Context, done: str) -> Summary:
+    """Everything a reader of results needs, from the run's log. done: why the run ended."""
+    log = context.log
+    found = log.evaluations()
+    reached = log.verdict()
+    verdict = reached or Verdict(
+        sentence=no_template(context) if done == "no template" else "no valid configuration was found."
+    )
+    usage = models_summary(context.settings, context.journal)
+    return Summary(
+        **{name: getattr(verdict, name) for name in Verdict.model_fields},
+        task=context.task.name,
+        summary=context.task.summary,
+        device=context.device,
+        baseline_label=context.sources.baseline.label,
+        settings=context.settings.model_dump(mode="json"),
+        ended_by=done,
+        seconds=round(log.seconds_spent, 3),
+        evaluations=len(found),
+        from_cache=sum(evaluation.cached for evaluation in found),
+        failures=failures_by_kind(found),
+        failure_examples=tuple(failure_examples(found)),
+        searches=tuple(StageAccount(stage=entry.stage, **entry.event.model_dump()) for entry in log.entries(Searched)),
+        plans=tuple(log.plans),
+        examined=tuple(account(context, reached)) if reached is not None else (),
+        models=None if usage is None else ModelsUsage.model_validate(usage),
+        templates=tuple(_template_row(node) for node in context.tree().nodes if node.round),
+        explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
+        notes=(*(note.sentence for note in log.notes()), *(unsteady(reached) if reached is not None else ())),
+        roofline=context.roofline(),
+        versions=_versions(),
+    )
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of the run in `folder`. Raises `JournalError` where there is none that can be read."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        what = (
+            "has not ended; go on with `tunesmith resume`" if (folder / "journal.sqlite").is_file() else "is not a run"
+        )
+        raise JournalError(f"{folder} {what}: there is no summary.json in it.")
+    again = f"`tunesmith resume {folder}` writes it anew"
+    try:
+        return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise JournalError(f"{path} is damaged or of another version ({where}: {first['msg']}); {again}.") from error
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise JournalError(f"{path} is damaged ({error}); {again}.") from error
+
+
+def summary_schema() -> str:
+    """The JSON schema of summary.json, as docs/summary.schema.json has it."""
+    schema = Summary.model_json_schema(by_alias=True, mode="serialization")
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
+
+
+def unsteady(verdict: Verdict) -> list[str]:
     """What a reader should not take at face value: intervals too wide to say much, and times below the floor. (Where
     they are far below it, the roof has been left out, and there is no share.)"""
-    rows = [row for row in (*verdict["tuned"], *verdict["held_out"]) if row["general"] is not None]
-    wide = [row["workload"] for row in rows if row["general"]["high"] > WIDE * row["general"]["low"]]
-    below = [row["workload"] for row in rows if (row["share_of_floor"] or 0.0) > 1]
+    rows = (*verdict.tuned, *verdict.held_out)
+    wide = [row.workload for row in rows if row.general is not None and row.general.high > WIDE * row.general.low]
+    below = [row.workload for row in rows if row.general is not None and (row.share_of_floor or 0.0) > 1]
     notes = []
     if wide:
         notes.append(
@@ -89,24 +184,16 @@ def unsteady(verdict: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _told(node: Node) -> dict[str, Any]:
-    """A template of the tree, in short. ratio: the least time over baseline that the search saw."""
-    return {
-        "id": node.id,
-        "parent": node.parent,
-        "moves": list(node.moves),
-        "round": node.round,
-        "evaluations": len(node.found),
-        "ratio": node.best,
-        "struck": node.struck,
-    }
-
-
-def write_results(context: Context, folder: Path, summary: dict[str, Any]) -> None:
-    """Writes summary.json, best/ and report.html into the run's folder."""
-    export_best(context, folder / "best", summary)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(render_report(context, summary), encoding="utf-8")
+def _template_row(node: Node) -> TemplateRow:
+    return TemplateRow(
+        id=node.id,
+        parent=node.parent,
+        moves=node.moves,
+        round=node.round,
+        evaluations=len(node.found),
+        ratio=node.best,
+        vetoed=node.vetoed,
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -12,6 +12,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import TemplateVetoed
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
 
@@ -77,9 +79,9 @@ def load_roles() -> dict[str, Role]:
     return roles | {name: make() for name, make in _registered.items()}
 
 
-def strike(context: Context, state: State, template: str, why: str) -> list[str]:
+def veto(context: Context, state: State, template: str, why: str) -> list[str]:
     """Takes a template out of the run, with a reason that the report shows and the next plan reads; returns the round's
     other templates."""
-    if all(event.data["template"] != template for event in context.journal.events("struck")):
-        context.journal.append("struck", {"template": template, "why": why}, f"round-{state['round']}")
+    if template not in context.log.vetoed():
+        context.journal.append(TemplateVetoed(template=template, why=why), stage_of(state["round"]))
     return [one for one in state.get("templates", []) if one != template]

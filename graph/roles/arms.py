@@ -13,13 +13,13 @@ calls.
 from __future__ import annotations
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import baseline_seconds
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdded, TemplatesChosen, WritingStarted
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import rewrite_messages
 from tunesmith.graph.roles import Role, load_roles
+from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.explainer import Explainer
 from tunesmith.graph.roles.planning.approval import Approver
 from tunesmith.graph.roles.planning.rules import share
@@ -67,11 +67,11 @@ class NextRewrite:
     def __call__(self, state: State, context: Context) -> State:
         number = state.get("round", 0) + 1
         stage = f"round-{number}"
-        journalled = context.journal.last("plan", stage)
-        if journalled is None:
+        plan = context.log.plan(stage)
+        if plan is None:
             baseline_seconds(context)
             context.roofline()
-            best = read_tree(context).best(1)
+            best = context.tree().best(1)
             plan = Plan(
                 round=number,
                 bottleneck="unknown",
@@ -80,10 +80,8 @@ class NextRewrite:
                 evaluations=share(context, number),
                 branches=(Branch(parent=best[0].id if best else BASELINE, moves=("make it faster",)),),
             )
-            context.journal.append("plan", plan.model_dump(mode="json"), stage)
-            journalled = context.journal.last("plan", stage)
-            assert journalled is not None
-        return {"round": number, "plan": journalled.data}
+            context.journal.append(Planned(plan=plan), stage)
+        return {"round": number, "plan": plan.model_dump(mode="json")}
 
 
 class Rewriter:
@@ -94,18 +92,17 @@ class Rewriter:
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
         stage = f"round-{plan.round}"
-        done = context.journal.last("templates", stage)
-        if done is None:
+        ids = context.log.chosen_templates(stage)
+        if ids is None:
             ids = self._rewrite(context, plan, stage)
-            context.journal.append("templates", {"turn": 0, "ids": ids}, stage)
-            return {"templates": ids}
-        return {"templates": done.data["ids"]}
+            context.journal.append(TemplatesChosen(turn=0, ids=tuple(ids)), stage)
+        return {"templates": ids}
 
     def _rewrite(self, context: Context, plan: Plan, stage: str) -> list[str]:
         assert context.models is not None, "an ablation needs a model"
-        writing = context.journal.last("writing", stage)
-        before = writing.sequence if writing is not None else context.journal.append("writing", {"turn": 0}, stage)
-        messages = rewrite_messages(context, plan, read_tree(context, before=before))
+        started = context.log.writing_started(stage, turn=0)
+        before = context.journal.append(WritingStarted(turn=0), stage) if started is None else started
+        messages = rewrite_messages(context, plan, context.tree(before))
         (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
             context.note("rewrite", f"The model gives no kernel in round {plan.round}: {reply.detail}", stage)
@@ -124,20 +121,14 @@ class Rewriter:
         if (problem := problem_of(try_templates(context, [kernel], stage)[kernel.id])) is not None:
             told = f"{problem.what} {problem.log}"
             return self._given_up(context, parent, reply.value.description, told, stage)
-        if all(event.data["id"] != kernel.id for event in context.journal.events("template")):
-            data = {
-                "id": kernel.id,
-                "template": kernel.model_dump(mode="json"),
-                "parent": parent,
-                "moves": [reply.value.description[:400]],
-                "answers": 1,
-            }
-            context.journal.append("template", data, stage)
+        if not context.log.has_template(kernel.id):
+            moves = (reply.value.description[:400],)
+            context.journal.append(TemplateAdded(template=kernel, parent=parent, moves=moves, answers=1), stage)
         context.listener(Progress("template", f"round {plan.round}: {kernel.name} works"))
         return [kernel.id]
 
     def _given_up(self, context: Context, parent: str, what: str, problem: str, stage: str) -> list[str]:
-        if context.journal.last("given_up", stage) is None:
-            data = {"branch": 1, "parent": parent, "moves": [what[:400]], "problem": problem}
-            context.journal.append("given_up", data, stage)
+        if not context.log.entries(BranchAbandoned, stage):
+            event = BranchAbandoned(branch=1, parent=parent, moves=(what[:400],), problem=problem)
+            context.journal.append(event, stage)
         return []

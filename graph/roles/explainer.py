@@ -6,13 +6,13 @@ Nothing depends on it: without a model, or when the model fails, the run goes on
 from __future__ import annotations
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.events import Asked, Explained
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
-from tunesmith.graph.state import Plan, State
+from tunesmith.graph.state import State
 
 MAX_LINES, MAX_LINE = 5, 400
 
@@ -22,9 +22,9 @@ class Explainer:
 
     def __call__(self, state: State, context: Context) -> State:
         stage = f"round-{state['round']}"
-        if context.models is None or context.journal.last("plan", stage) is None:
+        if context.models is None or context.log.plan(stage) is None:
             return {}
-        if context.journal.last("explanation", stage) is not None:
+        if context.log.entries(Explained, stage):
             return {}
         question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
         (reply,) = context.models.ask_all([question])
@@ -33,7 +33,7 @@ class Explainer:
             return {}
         assert isinstance(reply.value, ExplainAnswer)
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
-        context.journal.append("explanation", {"lines": lines}, stage)
+        context.journal.append(Explained(lines=tuple(lines)), stage)
         for line in lines:
             context.listener(Progress(self.name, line))
         return {}
@@ -43,16 +43,15 @@ def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
     """The explainer's prompt for the round of `state`; a function of the journal."""
     number = state["round"]
     stage = f"round-{number}"
-    tree = read_tree(context)
-    verdict, planned = context.journal.last("verdict", stage), context.journal.last("plan", stage)
-    ids = {event.data["template"] for event in context.journal.events("asked", stage)} | set(state.get("templates", []))
+    tree = context.tree()
+    ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
     user = render(
         "explain",
         round=number,
-        plan=Plan.model_validate(planned.data) if planned is not None else None,
+        plan=context.log.plan(stage),
         nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
         attempts=[attempt for attempt in tree.attempts if attempt.round == number],
-        verdict=verdict.data if verdict is not None else None,
+        verdict=context.log.verdict(stage),
         tuned=[workload.name for workload in context.tuned],
     )
     return conversation(render("explain_system"), user)

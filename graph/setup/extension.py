@@ -9,16 +9,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.store import Event, Store
+from tunesmith.graph.journal.events import Extended
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Store
 from tunesmith.graph.settings import Settings, SettingsError
 
-KIND = "extended"
 
-
-def settings_of(journal: Store, begun: Settings) -> Settings:
+def settings_of(log: RunLog, begun: Settings) -> Settings:
     """What holds now for a run that began with `begun`."""
-    for event in journal.events(KIND):
-        begun = begun.model_copy(update=event.data)
+    for extension in log.extensions:
+        begun = begun.model_copy(update=extension.model_dump(exclude_none=True))
     return begun
 
 
@@ -33,8 +33,8 @@ def extend(
             raise SettingsError(f"--{option}: {value} is negative; write how much more the run may take.")
     if not (more or rounds or time_limit):
         return settings
-    spent, planned = journal.seconds_spent(), journal.last("plan")
-    had = planned.data["round"] if planned is not None else 0
+    log = RunLog(journal)
+    spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
     if settings.time_limit is not None and spent >= settings.time_limit and not time_limit:
         raise SettingsError(
             f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
@@ -44,7 +44,7 @@ def extend(
     if more:
         # What a limit on time or an early end left over is measured as well.
         changed["evaluations"] = settings.evaluations + more
-    elif settings.evaluations <= journal.count("evaluation"):
+    elif settings.evaluations <= log.evaluation_count:
         raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
     changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
     if time_limit:
@@ -54,11 +54,5 @@ def extend(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
-    journal.append(KIND, changed)
+    journal.append(Extended(**changed))
     return extended
-
-
-def extended_after(journal: Store, event: Event) -> bool:
-    """Whether the run was extended after `event`: what ended it then ends it no more."""
-    extension = journal.last(KIND)
-    return extension is not None and extension.sequence > event.sequence

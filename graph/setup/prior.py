@@ -8,46 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from tunesmith.graph.context import evaluation_from_json
+from tunesmith.graph.journal.events import PriorKept
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.measurements import observation, seconds_of
-from tunesmith.graph.journal.store import Journal, JournalError, Store
+from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
-KIND = "prior"
 
-
-def read_prior(path: Path) -> dict[str, Any]:
+def read_prior(path: Path) -> PriorKept:
     """What `path` (a run's folder, or a table in Kernel Tuner's format) knows, as a journal keeps it. Raises
     `TunesmithError`."""
     prior = _of_run(path) if path.is_dir() else _of_table(path)
-    return {"name": prior.name, "results": [[config, seen.value, seen.failure] for config, seen in prior.results]}
+    results = tuple((config, seen.value, seen.failure) for config, seen in prior.results)
+    return PriorKept(name=prior.name, results=results)
 
 
-def require_common(prior: dict[str, Any], templates: Sequence[Template]) -> None:
+def require_common(prior: PriorKept, templates: Sequence[Template]) -> None:
     """Raises `SettingsError` when no parameter of `templates` is known to the prior, which then says nothing."""
-    known = sorted({name for config, _, _ in prior["results"] for name in config})
+    known = sorted({name for config, _, _ in prior.results for name in config})
     names = sorted({parameter.name for template in templates for parameter in template.parameters})
     if names and not set(names) & set(known):
         raise SettingsError(
-            f"--prior: {prior['name']} knows the parameters {', '.join(known) or '(none)'}, of which this task's "
+            f"--prior: {prior.name} knows the parameters {', '.join(known) or '(none)'}, of which this task's "
             f"templates have none; they have {', '.join(names)}. Name results of the same or a similar template."
         )
 
 
-def prior_of(journal: Store) -> Prior | None:
+def prior_of(log: RunLog) -> Prior | None:
     """The prior of a run, if it has one."""
-    event = journal.last(KIND)
-    if event is None:
+    kept = log.prior
+    if kept is None:
         return None
-    found: list[list[Any]] = event.data["results"]
-    return Prior(
-        ((config, Observation(value, failure=failure)) for config, value, failure in found), event.data["name"]
-    )
+    return Prior(((config, Observation(value, failure=failure)) for config, value, failure in kept.results), kept.name)
 
 
 def _of_table(path: Path) -> Prior:
@@ -59,18 +54,17 @@ def _of_table(path: Path) -> Prior:
 def _of_run(folder: Path) -> Prior:
     """The evaluations that a run made on all its tuned workloads at once; those on one alone are of another scale."""
     with Journal(folder, create=False) as journal:
-        started, baseline = journal.last("run"), journal.last("baseline")
+        log = RunLog(journal)
+        started, baseline = log.started, log.baseline
         if started is None or baseline is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
-        task = Task.model_validate(started.data["task"])
-        base = seconds_of(evaluation_from_json(baseline.data))
-        weights = {workload.name: workload.weight for workload in task.workloads}
+        base = seconds_of(baseline)
+        weights = {workload.name: workload.weight for workload in started.task.workloads}
         results = []
-        for event in journal.events("evaluation"):
-            evaluation = evaluation_from_json(event.data)
+        for evaluation in log.evaluations():
             if evaluation.failure is not None or set(base) <= set(evaluation.outcomes):
                 results.append((evaluation.config, observation(evaluation, list(base), base, weights)))
     return Prior(results, f"the run {folder.name}")
 
 
-__all__ = ["KIND", "prior_of", "read_prior", "require_common"]
+__all__ = ["prior_of", "read_prior", "require_common"]

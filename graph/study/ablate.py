@@ -154,15 +154,15 @@ def _one(
 def repeat_of(result: RunResult) -> Repeat:
     """What counts of a run."""
     summary = result.summary
-    ratio = summary["ratio"] if summary["general"] is not None else None
+    ratio = summary.ratio if summary.general is not None else None
     return Repeat(
         name=result.folder.name,
         speedup=1.0 if ratio is None else 1 / ratio,
         valid=ratio is not None,
-        evaluations=summary["evaluations"],
-        calls=(summary.get("models") or {}).get("calls"),
-        seconds=summary["seconds"],
-        ended_by=summary["ended_by"],
+        evaluations=summary.evaluations,
+        calls=None if summary.models is None else summary.models.calls,
+        seconds=summary.seconds,
+        ended_by=summary.ended_by,
     )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tunesmith.actors.pool.pool import Pool, Request
-from tunesmith.graph.context import evaluation_from_json, evaluation_to_json
+from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import alone, pools
@@ -24,7 +25,7 @@ from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.space.feasible import feasible, require_points
 from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import Config, Parameter, Scalar
+from tunesmith.kernels.spec.parameter import Config, Scalar
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
@@ -69,7 +70,7 @@ def exhaust(
             f"The space of {template.name} has {len(space)} points, too many to measure "
             "one by one: fix some parameters."
         )
-    identity = {"template": template.id, "workload": chosen.name, "device": device.name, "seed": seed}
+    identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
     folder = out.with_name(out.name + ".journal")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,17 +81,22 @@ def exhaust(
         alone(folder),
         pools(loaded, device, settings, [chosen.name], listener) as make_pool,
     ):
-        started = journal.last("exhaust")
+        log = RunLog(journal)
+        started = log.last(ExhaustStarted)
         if started is None:
-            journal.append("exhaust", identity)
-        elif started.data != identity:
-            raise JournalError(f"{folder} holds measurements of {started.data}; remove it or choose another --out.")
-        done = {event.data["point"]: evaluation_from_json(event.data) for event in journal.events("evaluation")}
+            journal.append(identity)
+        elif started != identity:
+            raise JournalError(
+                f"{folder} has measurements of template {started.template} on {started.workload}, {started.device}, "
+                f"with seed {started.seed}; this would be {identity.template} on {identity.workload}, "
+                f"{identity.device}, with seed {identity.seed}: remove the folder or choose another --out."
+            )
+        done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = [int(point) for point in np.random.default_rng(seed).permutation(len(space)) if int(point) not in done]
         if order:
             with make_pool() as pool:
                 for point, evaluation in _measure(pool, template, space, chosen, order):
-                    journal.append("evaluation", {"point": point, **evaluation_to_json(evaluation)})
+                    journal.append(Evaluated(number=point, evaluation=evaluation))
                     done[point] = evaluation
                     listener(Progress("exhaust", done=len(done), budget=len(space)))
     records = [_record(done[point], chosen.name) for point in sorted(done)]
@@ -139,7 +145,9 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
             values = ", ".join(map(str, known[name].values))
             raise SettingsError(f"--fix: {name} has no value {value!r}; it has {values}.")
     parameters = tuple(
-        Parameter(name=p.name, values=(p.values[p.values.index(fixed[p.name])],), doc=p.doc) if p.name in fixed else p
+        p.model_copy(update={"values": (p.values[p.values.index(fixed[p.name])],), "default": None})
+        if p.name in fixed
+        else p
         for p in template.parameters
     )
     return template.model_copy(update={"parameters": parameters})

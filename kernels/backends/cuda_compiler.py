@@ -5,7 +5,9 @@ Owns compiling and reading what ptxas reports. Loading and launching are `tunesm
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,8 @@ is installed, lies in one of its own, and the headers of the last three include 
 `--no-source-include` ends."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
+_INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
+_HEADERS_END = "#pragma nv_hdrstop\n"
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -80,6 +84,7 @@ class NvrtcCompiler:
             self._options.append("--no-cache")
         # Leaves textures, surfaces and complex numbers out of what is parsed before each source: 2 to 5 ms less.
         self._shorter = ["--minimal"] if self._accepts("--minimal") else []
+        self._precompiled: dict[tuple[str, bool], int | None] = {}
 
     def _accepts(self, option: str) -> bool:
         from cuda.bindings import nvrtc
@@ -100,8 +105,11 @@ class NvrtcCompiler:
         if (refused := refuse(source)) is not None:
             return refused
         with self._compiled(source) as (program, failure, text):
-            if failure:
+            if failure == "NVRTC_ERROR_COMPILATION":
                 return CompileFailed(first_error(text or failure), text[:MAX_LOG])
+            if failure:
+                # Not the source's: NVRTC ran out of memory, or failed by itself.
+                return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
             assembly = _assembly(program)
@@ -128,19 +136,52 @@ class NvrtcCompiler:
             options.append(f"--maxrregcount={source.max_registers}")
         if source.fast_math:
             options.append("--use_fast_math")
-        with self._program(source, [*options, *self._shorter]) as made:
+        text, headers = self._with_headers(source)
+        with self._program(text, source.entry, [*options, *self._shorter, *headers]) as made:
             if not made[1] or not self._shorter:
                 yield made
                 return
         # Few sources need what is left out; the error of one that is wrong in any case is that of the full language.
-        with self._program(source, options) as made:
+        with self._program(source.source, source.entry, options) as made:
             yield made
 
+    def _with_headers(self, source: Specialised) -> tuple[str, list[str]]:
+        """The text of `source` and the options with which the headers it begins with are read precompiled.
+
+        Parsing cuda_fp16.h takes as long as compiling a small kernel. NVRTC keeps what it parsed in a file; here that
+        is memory of this process, so that nothing is left behind by a process that is killed.
+        """
+        head = _INCLUDES.match(source.source)
+        if head is None:
+            return source.source, []
+        key = (head["includes"], source.fast_math)
+        if key not in self._precompiled:
+            self._precompiled[key] = self._precompile(*key)
+        file = self._precompiled[key]
+        if file is None:
+            return source.source, []
+        text = f"{head.group()}{_HEADERS_END}{source.source[head.end() :]}"
+        return text, [f"--use-pch=/proc/self/fd/{file}", "--pch-messages=false"]
+
+    def _precompile(self, includes: str, fast_math: bool) -> int | None:
+        """An open file in memory with these headers as NVRTC keeps them; None where it cannot (before CUDA 12.8)."""
+        options = [*self._options, *(["--use_fast_math"] if fast_math else []), *self._shorter]
+        with tempfile.TemporaryDirectory(prefix="tunesmith-headers-") as folder:
+            made = Path(folder, "headers.pch")
+            options.append(f"--create-pch={made}")
+            with self._program(includes + _HEADERS_END, "headers", options) as (_, failure, _):
+                if failure or not made.is_file():
+                    return None
+            file = os.memfd_create("tunesmith-headers")
+            with open(file, "wb", closefd=False) as target:
+                target.write(made.read_bytes())
+        return file
+
     @contextmanager
-    def _program(self, source: Specialised, options: list[str]) -> Iterator[tuple[Any, str, str]]:
+    def _program(self, text: str, name: str, options: list[str]) -> Iterator[tuple[Any, str, str]]:
         from cuda.bindings import nvrtc
 
-        program = _checked(nvrtc.nvrtcCreateProgram(source.source.encode(), f"{source.entry}.cu".encode(), 0, [], []))
+        program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
         try:
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))

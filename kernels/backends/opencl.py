@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.opencl import OpenClUnavailable, read_devices
 from tunesmith.kernels.backends._base import MAX_LOG, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.backends.pocl import name_processor
 from tunesmith.kernels.build.artifact import Artifact
@@ -48,19 +49,18 @@ def open_device(index: int) -> Any:
             "OpenCL is not available here: the package pyopencl is missing; install it with "
             "`pip install 'tunesmith[opencl]'`."
         ) from error
-    try:
-        devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
-    except pyopencl.Error as error:
+    listed = read_devices(pyopencl)
+    if isinstance(listed, OpenClUnavailable):
+        raise OpenclUnavailable(listed.reason)
+    if not 0 <= index < len(listed.devices):
         raise OpenclUnavailable(
-            f"OpenCL has no usable platform ({error}): install a driver, or the embedded one with "
-            "`pip install 'tunesmith[opencl]'`."
-        ) from error
-    if not 0 <= index < len(devices):
-        raise OpenclUnavailable(
-            f"There is no OpenCL device {index}; there are {len(devices)}: see `tunesmith devices`."
+            f"There is no OpenCL device {index}; there are {len(listed.devices)}: see `tunesmith devices`."
         )
-    name_processor(devices[index])
-    return devices[index]
+    # Listing leaves out what is neither CPU nor GPU, and platforms that fail: places in the driver are others.
+    place = listed.devices[index]
+    device = pyopencl.get_platforms()[place.platform_index].get_devices()[place.device_index]
+    name_processor(device)
+    return device
 
 
 class OpenclCompiler:

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -32,10 +33,13 @@ SCAN_EVERY = 0.05
 """Share of the bound that one process writes between two looks at the folder's size."""
 ABANDONED_SECONDS = 3600
 """Age at which a file that was never renamed belongs to a process that is gone."""
+_PASSING = re.compile(
+    r"catastrophic error|NVRTC_ERROR_|OUT_OF_(?:HOST_)?(?:MEMORY|RESOURCES)|out of memory|internal error"
+)
+"""What compilers say of failures that are not the source's. NVRTC's catastrophic errors have other causes too, such as a
+missing header: those are compiled again each time."""
 _DECIDING = (
-    "build/tokens.py",
     "build/guard.py",
-    "build/shared_code.py",
     "build/specialise.py",
     "build/cubin.py",
     "backends/cuda_compiler.py",
@@ -77,8 +81,9 @@ class ArtifactCache:
         return found
 
     def put(self, key: str, result: Artifact | CompileFailed) -> bool:
-        """Keeps `result`; False when it could not be written, which `trouble` explains."""
-        if self.trouble:
+        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
+        `trouble` explains."""
+        if self.trouble or not lasting(result):
             return False
         path, data = self._path(key), _encode(result, key)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -190,6 +195,12 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
             # A user without a home, as in some containers.
             return None
     return ArtifactCache(folder, int(mebibytes * (1 << 20)))
+
+
+def lasting(result: Artifact | CompileFailed) -> bool:
+    """Whether compiling the same source again would end the same: an error in the source does, a compiler that ran out
+    of memory or failed by itself may not."""
+    return isinstance(result, Artifact) or _PASSING.search(f"{result.first_error}\n{result.log}") is None
 
 
 def cache_key(source: Specialised, arch: str, version: str) -> str:

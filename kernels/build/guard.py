@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.build.tokens import TOKEN, splice
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
 
@@ -109,6 +108,17 @@ _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _HIDDEN_INCLUDE = re.compile(r"(?:#|%:)(?:\s|/\*.*?\*/)*(?:include|include_next|import|embed)\b[^\n]*", re.DOTALL)
 
 
+_TOKEN = re.compile(
+    r"(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)"
+    r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>'(?:[^'\\\n]|\\.)*')"
+    r"|(?P<number>\.?[0-9](?:[eEpP][+-]|'[0-9A-Fa-f]|[A-Za-z0-9_.])*)|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+    r"|(?P<stray>[\"']|/\*)|(?P<other>[^A-Za-z_$0-9\"'/.]+|[/.])",
+    re.DOTALL,
+)
+"""The named group that matched is the kind of the token. `stray`: a quote or a comment that does not end; `other`:
+white space and punctuation, of any length."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
     """A source after splicing: `code` without comments (a block comment is a space), and its string literals."""
@@ -130,7 +140,7 @@ def refuse(source: Specialised) -> Rejected | None:
 
 def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     """`refuse` for a text of accepted size."""
-    spliced = splice(source)
+    spliced = _splice(source)
     if (odd := re.search(r"[\x00-\x08\x0e-\x1f\x7f\ufeff]", spliced)) is not None:
         return _forbidden("characters", f"the character U+{ord(odd.group()):04X} has no place in source code")
     if "??" in spliced and (trigraph := re.search(r"\?\?[=/'()!<>-]", spliced)) is not None:
@@ -152,6 +162,11 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     return _pragma_operators(text.code) or _directives(text.code, backend)
 
 
+def _splice(source: str) -> str:
+    """The text with one kind of line end and with continued lines joined."""
+    return re.sub(r"\\[ \t\f\v]*\n", "", source.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 def _forbidden(rule: str, detail: str) -> Rejected:
     return Rejected("forbidden_source", rule, f"{detail}.")
 
@@ -159,7 +174,7 @@ def _forbidden(rule: str, detail: str) -> Rejected:
 def _lex(spliced: str) -> _Text | Rejected:
     code, strings, names = [], [], set()
     before = ""
-    for token in TOKEN.finditer(spliced):
+    for token in _TOKEN.finditer(spliced):
         kind, text = token.lastgroup, token.group()
         if kind == "stray":
             line = spliced[: token.start()].count("\n") + 1

@@ -31,9 +31,9 @@ class DriftMonitor:
             self.workload, self._sampler, self._first, self._since = workload, sampler, first, 0
 
     def forget(self, workload: str) -> None:
-        """The buffers of `workload` are gone, and with them a reference that runs on them."""
+        """The buffers of `workload` are gone, and with them a reference that runs on them and its ratio."""
         if workload == self.workload:
-            self._sampler, self._first, self.workload = None, None, ""
+            self._sampler, self._first, self.workload, self.ratio = None, None, "", None
 
     def tick(self) -> float | None:
         """To be called before each measurement: times the reference when it is due, and gives `ratio`."""

@@ -20,7 +20,7 @@ MAX_VALUES = 4096
 
 
 class Parameter(BaseModel):
-    """A parameter of a template: it becomes a preprocessor macro of the same name.
+    """A parameter of a template: it becomes a preprocessor macro of the same name, unless it is `launch_only`.
 
     `values` are in their natural order; when they are numbers a neighbour is the next value up or down. `default` is
     where a search starts and what an untuned template uses; left out, it is the first value.
@@ -31,6 +31,13 @@ class Parameter(BaseModel):
     name: Annotated[str, Field(pattern=NAME_PATTERN, description="an identifier; the macro's name in the source")]
     values: Annotated[tuple[Scalar, ...], Field(min_length=1, max_length=MAX_VALUES)]
     default: Scalar | None = None
+    launch_only: Annotated[
+        StrictBool,
+        Field(
+            description="true for a parameter that only the launch geometry uses: the source gets no macro of it, and "
+            "values that differ in nothing else share one compilation"
+        ),
+    ] = False
     doc: Annotated[str, Field(description="what the parameter does to the generated code")] = ""
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ One pydantic schema serves files and models alike. Owns what a template says; wh
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -103,6 +104,12 @@ class Template(BaseModel):
         names = [parameter.name for parameter in self.parameters]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"the parameter {min(repeated)} is listed twice")
+        for parameter in self.parameters:
+            if parameter.launch_only and re.search(rf"\b{parameter.name}\b", self.source):
+                raise ValueError(
+                    f"the parameter {parameter.name} is launch_only, so that the source has no macro of it, but the "
+                    "source names it (in code or in a comment): remove one of the two"
+                )
         return self
 
     def __copy__(self) -> Self:
@@ -114,7 +121,9 @@ class Template(BaseModel):
     @cached_property
     def id(self) -> str:
         """Content hash: templates with the same meaning-bearing fields have the same id. Every event of a run asks."""
-        payload = self.model_dump_json(exclude={"description", "name"})
+        # A parameter's `launch_only` counts only where it is set: the ids of templates without one stay as they were.
+        plain = {place: {"launch_only"} for place, one in enumerate(self.parameters) if not one.launch_only}
+        payload = self.model_dump_json(exclude={"description": True, "name": True, "parameters": plain})
         return f"{self.name}-{hashlib.sha256(payload.encode()).hexdigest()[:10]}"
 
     @property

@@ -10,7 +10,6 @@ import typer
 from tunesmith.actors.pool.pool import Pool
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts.evidence import examine
 from tunesmith.graph.prompts.template_prompt import template_messages
@@ -37,7 +36,7 @@ def show_prompts(name: str, role: str, target: str | None, backend: str) -> None
     settings = make_settings(task=name)
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, Journal(Path(folder), create=True) as journal:
         context = Context(task, device, (device.limits,), settings, journal, _no_pool)
-        tree = read_tree(context)
+        tree = context.tree()
         examine(context, "baseline", context.sources.baseline.template, {}, context.tuned[-1], "")
         if role in ("plan", "all"):
             _print("plan", plan_messages(context, 1, tree, []))

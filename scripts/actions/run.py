@@ -64,7 +64,7 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
             sys.stdout.write("\n")
         return EXIT_WAITING
     if as_json:
-        json.dump(result.summary | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
+        json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         print_summary(result.summary, result.folder)

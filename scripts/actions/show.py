@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from tunesmith.cli.view.tables import console, print_summary, print_table
-from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.results.summary import read_summary
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
@@ -172,17 +172,8 @@ def write_measurements(run_dir: Path, out: Path) -> None:
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:
     """Prints the summary of a run."""
-    path = run_dir / "summary.json"
-    if not path.is_file():
-        what = (
-            "has not ended; go on with `tunesmith resume`" if (run_dir / "journal.sqlite").is_file() else "is not a run"
-        )
-        raise JournalError(f"{run_dir} {what}: there is no summary.json in it.")
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise JournalError(f"{path} is damaged ({error}); `tunesmith resume {run_dir}` writes it anew.") from error
+    summary = read_summary(run_dir)
     if as_json:
-        _print_json(summary)
+        _print_json(summary.to_json())
     else:
         print_summary(summary, run_dir)

@@ -47,7 +47,7 @@ def main() -> int:
             run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
             listener=_listener(name),
         )
-        runs[name] = result.summary | {"wall_seconds": round(time.monotonic() - started, 1)}
+        runs[name] = result.summary.to_json() | {"wall_seconds": round(time.monotonic() - started, 1)}
         _table(runs[name])
         record = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
         _write(options.out, record)

@@ -16,13 +16,14 @@ from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    # 3 * 4 * 2 * 3 * 3 = 216 points.
+    # 3 * 4 * 2 * 3 * 3 = 216 points: without WALK the two caps are one.
     "cuda": {
         "BLOCK_X": (128, 256, 512),
         "BLOCK_Y": (1,),
         "VEC": (1, 2, 4, 8),
         "UNROLL": (1, 2),
-        "GRID_CAP": (0, 528, 2112),
+        "WALK": (0, 1),
+        "GRID_CAP": (528, 2112),
         "CACHE": (0, 1, 2),
         "FAST_EXP": (0,),
     },
@@ -98,7 +99,7 @@ def small(template: Template) -> Template:
 
 def with_values(template: Template, values: Mapping[str, Sequence[Any]]) -> Template:
     parameters = tuple(
-        Parameter(name=p.name, values=tuple(values[p.name]), doc=p.doc) if p.name in values else p
+        p.model_copy(update={"values": tuple(values[p.name]), "default": None}) if p.name in values else p
         for p in template.parameters
     )
     return template.model_copy(update={"parameters": parameters})

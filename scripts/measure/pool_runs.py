@@ -15,7 +15,7 @@ from typing import Any
 
 from tunesmith.actors.pool.pool import Pool, Request
 from tunesmith.cli.measure.planted import drawn
-from tunesmith.graph.context import evaluation_to_json
+from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
@@ -141,7 +141,7 @@ def stretch(
             while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
                 pool.submit(Request(one[0], template, one[1], (place.workload,)))
             for request, evaluation in pool.collect():
-                journal.append("evaluation", evaluation_to_json(evaluation))
+                journal.append(Evaluated(number=request.number, evaluation=evaluation))
                 found[request.number] = evaluation
         seconds = time.monotonic() - started
         cores_busy, cores_stolen = _shares(cores, _processor_times())

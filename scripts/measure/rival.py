@@ -59,7 +59,7 @@ def kernel_tuner(place: Place) -> dict[str, Any]:
 
     def grid(config: dict[str, int]) -> int:
         tiles = -(-d // (config["BLOCK_X"] * config["VEC"] * config["UNROLL"])) * -(-n // config["BLOCK_Y"])
-        return min(tiles, config["GRID_CAP"] or tiles)
+        return min(tiles, config["GRID_CAP"] if config["WALK"] else tiles)
 
     _mend_uuid()
     started = time.monotonic()
@@ -74,6 +74,7 @@ def kernel_tuner(place: Place) -> dict[str, Any]:
         grid_div_x=[],
         strategy="brute_force",
         quiet=True,
+        restrictions=[one.expression for one in template.constraints],
         compiler_options=["-std=c++17", f"-I{find_nvidia_header_directory('cudart')}"],
     )
     seconds = time.monotonic() - started

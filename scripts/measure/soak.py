@@ -29,7 +29,7 @@ from tunesmith.actors.cluster.cluster import cluster
 from tunesmith.actors.pool.pool import Deadlines, Pool, Request
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompilerReady, LaneReady
-from tunesmith.graph.context import evaluation_to_json
+from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import _versions
 from tunesmith.hw.targets import resolve_target
@@ -182,7 +182,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
                     config: Config = {"ROW": number // COLUMNS, "COLUMN": number % COLUMNS}
                     pool.submit(Request(number, template, config, (WORKLOAD,)))
                 for request, evaluation in pool.collect():
-                    journal.append("evaluation", {"number": request.number, **evaluation_to_json(evaluation)})
+                    journal.append(Evaluated(number=request.number, evaluation=evaluation))
                     twice += seen[request.number]
                     seen[request.number] = 1
                     done += 1
@@ -198,7 +198,7 @@ def soak(evaluations: int, seed: int) -> dict[str, Any]:
                     os.kill(chance.choice(alive), signal.SIGKILL)
                     kills += 1
         seconds = time.monotonic() - started
-        kept = journal.count("evaluation")
+        kept = journal.count(Evaluated)
         deadline = time.monotonic() + 20
         while (left := set(workers()) - before) and time.monotonic() < deadline:
             time.sleep(0.2)

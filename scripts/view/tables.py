@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tunesmith.graph.journal.records import FailureExample, ModelsUsage, WorkloadRow
+from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.spec.parameter import assignments
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
@@ -56,81 +58,80 @@ def _plain(cell: Any) -> str:
     return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
 
 
-def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+def print_summary(summary: Summary, folder: Path) -> None:
     """What a run found: the sentence, a row for each workload, where everything is."""
     out = console()
-    device = summary["device"]
-    sentence = f"\n{summary['task']} on {device['name']} ({device['backend']}): {summary['sentence']}"
+    sentence = f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}"
     out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
-    for title, key in (("Tuned workloads", "tuned"), ("Held-out workloads", "held_out")):
-        if summary[key]:
-            whole, short = (_workloads(title, summary, summary[key], shares=shares) for shares in (True, False))
+    for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
+        if rows:
+            whole, short = (_workloads(title, summary.baseline_label, rows, shares=shares) for shares in (True, False))
             print_table(out, whole if fits(out, whole) else short)
-    if summary["general"] is not None:
-        config = assignments(summary["general"]["config"])
+    if summary.general is not None:
+        config = assignments(summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
-    for item in summary["disqualified"]:
-        config = assignments(item["config"])
-        out.print(f"Out: {config} on {item['workload']}: {item['why']}", markup=False, soft_wrap=True)
-    for note in summary.get("notes", ()):
+    for item in summary.disqualified:
+        config = assignments(item.config)
+        out.print(f"Out: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
+    for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
-    failures = ", ".join(f"{kind} {count}" for kind, count in summary["failures"].items()) or "none"
-    for item in _one_of_each_kind(summary.get("failure_examples", ())):
-        config = assignments(item["config"])
-        out.print(f"Failed, {item['kind']}, such as {config}: {item['what']}", markup=False, soft_wrap=True)
+    failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
+    for example in _one_of_each_kind(summary.failure_examples):
+        config = assignments(example.config)
+        out.print(f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=True)
     out.print(
-        f"{summary['evaluations']} evaluations in {summary['seconds']:.0f} s (failures: {failures}); ended by: "
-        f"{summary['ended_by'] or 'interruption'}",
+        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); ended by: "
+        f"{summary.ended_by or 'interruption'}",
         markup=False,
         soft_wrap=True,
     )
-    if summary.get("models"):
-        out.print(_models(summary["models"]), markup=False, soft_wrap=True)
-    if summary["general"] is not None or summary["dispatch"]:
+    if summary.models:
+        out.print(_models(summary.models), markup=False, soft_wrap=True)
+    if summary.general is not None or summary.dispatch:
         out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
     out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
 
 
-def _one_of_each_kind(examples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample]:
     """The first example of each kind of failure; the others are in the report."""
-    return list({item["kind"]: item for item in reversed(examples)}.values())[::-1]
+    return list({item.kind: item for item in reversed(examples)}.values())[::-1]
 
 
-def _workloads(title: str, summary: Mapping[str, Any], rows: list[Mapping[str, Any]], *, shares: bool) -> Table:
+def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow], *, shares: bool) -> Table:
     """Microseconds for each workload. Where the terminal is narrow, shares and regret are left to the report."""
-    label = f"{title}: microseconds per launch, baseline: {summary['baseline_label']}"
+    label = f"{title}: microseconds per launch, baseline: {baseline}"
     table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("workload", no_wrap=True)
     headings = ["baseline", "general", "speed-up", "99 %", "best here", "floor"]
     for heading in headings + (["of floor", "regret"] if shares else []):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        general, best = row["general"], row["best"]
+        general, best = row.general, row.best
         cells = [
-            escape(row["workload"]),
-            _us(row["baseline_seconds"]),
-            _us(general["seconds"]) if general else "-",
-            f"{1 / general['ratio']:.2f}x" if general else "-",
-            f"{1 / general['high']:.2f}-{1 / general['low']:.2f}" if general else "-",
-            _us(best["seconds"]) if best else "-",
-            _us(row["floor_seconds"]),
+            escape(row.workload),
+            _us(row.baseline_seconds),
+            _us(general.seconds) if general else "-",
+            f"{1 / general.ratio:.2f}x" if general else "-",
+            f"{1 / general.high:.2f}-{1 / general.low:.2f}" if general else "-",
+            _us(best.seconds) if best else "-",
+            _us(row.floor_seconds),
         ]
-        table.add_row(*cells, *([_percent(row["share_of_floor"]), _percent(row["regret"])] if shares else []))
+        table.add_row(*cells, *([_percent(row.share_of_floor), _percent(row.regret)] if shares else []))
     return table
 
 
-def _models(models: Mapping[str, Any]) -> str:
+def _models(models: ModelsUsage) -> str:
     """What the models cost, in one line."""
 
     def cost(value: float | None) -> str:
         return "cost unknown" if value is None else f"${value:.4f}"
 
-    tokens = models["prompt_tokens"] + models["completion_tokens"]
-    roles = "; ".join(f"{row['role']} {row['model']} {row['calls']}, {cost(row['cost'])}" for row in models["rows"])
-    failures = ", ".join(f"{kind} {count}" for kind, count in models["failures"].items())
+    tokens = models.prompt_tokens + models.completion_tokens
+    roles = "; ".join(f"{row.role} {row.model} {row.calls}, {cost(row.cost)}" for row in models.rows)
+    failures = ", ".join(f"{kind} {count}" for kind, count in models.failures.items())
     return (
-        f"Models ({models['transport']}, {models['where']}): {models['calls']} calls, {tokens} tokens, "
-        f"{cost(models['cost'])}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
+        f"Models ({models.transport}, {models.where}): {models.calls} calls, {tokens} tokens, "
+        f"{cost(models.cost)}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
     )
 
 

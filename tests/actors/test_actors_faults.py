@@ -144,21 +144,25 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 folder, limit = Path(sys.argv[1]), int(sys.argv[2])
+from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.kernels.outcome import Evaluation
 with Journal(folder, create=True) as journal:
     for number in range(20):
-        journal.append("evaluation", {"number": number, "text": "x" * 1000})
+        journal.append(Evaluated(number=number, evaluation=Evaluation("x" * 1000, {}, {})))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         for number in range(20, 2000):
-            journal.append("evaluation", {"number": number, "text": "x" * 1000})
+            journal.append(Evaluated(number=number, evaluation=Evaluation("x" * 1000, {}, {})))
     except JournalError as error:
         print(number, error)
 """
 
 
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    from tunesmith.graph.journal.events import Evaluated
     from tunesmith.graph.journal.store import Journal
+    from tunesmith.kernels.outcome import Evaluation
 
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "run"), str(400_000)],
@@ -172,9 +176,9 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path
     number, sentence = done.stdout.strip().split(" ", 1)
     assert "cannot be written" in sentence and "tunesmith resume" in sentence and sentence.endswith(".")
     with Journal(tmp_path / "run", create=False) as journal:
-        kept = [event.data["number"] for event in journal.events("evaluation")]
+        kept = [entry.event.number for entry in journal.entries(Evaluated)]
         assert kept == list(range(int(number))), "everything before the full disk is there"
-        journal.append("evaluation", {"number": int(number)})
+        journal.append(Evaluated(number=int(number), evaluation=Evaluation("x", {}, {})))
 
 
 def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_cluster: Any, device: Any) -> None:
@@ -248,16 +252,18 @@ def test_a_run_on_a_full_disk_goes_on_when_there_is_room(
 
 
 def measured(folder: Path) -> list[str]:
+    from tunesmith.graph.journal.events import Evaluated
     from tunesmith.graph.journal.store import Journal
 
     with Journal(folder, create=False) as journal:
-        return [event.data["key"] for event in journal.events("evaluation")]
+        return [entry.event.key for entry in journal.entries(Evaluated)]
 
 
 def test_code_that_evaluations_share_is_compiled_once(task: Any, pretended_gpu: None) -> None:
-    """silu_and_mul's source compares GRID_CAP with 0 and no more, so two of its three values have one code."""
+    """silu_and_mul's GRID_CAP is of the launch alone, so that its values have one code."""
     template = task.sources("cuda").templates[0]
-    choices = [{"UNROLL": unroll, "GRID_CAP": cap} for unroll in (1, 2) for cap in (528, 2112, 0)]
+    walks = ({"WALK": 1, "GRID_CAP": 528}, {"WALK": 1, "GRID_CAP": 2112}, {"WALK": 0, "GRID_CAP": 528})
+    choices = [{"UNROLL": unroll} | walk for unroll in (1, 2) for walk in walks]
     configs = [template.default_config | choice for choice in choices]
     with make_pool(task, lanes=1, compilers=2, compile_seconds=0.5) as pool:
         requests = [Request(number, template, config, WORKLOAD) for number, config in enumerate(configs)]
@@ -273,7 +279,7 @@ def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, pretended_gpu: 
     import ray
 
     template = task.sources("cuda").templates[0]
-    configs = [dict(template.default_config, GRID_CAP=cap) for cap in (528, 2112)]
+    configs = [dict(template.default_config, WALK=1, GRID_CAP=cap) for cap in (528, 2112)]
     with make_pool(task, lanes=1, compilers=1, compile_seconds=1.0) as pool:
         pool.evaluate([Request(0, template, dict(template.default_config), WORKLOAD)])
         for number, config in enumerate(configs):

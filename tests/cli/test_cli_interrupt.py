@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tunesmith.graph.journal.store import Journal
+from journal_rows import rows
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 TASK = str(DATA / "scale_add" / "task.toml")
@@ -117,8 +116,7 @@ def check_resumed(folder: Path, command: Any, known: list[Any]) -> None:
     done = command("resume", folder, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    with Journal(folder, create=False) as journal:
-        events = list(journal.events())
+    events = rows(folder)
     assert [event.sequence for event in events[: len(known)]] == [event.sequence for event in known]
     keys = [event.data["key"] for event in events if event.kind == "evaluation"]
     assert len(keys) == len(set(keys)) <= 4
@@ -132,7 +130,7 @@ def check_resumed(folder: Path, command: Any, known: list[Any]) -> None:
     [
         ("evaluation", 2),
         pytest.param("asked", 1, marks=pytest.mark.slow),
-        pytest.param("duel", 1, marks=pytest.mark.slow),
+        pytest.param("comparison", 1, marks=pytest.mark.slow),
         pytest.param("run", 1, marks=pytest.mark.slow),
     ],
 )
@@ -145,8 +143,7 @@ def test_killed_and_resumed(start: Any, command: Any, tmp_path: Path, kind: str,
     while (left := alive(family)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, "processes outlive the run that started them"
-    with Journal(run.folder, create=False) as journal:
-        known = list(journal.events())
+    known = rows(run.folder)
     assert len([event for event in known if event.kind == kind]) >= least
     check_resumed(run.folder, command, known)
 
@@ -155,7 +152,7 @@ def test_killed_and_resumed(start: Any, command: Any, tmp_path: Path, kind: str,
     ("kind", "least"),
     [
         ("evaluation", 1),
-        pytest.param("duel", 1, marks=pytest.mark.slow),
+        pytest.param("comparison", 1, marks=pytest.mark.slow),
         pytest.param("run", 1, marks=pytest.mark.slow),
     ],
 )
@@ -181,6 +178,5 @@ def check_interrupted(start: Any, command: Any, number: int, kind: str, least: i
     time.sleep(1)
     assert not alive(family)
     if kind != "evaluation":
-        with Journal(run.folder, create=False) as journal:
-            known = list(journal.events())
+        known = rows(run.folder)
         check_resumed(run.folder, command, known)

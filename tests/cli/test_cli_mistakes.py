@@ -122,6 +122,12 @@ def test_a_run_dir_that_holds_a_run(fails: Fails, tmp_path: Path) -> None:
     assert "tunesmith resume" in said
 
 
+def test_a_run_dir_that_has_other_files(fails: Fails, tmp_path: Path, device: Any) -> None:
+    (tmp_path / "thesis.tex").touch()
+    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
+    assert "not empty" in said and [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_a_run_dir_that_cannot_be_made(fails: Fails, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path / "file" / "run")

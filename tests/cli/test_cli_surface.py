@@ -27,6 +27,51 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert "tunesmith" in done.stdout.lower() or "Usage" in done.stdout
 
 
+def test_every_setting_is_an_option_with_its_description(command: Any) -> None:
+    from tunesmith.cli.options import NOT_OPTIONS
+    from tunesmith.graph.settings import Settings
+
+    shown = " ".join(command("tune", "-h").stdout.split())
+    for name, field in Settings.model_fields.items():
+        option = f"--{name.replace('_', '-')}"
+        assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
+        assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tune"], "TASK: it is required."),
+        (["no-such"], "No such command 'no-such'."),
+        (["tune", "softmax", "--sed", "1"], "--sed: there is no such option; did you mean --seed?"),
+        (["tune", "softmax", "--seed", "x"], "--seed: "),
+        (["tune", "softmax", "--seed"], "--seed: it needs a value."),
+        (["tune", "softmax", "--seed", "-1"], "--seed: "),
+        (["tune", "softmax", "--time-limit", "soon"], "--time-limit: 'soon' is not a duration"),
+        (["resume", "nowhere", "--time-limit", "soon"], "--time-limit: 'soon' is not a duration"),
+        (["tune", "softmax", "--model-for", "x"], "--model-for: 'x' is not of the form ROLE=NAME."),
+        (["tune", "softmax", "--settings", "nowhere"], "--settings: "),
+        (["tune", "softmax", "--run-dir", ""], "--run-dir: the name is empty"),
+    ],
+)
+def test_mistakes_have_one_style(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from tunesmith.cli.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == ""
+    assert err.startswith(f"tunesmith: {said}") and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(("words", "found"), [("tunesmith sim", "simulate"), ("tunesmith tune --see", "--seed")])
+def test_the_shell_completes_commands_and_options(environment: dict[str, str], words: str, found: str) -> None:
+    asked = {"_TUNESMITH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    run = [sys.executable, "-m", "tunesmith.cli.main"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, env=environment | asked)
+    assert found in done.stdout.split(), done.stderr
+
+
 def test_every_command_has_help(command: Any) -> None:
     shown = command("--help").stdout
     assert all(name in shown for name in COMMANDS)

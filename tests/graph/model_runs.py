@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from journal_rows import rows
 from scripted_models import DATA, Script, Scripted
 from simulated_pool import SimulatedPool
 
 from tunesmith.actors.pool.pool import Request
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
 
@@ -85,9 +85,8 @@ def go_on(folder: Path, script: Script) -> tuple[RunResult, Scripted]:
 
 
 def entries(folder: Path, kind: str | None = None) -> list[Any]:
-    with Journal(folder, create=False) as journal:
-        return list(journal.events(kind))
+    return rows(folder, kind)
 
 
 def keys(folder: Path) -> list[tuple[str, str]]:
-    return [(event.data["template"], event.data["key"]) for event in entries(folder, "evaluation")]
+    return [(event.data["evaluation"]["template"], event.data["key"]) for event in entries(folder, "evaluation")]

@@ -115,7 +115,7 @@ class TestArms:
         assert entries(folder, "asked") == []
         evaluations = entries(folder, "evaluation")
         assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
-        assert len({event.stage for event in entries(folder, "duel")}) == 1, "tested once, at the end"
+        assert len({event.stage for event in entries(folder, "comparison")}) == 1, "tested once, at the end"
 
     def test_a_planner_of_that_arm_is_told_that_nothing_is_searched(self, tmp_path: Path) -> None:
         asked: list[Call] = []

@@ -13,6 +13,7 @@ from scripted_models import branch, explain, plan, template
 
 from tunesmith.cli.view.ask import ask_on, describe
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Waiting
 from tunesmith.graph.progress import silent
@@ -111,9 +112,9 @@ def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
     append = Journal.append
 
-    def dying(self: Journal, what: str, *arguments: Any) -> int:
-        sequence = append(self, what, *arguments)
-        if what == kind:
+    def dying(self: Journal, event: Event, *arguments: Any) -> int:
+        sequence = append(self, event, *arguments)
+        if event.kind == kind:
             raise Killed
         return sequence
 

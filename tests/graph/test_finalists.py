@@ -10,6 +10,7 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import tune
+from tunesmith.graph.journal.records import Figures, Verdict, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.roofline import Roofline
@@ -64,13 +65,24 @@ def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
 
 
 def test_what_was_measured_on_a_busy_device_is_told() -> None:
-    def row(workload: str, high: float, share: float | None) -> dict[str, Any]:
-        return {"workload": workload, "general": {"low": 0.5, "high": high}, "share_of_floor": share}
+    def row(workload: str, high: float | None, share: float | None) -> WorkloadRow:
+        figures = None if high is None else Figures(seconds=1.0, ratio=0.5, low=0.5, high=high, verdict="faster")
+        return WorkloadRow(
+            workload=workload,
+            sizes={},
+            types={},
+            floor_seconds=None,
+            baseline_seconds=None,
+            general=figures,
+            share_of_floor=share,
+        )
 
-    nothing = {"workload": "none", "general": None, "share_of_floor": None}
-    (note,) = unsteady({"tuned": [row("calm", 0.51, 0.95), row("a", 0.8, None)], "held_out": [nothing]})
+    def verdict(tuned: list[WorkloadRow], held_out: list[WorkloadRow]) -> Verdict:
+        return Verdict(tuned=tuple(tuned), held_out=tuple(held_out), sentence="")
+
+    (note,) = unsteady(verdict([row("calm", 0.51, 0.95), row("a", 0.8, None)], [row("none", None, None)]))
     assert note.startswith("The interval of the speed-up is wide on a: ")
-    (note,) = unsteady({"tuned": [row("b", 0.5, 1.05)], "held_out": [row("c", 0.5, 1.02)]})
+    (note,) = unsteady(verdict([row("b", 0.5, 1.05)], [row("c", 0.5, 1.02)]))
     assert note.startswith("Times are below the floor on b, c: ")
 
 

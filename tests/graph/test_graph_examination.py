@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.parameter import config_key
@@ -81,8 +81,8 @@ def test_an_interrupted_examination_is_made_again_and_only_then(
     measured = len(SimulatedPool.measured)
     result = resume(tmp_path / "run")
     assert result.summary["examined"] and len(SimulatedPool.measured) == measured
-    with Journal(tmp_path / "run", create=False) as journal:
-        keys = [(event.data["workload"], config_key(event.data["config"])) for event in journal.events("examined")]
+    found = [row.data["examination"] for row in rows(tmp_path / "run", "examined")]
+    keys = [(one["workload"], config_key(one["config"])) for one in found]
     assert len(keys) == len(set(keys))
 
 

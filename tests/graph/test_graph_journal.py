@@ -9,18 +9,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tunesmith.graph.journal.events import Asked, Evaluated, Event, Explained
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError, Store
+from tunesmith.kernels.outcome import Evaluation
 
 WRITER = """
 import sys
 from pathlib import Path
+from tunesmith.graph.journal.events import Asked
 from tunesmith.graph.journal.store import Journal
 journal = Journal(Path(sys.argv[1]), create=True)
 for number in range(10**9):
-    journal.append("evaluation", {"number": number, "text": "x" * 300}, "round-1")
+    journal.append(Asked(number=number, template="x" * 300, config={}), "round-1")
     print(number, flush=True)
 """
 
@@ -30,65 +34,81 @@ def store(tmp_path: Path) -> Store:
     return Journal(tmp_path, create=True)
 
 
+def asked(number: int, **config: Any) -> Asked:
+    return Asked(number=number, template="t", config=config)
+
+
+def evaluated(number: int) -> Evaluated:
+    return Evaluated(number=number, evaluation=Evaluation("t", {}, {}))
+
+
+def explained(text: str) -> Explained:
+    return Explained(lines=(text,))
+
+
 def test_events_come_back_in_their_order_with_their_contents(store: Store) -> None:
-    sequences = [
-        store.append("asked", {"number": number, "config": {"VEC": 4, "FAST": True}}, "round-1") for number in range(5)
-    ]
-    found = list(store.events())
-    assert [event.sequence for event in found] == sequences == sorted(sequences)
-    assert [event.data["number"] for event in found] == list(range(5))
-    assert found[0].data["config"] == {"VEC": 4, "FAST": True}
+    sequences = [store.append(asked(number, VEC=4, FAST=True), "round-1") for number in range(5)]
+    found = list(store.entries(Asked))
+    assert [entry.sequence for entry in found] == sequences == sorted(sequences)
+    assert [entry.event for entry in found] == [asked(number, VEC=4, FAST=True) for number in range(5)]
+    assert found[0].event.config["FAST"] is True
     assert found[0].kind == "asked" and found[0].stage == "round-1" and abs(found[0].at - time.time()) < 60
 
 
 def test_kinds_and_stages_select(store: Store) -> None:
-    for kind, stage in (("asked", "round-1"), ("evaluation", "round-1"), ("asked", "round-2"), ("asked", "round-1")):
-        store.append(kind, {"kind": kind, "stage": stage}, stage)
-    assert len(list(store.events("asked"))) == 3
-    assert len(list(store.events("asked", "round-1"))) == 2
-    assert [event.kind for event in store.events(stage="round-1")] == ["asked", "evaluation", "asked"]
-    assert store.count("asked") == 3 and store.count("nothing") == 0
+    for event, stage in (
+        (asked(0), "round-1"),
+        (evaluated(0), "round-1"),
+        (asked(0), "round-2"),
+        (asked(1), "round-1"),
+    ):
+        store.append(event, stage)
+    assert len(list(store.entries(Asked))) == 3
+    assert len(list(store.entries(Asked, stage="round-1"))) == 2
+    assert [entry.kind for entry in store.entries(Event, stage="round-1")] == ["asked", "evaluation", "asked"]
+    assert [entry.sequence for entry in store.entries(Asked, Evaluated, after=1)] == [2, 3, 4]
+    assert store.count(Asked) == 3 and store.count(Explained) == 0
 
 
 def test_the_last_of_a_kind(store: Store) -> None:
-    assert store.last("verdict") is None
+    assert store.last(Explained) is None
     for number in range(3):
-        store.append("verdict", {"number": number}, f"round-{number}")
-    last, first = store.last("verdict"), store.last("verdict", "round-0")
-    assert last is not None and last.data == {"number": 2}
-    assert first is not None and first.data == {"number": 0}
+        store.append(explained(str(number)), f"round-{number}")
+    last, first = store.last(Explained), store.last(Explained, "round-0")
+    assert last is not None and last.event == explained("2")
+    assert first is not None and first.event == explained("0")
 
 
 def test_events_may_be_appended_while_events_are_read(store: Store) -> None:
-    store.append("asked", {})
-    for event in store.events("asked"):
-        store.append("evaluation", {"of": event.sequence})
-    assert store.count("evaluation") == 1
+    store.append(asked(0))
+    for entry in store.entries(Asked):
+        store.append(evaluated(entry.sequence))
+    assert store.count(Evaluated) == 1
 
 
 @pytest.mark.parametrize("statement", ["UPDATE events SET data = '{}'", "DELETE FROM events"])
 def test_nothing_can_be_changed_or_removed(tmp_path: Path, statement: str) -> None:
     with Journal(tmp_path, create=True) as journal:
-        journal.append("evaluation", {"number": 1})
+        journal.append(evaluated(1))
     connection = sqlite3.connect(tmp_path / "journal.sqlite")
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         connection.execute(statement)
     connection.close()
     with Journal(tmp_path, create=False) as journal:
-        assert [event.data for event in journal.events()] == [{"number": 1}]
+        assert [entry.event for entry in journal.entries(Event)] == [evaluated(1)]
 
 
 def test_sessions_and_their_time_add_up(tmp_path: Path) -> None:
     for _ in range(2):
         with Journal(tmp_path, create=True) as journal:
             time.sleep(0.2)
-            journal.append("evaluation", {})
+            journal.append(evaluated(0))
     time.sleep(0.3)
     with Journal(tmp_path, create=False) as journal:
         assert 0.4 <= journal.seconds_spent() < 0.6, "the time between sessions does not count"
-        assert [event.session for event in journal.events()] == [1, 2]
-        journal.append("evaluation", {})
-        assert [event.session for event in journal.events()] == [1, 2, 3]
+        assert [entry.session for entry in journal.entries(Event)] == [1, 2]
+        journal.append(evaluated(0))
+        assert [entry.session for entry in journal.entries(Event)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("attempt", range(4))
@@ -102,20 +122,20 @@ def test_everything_appended_survives_a_kill(tmp_path: Path, attempt: int) -> No
     returned = [0, *(int(line) for line in writer.stdout.read().splitlines() if line)]
     writer.wait()
     with Journal(tmp_path, create=False) as journal:
-        numbers = [event.data["number"] for event in journal.events("evaluation")]
+        numbers = [entry.event.number for entry in journal.entries(Asked)]
         assert numbers == list(range(len(numbers)))
         # The last append may have succeeded without its number having been printed in full.
         assert len(numbers) >= len(returned) - 1
-        journal.append("evaluation", {"number": len(numbers)})
-        assert journal.count("evaluation") == len(numbers) + 1
+        journal.append(asked(len(numbers)))
+        assert journal.count(Asked) == len(numbers) + 1
 
 
 def test_a_reader_does_not_disturb_the_writer(tmp_path: Path) -> None:
     with Journal(tmp_path, create=True) as writer, Journal(tmp_path, create=False) as reader:
-        writer.append("evaluation", {"number": 0})
-        assert reader.count("evaluation") == 1
-        writer.append("evaluation", {"number": 1})
-        assert reader.count("evaluation") == 2
+        writer.append(evaluated(0))
+        assert reader.count(Evaluated) == 1
+        writer.append(evaluated(1))
+        assert reader.count(Evaluated) == 2
 
 
 def test_a_folder_without_a_journal(tmp_path: Path) -> None:

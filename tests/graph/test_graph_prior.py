@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import rows
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
@@ -29,8 +31,7 @@ def run(folder: Path, **settings: Any) -> RunResult:
 
 
 def asks(folder: Path) -> list[dict[str, Any]]:
-    with Journal(folder, create=False) as journal:
-        return [event.data["config"] for event in journal.events("asked")]
+    return [row.data["config"] for row in rows(folder, "asked")]
 
 
 def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
     run(tmp_path / "led", evaluations=5, prior=str(tmp_path / "long"))
     assert best in asks(tmp_path / "led")
     with Journal(tmp_path / "led", create=False) as journal:
-        prior = prior_of(journal)
+        prior = prior_of(RunLog(journal))
     assert prior is not None and len(prior.results) == 12 and "long" in prior.name
 
 

@@ -34,7 +34,7 @@ STATES = {
     "template: one of two registered": ("", ("template", 1)),
     "tune: at the third question to the search": ("", ("asked", 3)),
     "tune: searched": ("", ("searched", 1)),
-    "test: at a comparison": ("", ("duel", 1)),
+    "test: at a comparison": ("", ("comparison", 1)),
     "test: judged": ("", ("verdict", 1)),
     "explain: while the model is asked": ("round-1.explain.explain", None),
     "explain: explained": ("", ("explanation", 1)),

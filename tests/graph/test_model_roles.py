@@ -182,7 +182,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
         asked.append(call)
         number = int(call.stage.split("-")[1])
         if call.role == "plan" and number == 3:
-            first = entries(tmp_path / "run", "template")[0].data["id"]
+            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
             return plan(branch(parent=first, moves=["back to the first"]))
         if call.role == "template":
             return template(name=f"made{number}", source=f"// round {number}\n" + SOURCE)
@@ -195,7 +195,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     assert "The parent template: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
     finalists = {
         entry["template"].split("-")[0]
-        for event in entries(tmp_path / "run", "duel")[-1:]
+        for event in entries(tmp_path / "run", "comparison")[-1:]
         for entry in event.data["entries"]
     }
     assert len(finalists) > 1, "finalists come from all templates"
@@ -207,7 +207,7 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
 
     def script(call: Call) -> Any:
         if call.role == "plan" and call.stage == "round-2":
-            first = entries(tmp_path / "run", "template")[0].data["id"]
+            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
             return plan(branch(parent=first, moves=[], seeds=[infeasible, wanted]))
         if call.role == "template":
             return template(

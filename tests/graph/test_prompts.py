@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.journal.tree import read_tree
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import signature, task_facts
@@ -86,7 +86,7 @@ def context(tmp_path: Path) -> Any:
 
 
 def messages(context: Context) -> list[str]:
-    tree = read_tree(context)
+    tree = context.tree()
     branch = Branch(parent="baseline", moves=("widen the loads",))
     plan = Plan(
         round=1,
@@ -213,14 +213,15 @@ def test_the_command_prints_prompts_without_a_device() -> None:
 
 def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
-    from tunesmith.graph.prompts.evidence import examine, examined
+    from tunesmith.graph.prompts.evidence import examine
     from tunesmith.hw.errors import TunesmithError
 
     made = context(str(RAW / "rope"))
     baseline, workload = made.sources.baseline.template, made.tuned[0]
     examine(made, "baseline", baseline, {}, workload, "round-1")
-    found = examined(made, "baseline", {})
-    assert found is not None and found["instructions"]["ld.global 2 B"] == 2 and found["resources"]["registers"] > 0
+    found = made.log.evidence("baseline", {})
+    assert found is not None and found.instructions["ld.global 2 B"] == 2
+    assert found.resources is not None and (found.resources.registers or 0) > 0
     assert "32 registers a thread" in messages(made)[1] and "ld.global 2 B: 2" in messages(made)[1]
 
     class Missing:
@@ -229,7 +230,7 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
 
     monkeypatch.setattr("tunesmith.graph.prompts.evidence.Isolated", Missing)
     examine(made, "baseline", baseline, {}, workload, "round-2")
-    assert made.journal.count("evidence") == 1
+    assert made.journal.count(EvidenceKept) == 1
     examine(made, "other", baseline, {}, workload, "round-2")
-    other = examined(made, "other", {})
-    assert other is not None and other["note"] == "NVRTC is missing here" and other["instructions"] == {}
+    other = made.log.evidence("other", {})
+    assert other is not None and other.note == "NVRTC is missing here" and other.instructions == {}

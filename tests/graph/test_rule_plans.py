@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import Event, Planned
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.state import Branch, Plan
+from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.parameter import config_key
 
@@ -35,8 +40,8 @@ def task(tmp_path: Path) -> Path:
 
 
 def plans(folder: Path) -> list[tuple[str, tuple[str, ...]]]:
-    with Journal(folder, create=False) as journal:
-        return [(event.data["scope"], tuple(event.data["workloads"])) for event in journal.events("plan")]
+    found = [row.data["plan"] for row in rows(folder, "plan")]
+    return [(plan["scope"], tuple(plan["workloads"])) for plan in found]
 
 
 def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_path: Path) -> None:
@@ -47,11 +52,10 @@ def test_after_each_workload_had_a_round_all_are_searched_again(task: Path, tmp_
     assert [scope for scope, _ in found] == ["general", "workload", "workload", "workload", "general", "workload"]
     assert found[0] == found[4] == ("general", everything)
     assert sorted(names[0] for _, names in found[1:4]) == sorted(everything)
-    with Journal(folder, create=False) as journal:
-        measured = [event.data for event in journal.events("evaluation")]
-        before = [event.data for event in journal.events("evaluation") if event.stage not in ("round-5", "round-6")]
-        again = next(event.data for event in journal.events("plan") if event.data["round"] == 5)
-    what = [(one["key"], tuple(one["outcomes"])) for one in measured]
+    evaluated = rows(folder, "evaluation")
+    before = [row.data["evaluation"] | row.data for row in evaluated if row.stage not in ("round-5", "round-6")]
+    again = next(row.data["plan"] for row in rows(folder, "plan") if row.data["plan"]["round"] == 5)
+    what = [(row.data["key"], tuple(row.data["evaluation"]["outcomes"])) for row in evaluated]
     assert len(set(what)) == len(what) > 20, "nothing is measured twice on the same workloads"
 
     def best(workload: str) -> str:
@@ -77,28 +81,36 @@ def test_a_plan_of_an_earlier_version_is_read_as_one_branch(
 ) -> None:
     """It named a template of the task and its seeds, and had no branches; its run is resumed."""
     seed = {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
-    append = Journal.append
+    append, plans = Journal.append, list[dict[str, Any]]()
 
     class Killed(BaseException):
         pass
 
-    def as_before(self: Journal, kind: str, data: dict[str, Any], stage: str = "") -> int:
-        if kind != "plan":
-            return append(self, kind, data, stage)
-        old = {key: value for key, value in data.items() if key != "branches"}
-        append(self, kind, old | {"template": "runs", "moves": ["GROUP"], "seeds": [seed], "branches": []}, stage)
-        raise Killed
+    def killed(self: Journal, event: Event, stage: str = "") -> int:
+        if isinstance(event, Planned):
+            plans.append(event.plan.model_dump(mode="json"))
+            raise Killed
+        return append(self, event, stage)
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", as_before)
+        patch.setattr(Journal, "append", killed)
         with pytest.raises(Killed):
             tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=5, rounds=1, seed=1)
+    old = {key: value for key, value in plans[0].items() if key != "branches"}
+    old |= {"template": "runs", "moves": ["GROUP"], "seeds": [seed], "branches": []}
+    connection = sqlite3.connect(folder / "journal.sqlite", isolation_level=None)
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute(
+        "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (1, 1.0, 1.0, 'plan', 'round-1', ?)",
+        (json.dumps(old),),
+    )
+    connection.close()
     assert resume(folder).summary["evaluations"] == 5
+    assert rows(folder, "asked")[0].data["config"] == seed
     with Journal(folder, create=False) as journal:
-        assert next(journal.events("asked")).data["config"] == seed
-        (plan,) = journal.events("plan")
-    assert Plan.model_validate(plan.data).branches == (Branch(parent="runs", seeds=(seed,)),)
+        (plan,) = RunLog(journal).plans
+    assert plan.branches == (Branch(parent="runs", seeds=(seed,)),)
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
@@ -125,6 +137,5 @@ def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
     monkeypatch.setattr(SimulatedPool, "_evaluate", slower)
     folder = tmp_path / "run"
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=4, seed=1)
-    with Journal(folder, create=False) as journal:
-        templates = [event.data["branches"][0]["parent"].split("-")[0] for event in journal.events("plan")]
+    templates = [row.data["plan"]["branches"][0]["parent"].split("-")[0] for row in rows(folder, "plan")]
     assert templates == ["runs", "other", better, better]

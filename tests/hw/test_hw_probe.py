@@ -211,6 +211,17 @@ def test_opencl_devices():
     assert "neither a CPU nor a GPU" in inventory.notes[0]
 
 
+def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
+    from tunesmith.kernels.backends.opencl import OpenclUnavailable, open_device
+
+    accelerator, cpu = fake_cl_device(8), fake_cl_device(2, name="The CPU", platform=SimpleNamespace(name="p"))
+    monkeypatch.setitem(sys.modules, "pyopencl", fake_opencl(accelerator, cpu))
+    monkeypatch.setattr("tunesmith.kernels.backends.opencl.name_processor", lambda device: None)
+    assert open_device(0) is cpu, "the accelerator before it is left out of the list"
+    with pytest.raises(OpenclUnavailable, match="no OpenCL device 1; there are 1"):
+        open_device(1)
+
+
 def test_opencl_without_platform_or_device():
     nothing = probe_opencl(opencl_module=fake_opencl(platform_error="PLATFORM_NOT_FOUND_KHR"))
     assert nothing.devices == () and "tunesmith[opencl]" in nothing.notes[0]

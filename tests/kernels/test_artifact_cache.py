@@ -40,6 +40,21 @@ def test_what_was_put_is_got(tmp_path: Path, result: Artifact | CompileFailed) -
     assert (again.hits, again.misses) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    "failed",
+    [
+        CompileFailed("a.cu(7): catastrophic error: out of memory", ""),
+        CompileFailed("NVRTC_ERROR_INTERNAL_ERROR", ""),
+        CompileFailed("clBuildProgram failed: OUT_OF_HOST_MEMORY", ""),
+        CompileFailed("the compiler gave no message", "nvcc error: internal error: assertion failed"),
+    ],
+)
+def test_a_failure_that_is_not_the_sources_is_not_kept(tmp_path: Path, failed: CompileFailed) -> None:
+    cache = ArtifactCache(tmp_path)
+    assert not cache.put(KEY, failed) and not cache.trouble
+    assert cache.get(KEY) is None and entries(tmp_path) == []
+
+
 def test_whatever_decides_the_machine_code_decides_the_key() -> None:
     others = [
         cache_key(SOURCE, "sm_80", "nvrtc 13.0"),

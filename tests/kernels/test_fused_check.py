@@ -137,7 +137,7 @@ def test_values_without_order(opened: Any, dtype: str) -> None:
 @pytest.mark.parametrize("where", ["first", "before", "after", "input", "last"])
 def test_a_byte_that_no_kernel_may_write(opened: Any, where: str) -> None:
     data = data_of(opened, "float16", TOLERANCES["float16"])
-    x, out, both = data.places
+    x, out, _ = data.places
     at = {
         "first": 0,
         "before": out.offset - 1,

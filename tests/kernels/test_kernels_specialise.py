@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
@@ -82,17 +83,21 @@ def test_the_text_in_full() -> None:
     assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
 
 
-def test_a_source_that_says_what_a_type_is_needs_no_header_for_it() -> None:
-    def includes(source: str) -> list[str]:
-        made = specialise(template("cuda", source), CONFIG, {"T": "float16", "S": "bfloat16", "U": "bfloat16"})
-        assert "#define T __half\n" in made.source
-        return [line for line in made.source.splitlines() if line.startswith("#include")]
+def test_each_header_is_included_once() -> None:
+    made = specialise(template("cuda", "int x;\n"), CONFIG, {"T": "float16", "S": "bfloat16", "U": "bfloat16"})
+    assert re.findall(r"#include <(\w+\.h)>", made.source) == ["cuda_bf16.h", "cuda_fp16.h"]
 
-    half, bfloat = "#include <cuda_fp16.h>", "#include <cuda_bf16.h>"
-    assert includes("int x;\n") == includes("#undef TT\n// #undef T\n") == [bfloat, half]
-    assert includes("int x;\n  # undef  T\n") == [bfloat]
-    assert includes("#undef S\n") == [bfloat, half]
-    assert includes("#undef S\n#undef T\n#undef U\n") == []
+
+def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
+    parameters = [{"name": "VEC", "values": [8]}, {"name": "CAP", "values": [528, 2112], "launch_only": True}]
+    tuned = template("cuda", "int x;\n")
+    tuned = type(tuned).model_validate(tuned.model_dump() | {"parameters": parameters})
+    few, many = (specialise(tuned, {"VEC": 8, "CAP": cap}, {}) for cap in (528, 2112))
+    assert few.source == many.source and few.digest == many.digest and "CAP" not in few.source
+    capped = tuned.model_copy(update={"max_registers": "CAP // 33"})
+    assert len({specialise(capped, {"VEC": 8, "CAP": cap}, {}).digest for cap in (528, 2112)}) == 2
+    with pytest.raises(ValidationError, match="CAP is launch_only, so that the source has no macro of it, but"):
+        type(tuned).model_validate(tuned.model_dump() | {"source": "#if CAP > 0\n#endif\n"})
 
 
 def test_literals() -> None:

@@ -172,8 +172,10 @@ def test_drift_is_the_reference_now_over_the_reference_then() -> None:
     monitor.keep("other", lambda: 99.0, estimate([1.0] * 5))
     now[0] = 1.1
     assert [monitor.tick() for _ in range(3)] == [None, None, pytest.approx(1.1)]
-    monitor.forget("w")
+    monitor.forget("other")
     assert monitor.tick() == pytest.approx(1.1)
+    monitor.forget("w")
+    assert monitor.tick() is None, "a reference that is gone says nothing of what is measured after it"
 
 
 def test_settings_are_no_throttling() -> None:

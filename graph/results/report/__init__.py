@@ -11,7 +11,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import baseline_seconds, evaluations, objective
+from tunesmith.graph.journal.measurements import objective
+from tunesmith.graph.journal.records import Winner
+from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.settings import Settings
 from tunesmith.kernels.spec.parameter import assignments
 
@@ -21,7 +23,7 @@ MAX_BEST = 10
 """Configurations in the table of the search's best."""
 
 
-def render_report(context: Context, summary: dict[str, Any]) -> str:
+def render_report(context: Context, summary: Summary) -> str:
     """The report's HTML."""
     environment = Environment(
         loader=PackageLoader("tunesmith.graph.results.report"),
@@ -37,9 +39,9 @@ def render_report(context: Context, summary: dict[str, Any]) -> str:
     environment.filters["dollars"] = lambda cost: "unknown cost" if cost is None else f"${cost:.4f}"
     return environment.get_template("report.html.j2").render(
         summary=summary,
-        figure=_figure(context) if summary["evaluations"] else None,
-        best=_best(context) if summary["evaluations"] else [],
-        source=_source(context, summary),
+        figure=_figure(context) if summary.evaluations else None,
+        best=_best(context) if summary.evaluations else [],
+        source=_source(context, summary.general),
     )
 
 
@@ -51,10 +53,10 @@ def _chosen(settings: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _figure(context: Context) -> dict[str, Any] | None:
     """Points and best-so-far of the general search, as coordinates (log scale upwards: slower)."""
-    baseline, names = baseline_seconds(context), [workload.name for workload in context.tuned]
+    baseline, names = context.log.baseline_seconds or {}, [workload.name for workload in context.tuned]
     series = [
         (index, value)
-        for index, evaluation in enumerate(evaluations(context), 1)
+        for index, evaluation in enumerate(context.log.evaluations(), 1)
         if (value := objective(evaluation, names, baseline, context.weights)) is not None
     ]
     if len(series) < 2:
@@ -92,15 +94,14 @@ def _figure(context: Context) -> dict[str, Any] | None:
 def _best(context: Context) -> list[dict[str, Any]]:
     """The best configurations of the search, the fastest first, as it saw them on all tuned workloads: time over
     baseline, and what the compiler says of them."""
-    baseline, names = baseline_seconds(context), [workload.name for workload in context.tuned]
+    baseline, names = context.log.baseline_seconds or {}, [workload.name for workload in context.tuned]
     ranked: list[dict[str, Any]] = [
         {"ratio": value, "config": one.config, "template": one.template, "resources": one.resources}
-        for one in evaluations(context)
+        for one in context.log.evaluations()
         if (value := objective(one, names, baseline, context.weights)) is not None
     ]
     return sorted(ranked, key=lambda row: row["ratio"])[:MAX_BEST]
 
 
-def _source(context: Context, summary: dict[str, Any]) -> str:
-    general = summary["general"]
-    return context.template(general["template"]).source if general else ""
+def _source(context: Context, general: Winner | None) -> str:
+    return context.template(general.template).source if general is not None else ""

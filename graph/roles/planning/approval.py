@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import read_tree
+from tunesmith.graph.journal.events import ApprovalAwaited, PlanApproved
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planning.planner import branch_problems
@@ -33,18 +34,18 @@ class Approver:
     def __call__(self, state: State, context: Context) -> State:
         from langgraph.types import interrupt
 
-        stage = f"round-{state['round']}"
-        event = context.journal.last("approved", stage)
-        if event is not None:
-            return {"plan": event.data}
         planned = Plan.model_validate(state["plan"])
-        answer = interrupt({"plan": state["plan"]})
-        # Studio answers with a changed plan, or with true.
-        data = state["plan"] if answer is True else answer
-        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
-        context.journal.append("approved", plan.model_dump(mode="json"), stage)
-        changed = "" if plan == planned else ", changed"
-        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+
+        def approved() -> PlanApproved:
+            answer = interrupt({"plan": state["plan"]})
+            # Studio answers with a changed plan, or with true.
+            data = state["plan"] if answer is True else answer
+            plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+            changed = "" if plan == planned else ", changed"
+            context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+            return PlanApproved(plan=plan)
+
+        plan = context.once(PlanApproved, stage_of(state["round"]), approved).plan
         return {"plan": plan.model_dump(mode="json")}
 
 
@@ -55,18 +56,18 @@ class PlanError(TunesmithError):
 def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
     the file the next time. Raises `PlanError` for a file that makes no plan."""
-    stage = f"round-{plan.round}"
+    stage = stage_of(plan.round)
     file = folder / f"plan-{plan.round}.json"
 
     def read() -> Plan:
         return read_plan(file, plan, context)
 
-    if context.journal.last("awaiting", stage) is not None:
+    if context.log.awaits_approval(stage):
         return read()
     file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
     if ask is not None:
         return ask(plan, file, read)
-    context.journal.append("awaiting", {"file": file.name}, stage)
+    context.journal.append(ApprovalAwaited(file=file.name), stage)
     raise Waiting(
         f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
         f"`tunesmith resume {folder}`."
@@ -104,7 +105,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
         problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
     if any(branch.moves for branch in plan.branches) and context.models is None:
         problems.append("branches: moves need a model to carry them out, and the run has none")
-    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), read_tree(context))]
+    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
         raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
     return plan

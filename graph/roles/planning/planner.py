@@ -7,14 +7,15 @@ that cannot be read goes back once; if that fails too, the round is planned by r
 from __future__ import annotations
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import baseline_seconds
-from tunesmith.graph.journal.tree import Tree, read_tree
+from tunesmith.graph.journal.events import Planned
+from tunesmith.graph.journal.tree import Tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.evidence import examine
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
+from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.planning.rules import describe, headroom, plan_by_rules, share
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -35,16 +36,14 @@ class Planner:
     def __call__(self, state: State, context: Context) -> State:
         number = state.get("round", 0) + 1
         stage = f"round-{number}"
-        journalled = context.journal.last("plan", stage)
-        if journalled is None:
+        plan = context.log.plan(stage)
+        if plan is None:
             plan = self._decide(context, number, state.get("objections", []))
             if plan is None:
                 context.note("plan", no_template(context), stage)
                 return {"round": number, "templates": [], "objections": [], "done": "no template"}
-            context.journal.append("plan", plan.model_dump(mode="json"), stage)
+            context.journal.append(Planned(plan=plan), stage)
             context.listener(Progress("plan", describe(plan)))
-        else:
-            plan = Plan.model_validate(journalled.data)
         return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
@@ -58,12 +57,12 @@ class Planner:
                     f"[backends.{backend}] of its task.toml."
                 )
             context.listener(Progress("plan", f"round {number}"))
-            return plan_by_rules(context, number, read_tree(context))
+            return plan_by_rules(context, number, context.tree())
         context.listener(Progress("plan", f"round {number}: asking the model"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)
         context.roofline()
-        tree = read_tree(context)
+        tree = context.tree()
         self._examine(context, tree, f"round-{number}")
         plan = self._ask(context, context.models, number, tree, objections)
         if isinstance(plan, Plan):
@@ -74,7 +73,7 @@ class Planner:
 
     def _examine(self, context: Context, tree: Tree, stage: str) -> None:
         """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
-        baseline = context.known_baseline() or {}
+        baseline = context.log.baseline_seconds or {}
         workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
         examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
         for node in tree.best(1):
@@ -171,7 +170,7 @@ def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
         if branch.parent == BASELINE:
             if not branch.moves:
                 problems.append("The baseline has no parameters: a branch from it needs moves.")
-        elif node is None or node.struck:
+        elif node is None or node.vetoed:
             options = ", ".join([BASELINE, *known])
             problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
     return problems

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import baseline_seconds, objective
+from tunesmith.graph.journal.measurements import objective
 from tunesmith.graph.journal.tree import Node, Tree
+from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.state import Bottleneck, Branch, Plan
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.spec.parameter import Config, config_key
@@ -71,7 +72,7 @@ def _due(context: Context, best: Mapping[str, float]) -> Workload | None:
     with the most to gain first, and then all are tuned together again."""
     if len(context.tuned) == 1:
         return context.tuned[0]
-    plans = [Plan.model_validate(event.data) for event in context.journal.events("plan")]
+    plans = context.log.plans
     # What is mostly launch and ramp-up is far from its limit without being able to come nearer.
     worth = [w for w in context.tuned if bottleneck(context, w, best[w.name]) != "latency"]
     last = max((at for at, plan in enumerate(plans) if plan.scope == "general"), default=-1)

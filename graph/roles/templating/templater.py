@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import LIBRARY, read_tree
+from tunesmith.graph.journal.events import (
+    BranchAbandoned,
+    SeedsProposed,
+    TemplateAdded,
+    TemplatesChosen,
+    WritingStarted,
+)
+from tunesmith.graph.journal.log import stage_of
+from tunesmith.graph.journal.tree import LIBRARY
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
@@ -77,10 +85,9 @@ class Templater:
 
     def __call__(self, state: State, context: Context) -> State | Command[Any]:
         plan = Plan.model_validate(state["plan"])
-        stage, turn = f"round-{plan.round}", state.get("turn", 0)
-        for event in context.journal.events("templates", stage):
-            if event.data["turn"] == turn:
-                return _answer(event.data["ids"])
+        stage, turn = stage_of(plan.round), state.get("turn", 0)
+        if (known := context.log.chosen_templates(stage, turn)) is not None:
+            return _answer(known)
         chosen = self._search_further(context, plan, stage)
         drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
         if not drafts:
@@ -95,7 +102,7 @@ class Templater:
                 return _fan_out(sent, drafts)
         chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
         chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
-        context.journal.append("templates", {"turn": turn, "ids": chosen}, stage)
+        context.journal.append(TemplatesChosen(turn=turn, ids=tuple(chosen)), stage)
         return _answer(chosen)
 
     def _ask(
@@ -104,9 +111,9 @@ class Templater:
         """The drafts with the model's answers, by number; those without an answer are given up."""
         if context.models is None:
             raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
-        stage = f"round-{plan.round}"
+        stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = read_tree(context, before=_begin(context, stage, turn))
+        tree = context.tree(before=_begin(context, stage, turn))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
         calls = []
@@ -169,7 +176,7 @@ class Templater:
 
     def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """The known templates that the plan searches as they are; those that a role has excluded are left out."""
-        tree, chosen = read_tree(context), []
+        tree, chosen = context.tree(), []
         for branch in plan.branches:
             if branch.moves:
                 continue
@@ -179,7 +186,7 @@ class Templater:
                 raise UnknownTemplate(
                     f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
                 )
-            if not node.struck:
+            if not node.vetoed:
                 if node.round == 0:
                     _register(context, node.template, LIBRARY, (), stage)
                 _register_seeds(context, node.id, branch.seeds, stage)
@@ -189,7 +196,7 @@ class Templater:
     def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
         """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
         else the best known one."""
-        tree = read_tree(context)
+        tree = context.tree()
         chosen = (tree.untried or tree.best(1))[:1]
         if not chosen:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
@@ -225,11 +232,9 @@ def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
 
 
 def _begin(context: Context, stage: str, turn: int) -> int:
-    """The event with which this turn began, from whatever session."""
-    for event in context.journal.events("writing", stage):
-        if event.data["turn"] == turn:
-            return event.sequence
-    return context.journal.append("writing", {"turn": turn}, stage)
+    """The entry with which this turn began, from whatever session."""
+    started = context.log.writing_started(stage, turn)
+    return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
 
 
 def _answer(ids: Sequence[str]) -> State:
@@ -249,31 +254,20 @@ def _register(
     context: Context, template: Template, parent: str, moves: tuple[str, ...], stage: str, answers: int = 0
 ) -> None:
     """Puts a template into the tree, once. answers: how many the model needed for it."""
-    if all(event.data["id"] != template.id for event in context.journal.events("template")):
-        data = {
-            "id": template.id,
-            "template": template.model_dump(mode="json"),
-            "parent": parent,
-            "moves": list(moves),
-            "answers": answers,
-        }
-        context.journal.append("template", data, stage)
+    if not context.log.has_template(template.id):
+        context.journal.append(TemplateAdded(template=template, parent=parent, moves=moves, answers=answers), stage)
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
     """Writes down configurations that the search of this round is to try first."""
-    if seeds and all(event.data["template"] != template for event in context.journal.events("seeds", stage)):
-        context.journal.append("seeds", {"template": template, "configs": list(seeds)}, stage)
+    if seeds:
+        event = SeedsProposed(template=template, configs=tuple(seeds))
+        context.once(SeedsProposed, stage, lambda: event, template=template)
 
 
 def _give_up(context: Context, draft: Draft, stage: str) -> None:
-    data = {
-        "branch": draft.number,
-        "parent": draft.branch.parent,
-        "moves": list(draft.branch.moves),
-        "problem": "\n".join(draft.history) or draft.failed,
-    }
-    known = [event.data for event in context.journal.events("given_up", stage)]
-    if data not in known:
-        context.journal.append("given_up", data, stage)
+    problem = "\n".join(draft.history) or draft.failed
+    branch = draft.branch
+    event = BranchAbandoned(branch=draft.number, parent=branch.parent, moves=branch.moves, problem=problem)
+    context.once(BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunesmith.actors.pool.pool import Request
-from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.log import trial_stage
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.outcome import (
@@ -83,8 +85,8 @@ def try_templates(context: Context, templates: Sequence[Template], stage: str) -
     left = len(wanted)
     while left:
         for request, evaluation in context.pool.collect():
-            data = {"number": len(found), "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
-            context.journal.append("evaluation", data, trial_stage(stage))
+            event = Evaluated(number=len(found), key=config_key(evaluation.config), evaluation=evaluation)
+            context.journal.append(event, trial_stage(stage))
             found[request.template.id] = evaluation
             left -= 1
     return found
@@ -92,12 +94,7 @@ def try_templates(context: Context, templates: Sequence[Template], stage: str) -
 
 def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
     """The trials of a round that are in the journal."""
-    events = context.journal.events("evaluation", trial_stage(stage))
-    return {event.data["template"]: evaluation_from_json(event.data) for event in events}
-
-
-def trial_stage(stage: str) -> str:
-    return f"{stage}-trial"
+    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
 
 
 def problem_of(evaluation: Evaluation) -> Problem | None:

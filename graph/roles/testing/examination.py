@@ -6,103 +6,101 @@ right on odd shapes and other contents, be as accurate as the baseline, and pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Examined
+from tunesmith.graph.journal.log import Examinee
+from tunesmith.graph.journal.records import Examination, ExaminationRow, Verdict
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.testing.verdict import Examined
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.check import Deviation
+from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.parameter import Config, config_key
 
 SEED = 7_000_003
 """Added to the run's seed for the contents of examinations."""
 
 
-def struck(context: Context) -> dict[Examined, str]:
+def disqualified(context: Context) -> dict[Examinee, str]:
     """What examinations of this run rejected, and why."""
-    return {
-        _key(event.data): event.data["detail"]
-        for event in context.journal.events("examined")
-        if event.data["verdict"] == "rejected"
-    }
+    return {key: one.detail for key, one in context.log.examinations().items() if one.verdict == "rejected"}
 
 
-def examine_winners(context: Context, build: Callable[[Mapping[Examined, str]], dict[str, Any]]) -> dict[str, Any]:
-    """The verdict that `build` makes of what is struck out, once all its winners are examined: the general
+def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], Verdict]) -> Verdict:
+    """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
     configuration on everything, the others on the workload they won. Where one is rejected, the next best is a winner
     and is examined in turn."""
     while True:
-        verdict = build(struck(context))
-        known = {_key(event.data) for event in context.journal.events("examined")}
-        waiting = [one for one in _winners(verdict) if _key(one) not in known]
+        verdict = build(disqualified(context))
+        known = context.log.examinations()
+        waiting = [one for one in _winners(verdict) if _key(*one) not in known]
         if not waiting:
             return verdict
         context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
-        jobs = [(context.template(one["template"]), one["config"], one["workload"] or None) for one in waiting]
+        jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
         try:
             found = context.pool.examine(jobs, seed=context.settings.seed + SEED)
             failure = "" if isinstance(found, list) else describe(found)
         except TunesmithError as error:
             # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
             found, failure = [], str(error)
-        for at, one in enumerate(waiting):
-            told = found[at].to_json() if isinstance(found, list) and found else _not_examined(failure)
-            context.journal.append("examined", one | told)
+        for at, (template, config, workload) in enumerate(waiting):
+            if isinstance(found, list) and found:
+                one = Examination(template=template, config=config, workload=workload, **_fields(found[at]))
+            else:
+                one = Examination(
+                    template=template, config=config, workload=workload, verdict="not examined", detail=failure
+                )
+            context.journal.append(Examined(examination=one))
 
 
-def account(context: Context, verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The examinations of the winners of `verdict`, as the summary shows them: verdict, how many checks, the largest
-    error and the baseline's as shares of the tolerance, notes, and the content hashes of both kernels' code."""
-    events = {_key(event.data): event.data for event in context.journal.events("examined")}
+def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
+    """The examinations of the winners of `verdict`, as the summary shows them."""
+    known = context.log.examinations()
+    found = [known[key] for winner in _winners(verdict) if (key := _key(*winner)) in known]
     rows = []
-    for winner in _winners(verdict):
-        data = events.get(_key(winner))
-        if data is None:
-            continue
-        passed = [step for step in data["steps"] if "accuracy" in step]
+    for one in found:
+        passed = [step for step in one.steps if isinstance(step, Passed)]
         rows.append(
-            winner
-            | {
-                "verdict": data["verdict"],
-                "detail": data["detail"],
-                "checks": len(passed),
-                "skipped": [f"{step['step']}: {step['why']}" for step in data["steps"] if "why" in step],
-                "largest_error": _largest(passed, "accuracy"),
-                "baseline_error": _largest(passed, "baseline"),
-                "notes": data["notes"],
-                "artifacts": data["artifacts"],
-            }
+            ExaminationRow(
+                template=one.template,
+                config=one.config,
+                workload=one.workload,
+                verdict=one.verdict,
+                detail=one.detail,
+                checks=len(passed),
+                skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
+                largest_error=_largest(deviation for step in passed for deviation in step.accuracy.values()),
+                baseline_error=_largest(deviation for step in passed for deviation in step.baseline.values()),
+                notes=one.notes,
+                artifacts=one.artifacts,
+            )
         )
     return rows
 
 
-def _winners(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The general configuration, and what is used for a workload where that is another."""
-    general = verdict["general"]
-    found = [] if general is None else [{**general, "workload": ""}]
-    return found + [
-        {"template": row["template"], "config": row["config"], "workload": row["workload"]}
-        for row in verdict["dispatch"]
-        if general is None or not _same(row, general)
-    ]
+def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
+    """The general configuration, and what is used for a workload where that is another: template, configuration, and
+    the workload that it is for, empty for all."""
+    general = verdict.general
+    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
+    if general is None:
+        return used
+    key = _key(general.template, general.config, "")
+    return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(one["template"] == other["template"] and config_key(one["config"]) == config_key(other["config"]))
+def _key(template: str, config: Config, workload: str) -> Examinee:
+    return template, config_key(config), workload
 
 
-def _key(one: Mapping[str, Any]) -> Examined:
-    return one["template"], config_key(one["config"]), one["workload"]
+def _fields(found: judge.Verdict) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
 
 
-def _not_examined(why: str) -> dict[str, Any]:
-    return {"verdict": "not examined", "reason": "", "detail": why, "steps": [], "notes": [], "artifacts": {}}
-
-
-def _largest(steps: list[dict[str, Any]], which: str) -> float | None:
-    return max((one["largest"] for step in steps for one in step[which].values()), default=None)
-
-
-__all__ = ["account", "examine_winners", "struck"]
+def _largest(deviations: Iterable[Deviation]) -> float | None:
+    return max((one.largest for one in deviations), default=None)

@@ -7,22 +7,21 @@ configuration is best in general, which for each shape, and what the general one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from itertools import islice
-from typing import Any
 
 from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.measurements import baseline_request, baseline_seconds, evaluations, objective, seconds_of
+from tunesmith.graph.journal.events import Compared, VerdictReached
+from tunesmith.graph.journal.measurements import objective, seconds_of
+from tunesmith.graph.journal.records import FinalistResult, Verdict
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.testing.examination import examine_winners, struck
+from tunesmith.graph.roles.baseline import baseline_request, baseline_seconds
+from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
-from tunesmith.graph.setup.extension import extended_after
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
-from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import to_json
+from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.space.feasible import rules
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.spec.expression import ExpressionError
@@ -52,32 +51,34 @@ class Tester:
         general, per_shape = finalists(context)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
-        known = context.journal.last("verdict", stage)
+        known = context.journal.last(VerdictReached, stage)
         if known is not None:
-            return {"done": "" if extended_after(context.journal, known) else _done(context, number, known.data)}
-        duels = {event.data["workload"]: event.data for event in context.journal.events("duel", stage)}
+            over = _done(context, number, known.event.verdict)
+            return {"done": "" if context.log.extended_after(known) else over}
+        compared = context.log.comparisons(stage)
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            if entrants and workload.name not in duels:
-                duels[workload.name] = self._duel(context, workload, entrants, number)
-        verdict = build_verdict(context, list(duels.values()), general, struck(context))
+            if entrants and workload.name not in compared:
+                compared[workload.name] = self._compare(context, workload, entrants, number)
+        comparisons = list(compared.values())
+        verdict = build_verdict(context, comparisons, general, disqualified(context))
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
-            verdict = build_verdict(context, list(duels.values()), general, struck(context))
+            verdict = build_verdict(context, comparisons, general, disqualified(context))
         done = _done(context, number, verdict)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
-            verdict = examine_winners(context, lambda out: build_verdict(context, list(duels.values()), general, out))
-        context.journal.append("verdict", verdict, stage)
-        context.listener(Progress("test", f"round {number}: {verdict['sentence']}", best=verdict["ratio"]))
+            verdict = examine_winners(context, lambda out: build_verdict(context, comparisons, general, out))
+        context.journal.append(VerdictReached(verdict=verdict), stage)
+        context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}
 
-    def _duel(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> dict[str, Any]:
+    def _compare(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> Compared:
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
         requests = [
             Request(index + 1, context.template(template), config, (workload.name,))
             for index, (template, config) in enumerate(entrants)
         ]
-        duel = context.pool.duel(
+        found = context.pool.duel(
             baseline_request(context, [workload]),
             requests,
             workload.name,
@@ -85,9 +86,9 @@ class Tester:
             rounds=ROUNDS,
             budget_seconds=SECONDS,
         )
-        data = {"workload": workload.name, "entries": _entries(entrants, duel)}
-        context.journal.append("duel", data, f"round-{number}")
-        return data
+        event = Compared(workload=workload.name, entries=_entries(entrants, found.results))
+        context.journal.append(event, f"round-{number}")
+        return event
 
 
 def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
@@ -96,8 +97,8 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
     One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
     elsewhere: it may be the best for a shape, but is none for all.
     """
-    struck = {event.data["template"] for event in context.journal.events("struck")}
-    baseline, known = baseline_seconds(context), [one for one in evaluations(context) if one.template not in struck]
+    baseline, vetoed = baseline_seconds(context), context.log.vetoed()
+    known = [one for one in context.log.evaluations() if one.template not in vetoed]
     names = [workload.name for workload in context.tuned]
     weights = context.weights
     ranked: list[tuple[float, Finalist]] = []
@@ -149,38 +150,35 @@ def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
     return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
 
 
-def _entries(entrants: Sequence[Finalist], duel: Duel) -> list[dict[str, Any]]:
-    entries = []
-    for (template, config), result in zip(entrants, duel.results, strict=True):
-        entry: dict[str, Any] = {"template": template, "config": config}
-        if isinstance(result, Comparison):
-            entry["comparison"] = asdict(result) | {"verdict": result.verdict}
-        else:
-            entry["failure"] = to_json(result)
-        entries.append(entry)
-    return entries
+def _entries(entrants: Sequence[Finalist], results: Sequence[Comparison | Outcome]) -> tuple[FinalistResult, ...]:
+    return tuple(
+        FinalistResult(template=template, config=config, comparison=result)
+        if isinstance(result, Comparison)
+        else FinalistResult(template=template, config=config, failure=result)
+        for (template, config), result in zip(entrants, results, strict=True)
+    )
 
 
-def _done(context: Context, number: int, verdict: dict[str, Any] | None) -> Done:
+def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if number >= context.settings.rounds:
         return "rounds"
     if context.seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all(FLOOR_SHARE <= (row["share_of_floor"] or 0.0) <= BELIEVED for row in verdict["tuned"]):
+    if verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
         return "floor"
-    searched = context.journal.last("searched", f"round-{number}")
+    searched = context.log.searched(f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.
-    if searched is not None and searched.data["exhausted"] and number > 1 and context.models is None:
+    if searched is not None and searched.exhausted and number > 1 and context.models is None:
         return "exhausted"
     return "no model" if model_gave_up(context, number) else ""
 
 
 def model_gave_up(context: Context, number: int) -> bool:
     """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
-    notes = context.journal.events("note", f"round-{number}")
-    return context.settings.arm != "template+search" and any(e.data["role"] in ("plan", "rewrite") for e in notes)
+    notes = context.log.notes(f"round-{number}")
+    return context.settings.arm != "template+search" and any(note.role in ("plan", "rewrite") for note in notes)
 
 
 def _nothing(context: Context) -> Done:

@@ -5,10 +5,10 @@ Owns nothing of the pool and nothing of how several searches share it; that is t
 
 from __future__ import annotations
 
-from typing import Any
-
-from tunesmith.graph.context import Context, evaluation_from_json
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import SeedsRefused
 from tunesmith.graph.journal.measurements import failures_by_kind, observation, racing
+from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
 from tunesmith.kernels.outcome import Evaluation
@@ -58,18 +58,18 @@ class TemplateSearch:
         self.strategy.tell(evaluation.config, seen)
         return seen.value
 
-    def account(self) -> dict[str, Any]:
-        return {
-            "template": self.template.id,
-            "strategy": self.strategy.describe(),
-            "points": len(self.space),
-            "cartesian": self.space.cartesian,
-            "asked": self.asked,
-            "exhausted": self.strategy.exhausted,
-            "rng": self.strategy.state()["rng"],
-            "failures": failures_by_kind(self.told),
-            "racing": racing(self.told),
-        }
+    def account(self) -> TemplateAccount:
+        return TemplateAccount(
+            template=self.template.id,
+            strategy=self.strategy.describe(),
+            points=len(self.space),
+            cartesian=self.space.cartesian,
+            asked=self.asked,
+            exhausted=self.strategy.exhausted,
+            rng=self.strategy.state()["rng"],
+            failures=failures_by_kind(self.told),
+            racing=racing(self.told),
+        )
 
     def _make_strategy(self, budget: int) -> Strategy:
         settings = self.context.settings
@@ -80,35 +80,29 @@ class TemplateSearch:
             budget=budget,
             workers=self.context.pool.max_in_flight,
             seeds=self._seeds(),
-            prior=prior_of(self.context.journal),
+            prior=prior_of(self.context.log),
         )
         # What earlier rounds, and the template's trial, measured on these workloads is known to this search, and not
         # measured again.
-        for event in self.context.journal.events("evaluation"):
-            evaluation = evaluation_from_json(event.data)
+        for entry in self.context.log.evaluations_of(self.template.id):
+            evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
-            mine = event.stage != self.stage and evaluation.template == self.template.id
-            if mine and known and self.space.index(evaluation.config) is not None:
+            if entry.stage != self.stage and known and self.space.index(evaluation.config) is not None:
                 seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
                 strategy.tell(evaluation.config, seen)
         return strategy
 
     def _seeds(self) -> list[Config]:
         """What to try first, as far as feasible; the journal keeps those that are not, with the reason."""
-        journal = self.context.journal
-        given = [
-            config
-            for event in journal.events("seeds", self.stage)
-            if event.data["template"] == self.template.id
-            for config in event.data["configs"]
-        ]
+        log = self.context.log
+        given = log.seeds(self.stage, self.template.id)
         refused = [
-            {"config": config, "why": reason.detail}
+            RefusedSeed(config=config, why=reason.detail)
             for config in given
             if self.space.index(config) is None and (reason := self.space.reject(config)) is not None
         ]
         mine = self.template.id
-        if refused and all(event.data["template"] != mine for event in journal.events("refused_seeds", self.stage)):
-            journal.append("refused_seeds", {"template": mine, "refused": refused}, self.stage)
+        if refused and all(event.template != mine for event in log.events(SeedsRefused, self.stage)):
+            self.context.journal.append(SeedsRefused(template=mine, refused=tuple(refused)), self.stage)
         seeds = [*given, self.template.default_config]
         return [config for config in seeds if self.space.index(config) is not None]

@@ -11,9 +11,12 @@ import time
 from collections import Counter
 
 from tunesmith.actors.pool.pool import Request
-from tunesmith.graph.context import Context, evaluation_from_json, evaluation_to_json
-from tunesmith.graph.journal.measurements import baseline_seconds, failures_by_kind, racing
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Asked, Evaluated, Searched
+from tunesmith.graph.journal.log import stage_of
+from tunesmith.graph.journal.measurements import racing
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.templating.trial import recorded
 from tunesmith.graph.roles.tuning.halving import most, order
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
@@ -31,7 +34,7 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        if state.get("templates") and context.journal.last("searched", f"round-{plan.round}") is None:
+        if state.get("templates") and context.log.searched(stage_of(plan.round)) is None:
             _Round(context, plan, state["templates"]).run()
         return {}
 
@@ -41,7 +44,7 @@ class _Round:
 
     def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
         self.context, self.plan = context, plan
-        self.stage = f"round-{plan.round}"
+        self.stage = stage_of(plan.round)
         self.baseline = baseline_seconds(context)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
@@ -54,6 +57,7 @@ class _Round:
         ]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
         self.told: dict[int, Evaluation] = {}
+        self.failures: Counter[str] = Counter()
         self.best: float | None = None
         self.floor = self._floor()
         self._shown = 0.0
@@ -88,7 +92,7 @@ class _Round:
             for request, evaluation in pool.collect():
                 self._record(request.number, evaluation)
         self._show("")
-        context.journal.append("searched", self._account(), self.stage)
+        context.journal.append(self._account(), self.stage)
 
     def _ask(self) -> bool:
         """One more configuration in flight, of the template whose turn it is; False when none has any."""
@@ -99,8 +103,8 @@ class _Round:
             if config is not None:
                 number = len(self.asked)
                 self.asked[number] = (search, config)
-                data = {"number": number, "template": search.template.id, "config": config}
-                self.context.journal.append("asked", data, self.stage)
+                event = Asked(number=number, template=search.template.id, config=config)
+                self.context.journal.append(event, self.stage)
                 self._submit(number)
                 return True
         return False
@@ -108,21 +112,21 @@ class _Round:
     def _replay(self) -> None:
         """Gives the searches what the journal holds of this round, in order."""
         by_id = {search.template.id: search for search in self.searches}
-        for event in self.context.journal.events(stage=self.stage):
-            if event.kind == "asked":
-                search = by_id[event.data["template"]]
-                self.asked[event.data["number"]] = (search, event.data["config"])
-                search.assume_asked(event.data["config"])
-            elif event.kind == "evaluation":
-                self._learn(event.data["number"], evaluation_from_json(event.data))
+        for event in self.context.log.search_history(self.stage):
+            if isinstance(event, Asked):
+                search = by_id[event.template]
+                self.asked[event.number] = (search, event.config)
+                search.assume_asked(event.config)
+            else:
+                self._learn(event.number, event.evaluation)
 
     def _submit(self, number: int) -> None:
         search, config = self.asked[number]
         self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
-        data = {"number": number, "key": config_key(evaluation.config), **evaluation_to_json(evaluation)}
-        self.context.journal.append("evaluation", data, self.stage)
+        event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
+        self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
         # Counting what the journal holds takes longer than an evaluation may, when there are hundreds a second.
         if time.monotonic() - self._shown > SHOW_SECONDS:
@@ -130,13 +134,15 @@ class _Round:
 
     def _learn(self, number: int, evaluation: Evaluation) -> None:
         self.told[number] = evaluation
+        if (failure := evaluation.failure) is not None:
+            self.failures[failure.kind] += 1
         value = self.asked[number][0].learn(evaluation)
         if value is not None and (self.best is None or value < self.best):
             self.best = value
 
     def _show(self, message: str) -> None:
         self._shown = time.monotonic()
-        done = self.context.journal.count("evaluation")
+        done = self.context.log.evaluation_count
         self.context.listener(
             Progress(
                 "tune",
@@ -145,22 +151,22 @@ class _Round:
                 budget=self.context.settings.evaluations,
                 best=self.best,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
-                failures=failures_by_kind(self.told.values()),
+                failures=dict(self.failures),
                 lanes=self.context.pool.lanes,
             )
         )
 
-    def _account(self) -> dict[str, object]:
-        """What the searches did; for one template its own account, for several their sum and each of them."""
+    def _account(self) -> Searched:
+        """What the searches did: their sum and each of them."""
         each = [search.account() for search in self.searches]
-        sizes = [one["points"] for one in each]
-        return {
-            "strategy": " | ".join(one["strategy"] for one in each),
-            "points": None if None in sizes else sum(sizes),
-            "cartesian": sum(one["cartesian"] for one in each),
-            "asked": len(self.asked),
-            "exhausted": all(one["exhausted"] for one in each),
-            "failures": dict(Counter(failures_by_kind(self.told.values()))),
-            "racing": racing(self.told.values()),
-            "templates": each,
-        }
+        sizes = [one.points for one in each if one.points is not None]
+        return Searched(
+            strategy=" | ".join(one.strategy for one in each),
+            points=sum(sizes) if len(sizes) == len(each) else None,
+            cartesian=sum(one.cartesian for one in each),
+            asked=len(self.asked),
+            exhausted=all(one.exhausted for one in each),
+            failures=dict(self.failures),
+            racing=racing(self.told.values()),
+            templates=tuple(each),
+        )

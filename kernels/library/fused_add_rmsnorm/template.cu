@@ -126,8 +126,8 @@ __device__ __forceinline__ void rows(T* __restrict__ input, T* __restrict__ resi
 }
 
 // Rows that begin or end between vectors hold nothing: the elements up to the first vector, vectors, the elements behind the
-// last, and all of them read again. Its loops stay loops, so that these rows decide neither the kernel's registers nor the
-// time to compile it.
+// last, and all of them read again. Its loops stay loops, so that these rows do not decide how many registers the
+// kernel takes.
 __device__ __forceinline__ void unaligned_rows(T* __restrict__ input, T* __restrict__ residual, const T* __restrict__ weight,
                                                float eps, int n, int d) {
     enum { V = 4 };

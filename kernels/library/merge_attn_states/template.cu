@@ -127,5 +127,5 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
     do {
         tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d, aligned);
         tile += gridDim.x;
-    } while (GRID_CAP > 0 && tile < tiles);  // without a cap the grid has a block for every tile
+    } while (WALK && tile < tiles);  // otherwise the grid has a block for every tile
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.models.answer import Invalid, Valid, read_answer
@@ -68,4 +69,4 @@ class Opened:
         return answer
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event.data for event in self.journal.events(kind)]
+        return [entry.event.model_dump() for entry in self.journal.entries(Event) if entry.kind == kind]

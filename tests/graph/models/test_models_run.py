@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from batch_service import serve
 from fake_openai import FakeOpenAI, answer, hang, status
+from journal_rows import rows
 from opened_models import KEY, Move
 from simulated_pool import SimulatedPool
 
@@ -24,8 +25,7 @@ from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WA
 from tunesmith.cli.main import main
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import Call, Message, ModelFailed, Waiting
+from tunesmith.graph.models import Call, Message, ModelFailed, Models, Waiting
 from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.planning.planner import Planner
 from tunesmith.graph.state import State
@@ -40,13 +40,16 @@ class AskingPlanner:
 
     def __call__(self, state: State, context: Context) -> State:
         stage = f"round-{state.get('round', 0) + 1}"
-        if context.models is not None and context.journal.last("heard", stage) is None:
-            asked = [Call("plan", stage, name, (Message("user", f"{stage} {name}"),), Move) for name in ("a", "b")]
-            heard = context.models.ask_all(asked)
-            more = context.models.ask_all([Call("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
-            kinds = [answer.kind if isinstance(answer, ModelFailed) else "ok" for answer in [*heard, *more]]
-            context.journal.append("heard", {"kinds": kinds}, stage)
+        models = context.models
+        if models is not None:
+            context.once("heard", stage, lambda: {"kinds": self._hear(models, stage)})
         return ByRules(Planner())(state, context)
+
+    def _hear(self, models: Models, stage: str) -> list[str]:
+        asked = [Call("plan", stage, name, (Message("user", f"{stage} {name}"),), Move) for name in ("a", "b")]
+        heard = models.ask_all(asked)
+        more = models.ask_all([Call("plan", stage, "c", (Message("user", repr(heard[0])),), Move)])
+        return [answer.kind if isinstance(answer, ModelFailed) else "ok" for answer in [*heard, *more]]
 
 
 class ByRules:
@@ -98,8 +101,7 @@ def command_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int,
 
 
 def heard(folder: Path) -> list[list[str]]:
-    with Journal(folder, create=False) as journal:
-        return [event.data["kinds"] for event in journal.events("heard")]
+    return [row.data["data"]["kinds"] for row in rows(folder, "kept") if row.data["name"] == "heard"]
 
 
 def test_from_the_command_line_to_the_report(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:
@@ -186,9 +188,7 @@ def test_batches_until_the_run_is_done(command_line: Any, server: FakeOpenAI, tm
     assert heard(folder) == [["ok"] * 3] * 2
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["models"]["calls"] == 6 and summary["models"]["transport"] == "batch"
-    with Journal(folder, create=False) as journal:
-        stages = [event.stage for event in journal.events("plan")]
-        assert stages == ["round-1", "round-2"]
+    assert [row.stage for row in rows(folder, "plan")] == ["round-1", "round-2"]
 
 
 def test_ctrl_c_while_the_server_thinks(command_line: Any, server: FakeOpenAI, tmp_path: Path) -> None:

@@ -1,0 +1,417 @@
+"""The kinds of entries of a journal: one model for each, found by the `kind` that stands beside its data.
+
+Owns what each kind contains, and how entries of earlier versions are read: under a former kind (`former`), or in a
+former shape (`upgraded`). Who writes and who reads a kind stands in its docstring. An entry belongs to a stage: "" for
+the whole run, "round-2" for a round, "round-2-trial" for the trials of a round's new templates.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_validator
+
+from tunesmith.graph.journal.records import (
+    CallUsage,
+    Examination,
+    FinalistResult,
+    RefusedSeed,
+    RoundAccount,
+    Tokens,
+    Verdict,
+)
+from tunesmith.graph.settings import Settings
+from tunesmith.graph.state import Plan
+from tunesmith.hw.probe import Device
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.outcome import Evaluation, Resources
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Template
+
+
+class Event(BaseModel):
+    """Base of all kinds. `kind` names it in the journal; `former`: names under which earlier versions wrote it."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    kind: ClassVar[str]
+    former: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """The data of an entry in the present shape; `data` may be in the shape of an earlier version."""
+        return data
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Event]) -> Event:
+        return handler(cls.upgraded(data) if isinstance(data, dict) else data)
+
+
+def _under(name: str, data: dict[str, Any], *others: str) -> dict[str, Any]:
+    """`data` with all but `others` below the key `name`, where earlier versions had no such level."""
+    if not data or name in data:
+        return data
+    beside = {key: data[key] for key in others if key in data}
+    return {name: {key: value for key, value in data.items() if key not in others}, **beside}
+
+
+class RunStarted(Event):
+    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
+
+    kind: ClassVar[str] = "run"
+    settings: Settings
+    task: Task
+    device: Device
+
+
+class Extended(Event):
+    """A run may take more: the settings that change from here on. Written and read by `graph.setup.extension`."""
+
+    kind: ClassVar[str] = "extended"
+    evaluations: int | None = None
+    rounds: int | None = None
+    time_limit: float | None = None
+
+
+class PriorKept(Event):
+    """What another run or a table knows, to lead the searches: configuration, objective, kind of failure. Written by
+    `tune` before the run starts, read by the searches."""
+
+    kind: ClassVar[str] = "prior"
+    name: str
+    results: tuple[tuple[Config, float | None, str | None], ...]
+
+
+class BaselineMeasured(Event):
+    """The baseline on all tuned workloads, measured once in a run by the first role that compares with it."""
+
+    kind: ClassVar[str] = "baseline"
+    evaluation: Evaluation
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("evaluation", data)
+
+
+class RooflineMeasured(Event):
+    """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
+
+    kind: ClassVar[str] = "roofline"
+    roofline: Roofline
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("roofline", data)
+
+
+class Planned(Event):
+    """The plan of a round, written by the planner."""
+
+    kind: ClassVar[str] = "plan"
+    plan: Plan
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("plan", data)
+
+
+class ApprovalAwaited(Event):
+    """The plan of a round stands in `file` until a person approves it. Written and read by `graph.roles.approval`."""
+
+    kind: ClassVar[str] = "awaiting"
+    file: str
+
+
+class PlanApproved(Event):
+    """The plan of a round as a person approved it, written by the approver."""
+
+    kind: ClassVar[str] = "approved"
+    plan: Plan
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("plan", data)
+
+
+class WritingStarted(Event):
+    """A turn of writing templates begins: what the model is asked in it depends on earlier entries only. turn: how
+    often the round was sent back for other templates before."""
+
+    kind: ClassVar[str] = "writing"
+    turn: int
+
+
+class TemplateAdded(Event):
+    """A template enters the run. parent: the id of the template that it was made from, "baseline", or "library" for
+    one that the task brings; moves: what was changed; answers: how many a model needed for it. Written by templaters,
+    read by everything that needs a template's source."""
+
+    kind: ClassVar[str] = "template"
+    template: Template
+    parent: str = "library"
+    moves: tuple[str, ...] = ()
+    answers: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.template.id
+
+
+class TemplatesChosen(Event):
+    """What a round tunes: ids of templates. turn: as of `WritingStarted`. Written and read by the templaters."""
+
+    kind: ClassVar[str] = "templates"
+    turn: int
+    ids: tuple[str, ...]
+
+
+class SeedsProposed(Event):
+    """Configurations that a model proposes to try first. Written by the templater, read by the template's search."""
+
+    kind: ClassVar[str] = "seeds"
+    template: str
+    configs: tuple[Config, ...]
+
+
+class SeedsRefused(Event):
+    """Proposed configurations that are not feasible. Written by the template's search, for readers of the journal."""
+
+    kind: ClassVar[str] = "refused_seeds"
+    template: str
+    refused: tuple[RefusedSeed, ...]
+
+
+class BranchAbandoned(Event):
+    """No working template came out of a branch of the plan. branch: its number; problem: what did not work. Written by
+    the templaters, read by the tree of templates."""
+
+    kind: ClassVar[str] = "given_up"
+    branch: int
+    parent: str
+    moves: tuple[str, ...]
+    problem: str
+
+
+class TemplateVetoed(Event):
+    """A role took a template out of the run, by `graph.roles.veto`. Tree and tester leave it out."""
+
+    kind: ClassVar[str] = "vetoed"
+    former: ClassVar[tuple[str, ...]] = ("struck",)
+    template: str
+    why: str
+
+
+class StepTaken(Event):
+    """A role has finished. turn: how often the round was sent back for other templates before; goto: the role that is
+    next, or the graph's end; done: what ended the run, where it did; update: what changes in the state. Written by
+    `graph.build`, which takes it from here when the graph is started again."""
+
+    kind: ClassVar[str] = "step"
+    role: str
+    turn: int
+    goto: str
+    done: str
+    update: dict[str, Any]
+
+
+class SentBack(Event):
+    """A role sent the round back to another role. Written by earlier versions only: now it is the `goto` of a step."""
+
+    kind: ClassVar[str] = "sent_back"
+    by: str
+    to: str
+    objections: tuple[str, ...] = ()
+
+
+class Noted(Event):
+    """A sentence of a role that the summary shows: something did not go as planned. Written by `Context.note`."""
+
+    kind: ClassVar[str] = "note"
+    role: str
+    sentence: str
+
+
+class RoleKept(Event):
+    """What a further role (docs/extending.md) keeps under a name of its own. Written and read by `Context.once`."""
+
+    kind: ClassVar[str] = "kept"
+    name: str
+    data: dict[str, Any]
+
+
+class Asked(Event):
+    """The search asks for a configuration. number: from 0 within the round. Written and replayed by the tuner."""
+
+    kind: ClassVar[str] = "asked"
+    number: int
+    template: str
+    config: Config
+
+
+class Evaluated(Event):
+    """A configuration was evaluated. number: of the entry `Asked`, or of the trial, or the point of a table; key: the
+    configuration as text. Written by tuner, trials and `exhaust`; most readers take it from `RunLog.evaluations`."""
+
+    kind: ClassVar[str] = "evaluation"
+    number: int
+    key: str = ""
+    evaluation: Evaluation
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        if "point" in data:
+            data = {"number": data["point"]} | {key: value for key, value in data.items() if key != "point"}
+        return _under("evaluation", data, "number", "key")
+
+
+class Searched(RoundAccount, Event):
+    """The searches of a round have ended. Written by the tuner; read by the tester, `--more` and the summary."""
+
+    kind: ClassVar[str] = "searched"
+
+
+class Compared(Event):
+    """Finalists against the baseline on one workload. Written and read by the tester."""
+
+    kind: ClassVar[str] = "comparison"
+    former: ClassVar[tuple[str, ...]] = ("duel",)
+    workload: str
+    entries: tuple[FinalistResult, ...]
+
+
+class Examined(Event):
+    """A winner was examined. Written by the tester's examination; the summary reads it."""
+
+    kind: ClassVar[str] = "examined"
+    examination: Examination
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("examination", data)
+
+
+class VerdictReached(Event):
+    """The verdict of a round's test. Written by the tester; read by the explainer and the summary."""
+
+    kind: ClassVar[str] = "verdict"
+    verdict: Verdict
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return _under("verdict", data)
+
+
+class Explained(Event):
+    """A model's words on what a round has shown. Written by the explainer; read by the next plan and the summary."""
+
+    kind: ClassVar[str] = "explanation"
+    lines: tuple[str, ...]
+
+
+class EvidenceKept(Event):
+    """What is known of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: the
+    configuration as text; counters: of the hardware, on `workload`. Written and read by `graph.prompts.evidence`."""
+
+    kind: ClassVar[str] = "evidence"
+    which: str
+    config: str
+    workload: str
+    resources: Resources | None
+    instructions: dict[str, Any]
+    counters: dict[str, float]
+    note: str
+
+
+class _ModelEvent(Event):
+    """id: the request's custom_id; custom_id: the call's; digest: of all that the model gets to read; attempt: which
+    one of this request."""
+
+    id: str
+    custom_id: str
+    digest: str
+    role: str
+    model: str
+    attempt: int
+    body: dict[str, Any] | None
+
+
+class ModelAsked(_ModelEvent):
+    """A request to a model is about to be made. worst: the most that it may take; body: of the first attempt in a form.
+    Written by `graph.models.calllog`; read by the account and the recording."""
+
+    kind: ClassVar[str] = "model_asked"
+    worst: Tokens
+
+
+class ModelCalled(_ModelEvent):
+    """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
+    completion, and `text` its text; served: the server may count it. Written by `graph.models.calllog`; read by the
+    account, the recording, and whoever asks the same again."""
+
+    kind: ClassVar[str] = "model_call"
+    status: str
+    detail: str
+    final: bool
+    answer: dict[str, Any] | None = None
+    text: str = ""
+    usage: CallUsage | None = None
+    served: bool
+    seconds: float
+    note: str = ""
+
+
+class ModelMethodFound(Event):
+    """How a server takes a request for structured output. Written and read by `graph.models.asker`."""
+
+    kind: ClassVar[str] = "model_method"
+    model: str
+    method: Literal["json_schema", "function_calling", "json_mode"]
+
+
+class ExhaustStarted(Event):
+    """The first entry of a table's journal: what it measures. Written and compared by `graph.study.exhaust`."""
+
+    kind: ClassVar[str] = "exhaust"
+    template: str
+    workload: str
+    device: str
+    seed: int
+
+
+AnyEvent = (
+    RunStarted
+    | Extended
+    | PriorKept
+    | BaselineMeasured
+    | RooflineMeasured
+    | Planned
+    | ApprovalAwaited
+    | PlanApproved
+    | WritingStarted
+    | TemplateAdded
+    | TemplatesChosen
+    | SeedsProposed
+    | SeedsRefused
+    | BranchAbandoned
+    | TemplateVetoed
+    | StepTaken
+    | SentBack
+    | Noted
+    | RoleKept
+    | Asked
+    | Evaluated
+    | Searched
+    | Compared
+    | Examined
+    | VerdictReached
+    | Explained
+    | EvidenceKept
+    | ModelAsked
+    | ModelCalled
+    | ModelMethodFound
+    | ExhaustStarted
+)
+KINDS: dict[str, type[AnyEvent]] = {name: event for event in get_args(AnyEvent) for name in (event.kind, *event.former)}
+"""The models by the kinds that they are stored under, former ones included."""

@@ -1,0 +1,276 @@
+"""What a run's journal amounts to: its baseline, templates, evaluations, comparisons, plans, notes, vetoes, verdicts.
+
+Everything that reads a journal reads it here. Each entry is decoded once: a kind is read when first asked for, and is
+kept up with the entries that are appended afterwards. Nothing is written and nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from tunesmith.graph.journal.events import (
+    ApprovalAwaited,
+    Asked,
+    BaselineMeasured,
+    Compared,
+    Evaluated,
+    Event,
+    EvidenceKept,
+    Examined,
+    Explained,
+    Extended,
+    ModelAsked,
+    ModelCalled,
+    Noted,
+    PlanApproved,
+    Planned,
+    PriorKept,
+    RooflineMeasured,
+    RunStarted,
+    Searched,
+    SeedsProposed,
+    TemplateAdded,
+    TemplatesChosen,
+    TemplateVetoed,
+    VerdictReached,
+    WritingStarted,
+)
+from tunesmith.graph.journal.records import Examination, Verdict
+from tunesmith.graph.journal.store import Entry, Store
+from tunesmith.graph.state import Plan
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.template import Template
+
+T = TypeVar("T", bound=Event)
+
+Examinee = tuple[str, str, str]
+"""Template id, configuration as text, and the workload it was examined for: empty for all."""
+
+
+def stage_of(round_number: int) -> str:
+    """The stage of a round's entries."""
+    return f"round-{round_number}"
+
+
+def trial_stage(stage: str) -> str:
+    """The stage of the trials of a round's new templates."""
+    return f"{stage}-trial"
+
+
+def round_of(stage: str) -> int:
+    """The round of a stage; 0 for the run as a whole."""
+    return int(stage.split("-")[1]) if stage.startswith("round-") else 0
+
+
+class _Kind(Generic[T]):
+    """The entries of one kind, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry[T]] = []
+        self.by_stage: dict[str, list[Entry[T]]] = {}
+
+    def add(self, entry: Entry[T]) -> None:
+        self.entries.append(entry)
+        self.by_stage.setdefault(entry.stage, []).append(entry)
+
+
+class RunLog:
+    """The run in `journal`. All methods raise `JournalError` where an entry that they need cannot be read."""
+
+    def __init__(self, journal: Store) -> None:
+        self._journal = journal
+        self._kinds: dict[type[Event], _Kind[Any]] = {}
+        self._templates: dict[str, Template] = {}
+        self._evaluations: dict[str, list[Entry[Evaluated]]] = {}
+        self._indexed = {TemplateAdded: 0, Evaluated: 0}
+
+    def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
+        """The entries of a kind in their order; of one stage, or of all."""
+        known = self._kinds.setdefault(kind, _Kind[T]())
+        newest = known.entries[-1].sequence if known.entries else 0
+        for entry in self._journal.entries(kind, after=newest):
+            known.add(entry)
+        return known.entries if stage is None else known.by_stage.get(stage, [])
+
+    def events(self, kind: type[T], stage: str | None = None) -> list[T]:
+        """The events of a kind in their order; of one stage, or of all."""
+        return [entry.event for entry in self.entries(kind, stage)]
+
+    def last(self, kind: type[T], stage: str | None = None) -> T | None:
+        """The newest event of a kind, if any."""
+        found = self.entries(kind, stage)
+        return found[-1].event if found else None
+
+    # The run as a whole
+
+    @property
+    def started(self) -> RunStarted | None:
+        """What the run was begun with."""
+        return self.last(RunStarted)
+
+    def extended_after(self, entry: Entry[Event]) -> bool:
+        """Whether the run was extended after an entry: what ended it then ends it no more."""
+        extensions = self.entries(Extended)
+        return bool(extensions) and extensions[-1].sequence > entry.sequence
+
+    @property
+    def extensions(self) -> list[Extended]:
+        """What the run may take beyond its settings, in the order it was granted."""
+        return self.events(Extended)
+
+    @property
+    def prior(self) -> PriorKept | None:
+        """What another run or a table knew, if the run was given it."""
+        return self.last(PriorKept)
+
+    @property
+    def baseline(self) -> Evaluation | None:
+        """The evaluation of the baseline, once it is measured."""
+        event = self.last(BaselineMeasured)
+        return None if event is None else event.evaluation
+
+    @property
+    def baseline_seconds(self) -> dict[str, float] | None:
+        """The baseline's seconds on each tuned workload where it was measured; None before that."""
+        baseline = self.baseline
+        if baseline is None:
+            return None
+        return {name: one.seconds for name, one in baseline.outcomes.items() if isinstance(one, Measured)}
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The device's roofs, once they are measured."""
+        event = self.last(RooflineMeasured)
+        return None if event is None else event.roofline
+
+    @property
+    def seconds_spent(self) -> float:
+        """Working time of all sessions so far."""
+        return self._journal.seconds_spent()
+
+    # Plans
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of all rounds, as the planner made them."""
+        return [event.plan for event in self.events(Planned)]
+
+    def plan(self, stage: str) -> Plan | None:
+        """The plan of a round, as the planner made it."""
+        event = self.last(Planned, stage)
+        return None if event is None else event.plan
+
+    def approved_plan(self, stage: str) -> Plan | None:
+        """The plan of a round, as a person approved it."""
+        event = self.last(PlanApproved, stage)
+        return None if event is None else event.plan
+
+    def awaits_approval(self, stage: str) -> bool:
+        """Whether the plan of a round was left as a file for a person."""
+        return self.last(ApprovalAwaited, stage) is not None
+
+    # Templates
+
+    def has_template(self, template_id: str) -> bool:
+        """Whether a template is part of the run."""
+        return template_id in self._known_templates()
+
+    def template(self, template_id: str) -> Template:
+        """The template of an id. Raises `KeyError` where it is not part of the run."""
+        return self._known_templates()[template_id]
+
+    def chosen_templates(self, stage: str, turn: int | None = None) -> list[str] | None:
+        """Ids of the templates that a round tunes, the last choice or that of a turn; None before it is made."""
+        found = [event for event in self.events(TemplatesChosen, stage) if turn is None or event.turn == turn]
+        return list(found[-1].ids) if found else None
+
+    def writing_started(self, stage: str, turn: int) -> int | None:
+        """The sequence number of the entry with which a turn of writing templates began."""
+        found = (entry.sequence for entry in self.entries(WritingStarted, stage) if entry.event.turn == turn)
+        return next(found, None)
+
+    def seeds(self, stage: str, template_id: str) -> list[Config]:
+        """Configurations that a model proposes for a template of a round."""
+        proposed = (event for event in self.events(SeedsProposed, stage) if event.template == template_id)
+        return [config for event in proposed for config in event.configs]
+
+    def vetoed(self) -> dict[str, str]:
+        """Ids of the templates that roles took out of the run, and why."""
+        return {event.template: event.why for event in self.events(TemplateVetoed)}
+
+    def _known_templates(self) -> dict[str, Template]:
+        entries = self.entries(TemplateAdded)
+        for entry in entries[self._indexed[TemplateAdded] :]:
+            self._templates.setdefault(entry.event.id, entry.event.template)
+        self._indexed[TemplateAdded] = len(entries)
+        return self._templates
+
+    # Evaluations
+
+    @property
+    def evaluation_count(self) -> int:
+        """How many configurations were evaluated."""
+        return self._journal.count(Evaluated)
+
+    def evaluations(self, stage: str | None = None) -> list[Evaluation]:
+        """Evaluations in the order they ended; of one stage, or of all."""
+        return [entry.event.evaluation for entry in self.entries(Evaluated, stage)]
+
+    def evaluations_of(self, template_id: str) -> Sequence[Entry[Evaluated]]:
+        """The evaluations of one template, in the order they ended."""
+        entries = self.entries(Evaluated)
+        for entry in entries[self._indexed[Evaluated] :]:
+            self._evaluations.setdefault(entry.event.evaluation.template, []).append(entry)
+        self._indexed[Evaluated] = len(entries)
+        return self._evaluations.get(template_id, [])
+
+    def search_history(self, stage: str) -> Iterator[Asked | Evaluated]:
+        """What the searches of a round asked and were told, in its order."""
+        found: list[Entry[Asked] | Entry[Evaluated]] = [*self.entries(Asked, stage), *self.entries(Evaluated, stage)]
+        for entry in sorted(found, key=lambda entry: entry.sequence):
+            yield entry.event
+
+    def searched(self, stage: str) -> Searched | None:
+        """What the searches of a round did, once they have ended."""
+        return self.last(Searched, stage)
+
+    # Tests
+
+    def comparisons(self, stage: str) -> dict[str, Compared]:
+        """The comparisons of a round's finalists with the baseline, by workload."""
+        return {event.workload: event for event in self.events(Compared, stage)}
+
+    def examinations(self) -> dict[Examinee, Examination]:
+        """The examinations of winners, the last one of each."""
+        found = (event.examination for event in self.events(Examined))
+        return {(one.template, config_key(one.config), one.workload): one for one in found}
+
+    def verdict(self, stage: str | None = None) -> Verdict | None:
+        """The last verdict, of a round or of the run."""
+        event = self.last(VerdictReached, stage)
+        return None if event is None else event.verdict
+
+    # What roles and models said
+
+    def notes(self, stage: str | None = None) -> list[Noted]:
+        """What did not go as planned; in one stage, or in all."""
+        return self.events(Noted, stage)
+
+    def explanations(self) -> Mapping[int, tuple[str, ...]]:
+        """A model's words on each round, by its number."""
+        return {round_of(entry.stage): entry.event.lines for entry in self.entries(Explained)}
+
+    def evidence(self, which: str, config: Config) -> EvidenceKept | None:
+        """What is known of the machine code of a kernel ("baseline" or a template's id) at a configuration."""
+        key = config_key(config)
+        found = (event for event in self.events(EvidenceKept) if (event.which, event.config) == (which, key))
+        return next(found, None)
+
+    def model_calls(self) -> Iterator[ModelAsked | ModelCalled]:
+        """What was asked of models and how it ended, in its order."""
+        for entry in self._journal.entries(ModelAsked, ModelCalled):
+            assert isinstance(entry.event, ModelAsked | ModelCalled)
+            yield entry.event

@@ -1,0 +1,266 @@
+"""What a run finds out, as typed values: the parts of journal events that summary, report and roles read, too.
+
+Owns their fields and JSON form. A record is immutable; `record["key"]` gives the JSON value of one field, as in
+summary.json, so that results can be read with the keys of that file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import AnyOutcome
+from tunesmith.kernels.spec.parameter import Config
+
+
+class Record(BaseModel):
+    """Base of all records. Infinities and NaN are kept, as Python's json module writes and reads them."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants", populate_by_name=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values only, under the keys of summary.json."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.to_json()[key]
+
+
+class Winner(Record):
+    """A configuration of a template, by the template's id."""
+
+    template: str
+    config: Config
+
+
+class Figures(Record):
+    """A configuration on one workload: median seconds of a launch, and time over the baseline's time with its 99 %
+    interval. verdict: what the interval shows."""
+
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    verdict: Literal["faster", "slower", "no difference shown"]
+
+
+class BestHere(Figures, Winner):
+    """The fastest configuration on one workload."""
+
+
+class Dispatched(BestHere):
+    """What to launch for the shape of one workload."""
+
+    workload: str
+    sizes: dict[str, int]
+    types: dict[str, str]
+
+
+class WorkloadRow(Record):
+    """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
+    share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
+    one's there, less 1."""
+
+    workload: str
+    sizes: dict[str, int]
+    types: dict[str, str]
+    floor_seconds: float | None
+    baseline_seconds: float | None
+    general: Figures | None = None
+    best: BestHere | None = None
+    share_of_floor: float | None = None
+    regret: float | None = None
+
+
+class Disqualified(Record):
+    """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
+    whole."""
+
+    template: str
+    config: Config
+    workload: str
+    why: str
+
+
+class Verdict(Record):
+    """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
+    over baseline on the tuned workloads; dispatch: what to launch for each tuned workload."""
+
+    general: Winner | None = None
+    ratio: float | None = None
+    tuned: tuple[WorkloadRow, ...] = ()
+    held_out: tuple[WorkloadRow, ...] = ()
+    disqualified: tuple[Disqualified, ...] = ()
+    dispatch: tuple[Dispatched, ...] = ()
+    sentence: str
+
+
+class FinalistResult(Record):
+    """A finalist against the baseline on one workload: either the comparison, or why there is none."""
+
+    template: str
+    config: Config
+    comparison: Comparison | None = None
+    failure: AnyOutcome | None = None
+
+
+class Examination(Record):
+    """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
+
+    verdict "not examined": the examination itself failed, and `detail` says why. steps: what was passed and skipped;
+    artifacts: content hashes of the machine code of the candidate and of the baseline.
+    """
+
+    template: str
+    config: Config
+    workload: str
+    verdict: Literal["accepted", "rejected", "not examined"]
+    reason: str = ""
+    detail: str = ""
+    steps: tuple[Passed | Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class ExaminationRow(Record):
+    """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
+    largest error of the configuration and of the baseline, as shares of the tolerance."""
+
+    template: str
+    config: Config
+    workload: str
+    verdict: Literal["accepted", "rejected", "not examined"]
+    detail: str
+    checks: int
+    skipped: tuple[str, ...]
+    largest_error: float | None
+    baseline_error: float | None
+    notes: tuple[str, ...]
+    artifacts: dict[str, tuple[str, ...]]
+
+
+class Racing(Record):
+    """What ending the measurement of clear losers early saved. dropped: how many ended early; sampling_seconds: wall
+    clock of all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the
+    others."""
+
+    dropped: int
+    sampling_seconds: float
+    saved_seconds: float
+
+
+class SearchAccount(Record):
+    """What a search did. points: feasible ones, None where they cannot be counted; cartesian: all combinations of
+    values; asked: configurations it was asked for; exhausted: no point is left; failures: count by kind."""
+
+    strategy: str
+    points: int | None
+    cartesian: int
+    asked: int
+    exhausted: bool
+    failures: dict[str, int]
+    racing: Racing
+
+
+class TemplateAccount(SearchAccount):
+    """The search of one template. rng: what its random numbers derive from."""
+
+    template: str
+    rng: dict[str, Any] = Field(default_factory=dict)
+
+
+class RoundAccount(SearchAccount):
+    """The searches of a round: their sum, and each of them."""
+
+    templates: tuple[TemplateAccount, ...] = ()
+
+
+class RefusedSeed(Record):
+    """A proposed configuration that is not feasible, and why."""
+
+    config: Config
+    why: str
+
+
+class FailureExample(Record):
+    """One example of a kind of failure, with what was said of it."""
+
+    kind: str
+    what: str
+    config: Config
+
+
+class Tokens(Record):
+    """Tokens of a call and their cost in US dollars; None where no price is known."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+
+class CallUsage(Tokens):
+    """What an answered call took. estimated: the server did not count the tokens."""
+
+    cached_tokens: int = 0
+    estimated: bool = False
+
+
+class RoleUsage(Record):
+    """One role's use of one model. calls: answered, or perhaps answered; unaccounted: those of them whose tokens are an
+    estimate; failed: questions that ended without a usable answer; cost: US dollars, None where no price is known;
+    seconds: spent waiting for answers."""
+
+    role: str
+    model: str
+    calls: int
+    unaccounted: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    seconds: float
+
+
+class ModelsUsage(Record):
+    """What the models of a run took: totals, and `rows` by role and model. where: the server, or the folder of files;
+    failures: questions without a usable answer, by kind."""
+
+    transport: str
+    where: str
+    calls: int
+    unaccounted: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    seconds: float
+    failures: dict[str, int]
+    rows: tuple[RoleUsage, ...]
+
+
+__all__ = [
+    "BestHere",
+    "CallUsage",
+    "Dispatched",
+    "Disqualified",
+    "Examination",
+    "ExaminationRow",
+    "FailureExample",
+    "Figures",
+    "FinalistResult",
+    "ModelsUsage",
+    "Racing",
+    "Record",
+    "RefusedSeed",
+    "RoleUsage",
+    "RoundAccount",
+    "SearchAccount",
+    "TemplateAccount",
+    "Tokens",
+    "Verdict",
+    "Winner",
+    "WorkloadRow",
+]

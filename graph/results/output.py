@@ -1,0 +1,18 @@
+"""The files that a run leaves in its folder: summary.json, best/, report.html."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.results.export import export_best
+from tunesmith.graph.results.report import render_report
+from tunesmith.graph.results.summary import Summary
+
+
+def write_results(context: Context, folder: Path, summary: Summary) -> None:
+    """Writes summary.json, best/ and report.html into the run's folder."""
+    export_best(context, folder / "best", summary)
+    (folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(render_report(context, summary), encoding="utf-8")

@@ -1,0 +1,29 @@
+"""A run's journal as it is on disk: rows with their data as plain JSON, whatever the models of events make of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    sequence: int
+    session: int
+    stage: str
+    kind: str
+    data: dict[str, Any]
+
+
+def rows(folder: Path, kind: str | None = None) -> list[Row]:
+    """The journal's rows in their order; of one kind, or all."""
+    connection = sqlite3.connect(f"file:{folder / 'journal.sqlite'}?mode=ro", uri=True)
+    try:
+        query = "SELECT sequence, session, stage, kind, data FROM events ORDER BY sequence"
+        found = [Row(*row[:4], json.loads(row[4])) for row in connection.execute(query)]
+    finally:
+        connection.close()
+    return [row for row in found if kind is None or row.kind == kind]
