@@ -21,12 +21,21 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import DeviceError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped, excluded, measure_baseline, prepare_step, verify
+from tunesmith.kernels.check.verify import (
+    Passed,
+    Skipped,
+    excluded,
+    launch_read_only,
+    measure_baseline,
+    prepare_step,
+    verify,
+)
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, Duel
 from tunesmith.kernels.measure.modes import Modes
@@ -132,6 +141,16 @@ class Examiner:
             return data
         found = measure_baseline(self._bench.device, baseline, step, data)
         return found if isinstance(found, Skipped) else None
+
+    def try_read_only(self, candidate: Candidate, step: Step) -> bool | LaunchFailed:
+        """See `launch_read_only`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return False
+        try:
+            return launch_read_only(self._bench.device, candidate, data)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
 
     def _prepared(self, step: Step) -> WorkloadData | Skipped:
         if self._data is None or self._data[0] != step:
@@ -332,6 +351,12 @@ class _Bench:
                 self._renew(found)
                 return rejected(found, passed), None
             passed.append(found)
+        notes: tuple[str, ...] = ()
+        protected = self._with_read_only_inputs(candidate, baseline, next(step for step in steps if not step.derived))
+        if isinstance(protected, WrongResult):
+            return rejected(protected, passed), None
+        if protected:
+            notes += (protected,)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))
@@ -343,7 +368,8 @@ class _Bench:
             self._renew(measured)
             return rejected(measured, passed), None
         steady = all(step.deterministic for step in passed if isinstance(step, Passed))
-        notes = () if steady else ("repeated launches differ in some bits, within the tolerance",)
+        if not steady:
+            notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
         looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
         return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
@@ -369,6 +395,29 @@ class _Bench:
             if isinstance(alone, Skipped):
                 return alone
         return found
+
+    def _with_read_only_inputs(self, candidate: Candidate, baseline: Candidate, step: Step) -> WrongResult | str:
+        """Wrong where `candidate`, and not the baseline, fails on inputs that cannot be written. Otherwise why nothing
+        is known, or an empty text."""
+        if all(argument.role != "in" for argument in self.task.arguments):
+            return ""
+        for one in (baseline, candidate):
+            self.listener(f"checking inputs that cannot be written on {step.name}")
+            prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
+            found = self.examiner.call("try_read_only", self.deadlines.run, one, step)
+            self._renew(found)
+            if found is True:
+                continue
+            if one is candidate and isinstance(found, Crashed | LaunchFailed):
+                name = next(argument.name for argument in self.task.arguments if argument.role == "in")
+                detail = (
+                    f"on {step.name}: a launch fails when arrays declared `in` cannot be written: {describe(found)}"
+                )
+                return WrongResult("input_modified", name, detail)
+            return (
+                "whether inputs are written for a moment was not looked at: this device has no memory for reading only"
+            )
+        return ""
 
     def _renew(self, found: object) -> None:
         """Ends the process whose device cannot be used any more, so that the next call starts another."""

@@ -110,6 +110,11 @@ class Device(Protocol):
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
         ...
 
+    def read_only_copy(self, buffer: Any) -> Any:
+        """A copy of a buffer that no kernel can write: the launch that tries fails, or its process dies. None where the
+        device has no such memory. It is kept for as long as the process runs."""
+        ...
+
     def array(self, buffer: Any, dtype: str) -> Any:
         """The buffer as a flat array of the type `DataType.array` for comparisons: a CuPy array on the
         device, or a NumPy copy."""

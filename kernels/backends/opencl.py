@@ -5,6 +5,8 @@ Serves GPUs and CPUs alike. Buffers carry their own offsets, as OpenCL has no po
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -105,6 +107,19 @@ class OpenclCompiler:
         return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
 
 
+def protected_pages(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A copy of `data` in pages of its own, which cannot be written, between others which can."""
+    page = mmap.PAGESIZE
+    size = -(-data.nbytes // page) * page
+    whole = np.frombuffer(mmap.mmap(-1, size + 2 * page), np.uint8)
+    inside = whole[page : page + data.nbytes]
+    inside[:] = data
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(whole.ctypes.data + page), ctypes.c_size_t(size), mmap.PROT_READ) != 0:
+        raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
+    return inside
+
+
 @dataclass(frozen=True, slots=True)
 class OpenclBuffer:
     memory: Any
@@ -140,6 +155,7 @@ class OpenclDevice:
         # OpenCL 1.2, section 5.2.1: sub-buffers start at multiples of CL_DEVICE_MEM_BASE_ADDR_ALIGN, which is in bits.
         self.base_alignment = max(16, int(self._device.mem_base_addr_align) // 8)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
+        self._protected: list[NDArray[np.uint8]] = []
         self.sample_seconds = 2e-3 if limits.kind == "gpu" else 2e-2
 
     @contextmanager
@@ -175,6 +191,16 @@ class OpenclDevice:
     def view(self, buffer: OpenclBuffer, offset: int, nbytes: int) -> OpenclBuffer:
         with self.guarded():
             return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
+
+    def read_only_copy(self, buffer: OpenclBuffer) -> OpenclBuffer | None:
+        """On CPUs a kernel works in this process's memory, whose pages can be protected."""
+        if self.limits.kind != "cpu":
+            return None
+        pages, flags = protected_pages(self.read(buffer)), self._cl.mem_flags
+        self._protected.append(pages)
+        with self.guarded():
+            made = self._cl.Buffer(self._context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=pages)
+        return OpenclBuffer(made, buffer.nbytes)
 
     def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
         return self.read(buffer).view(DTYPES[dtype].array)

@@ -166,6 +166,30 @@ def measure_baseline(
     return Skipped(step.name, f"the baseline is not right there: {why}", sticky)
 
 
+def launch_read_only(device: Device, candidate: Candidate, data: WorkloadData) -> bool:
+    """One launch whose `in` arrays lie in memory that cannot be written: a kernel that uses them as scratch, and puts
+    back what was there, leaves no other trace. False where the device has no such memory. Raises `DeviceError` where
+    the launch fails; on a CPU the process dies."""
+    launches = bind(device, candidate, data)
+    if not isinstance(launches, list):
+        return False
+    data.restore()
+    protected: dict[str, object] = {}
+    for place in data.places:
+        if place.argument.role == "in":
+            copied = device.read_only_copy(data.view(place, 0))
+            if copied is None:
+                return False
+            protected[place.argument.name] = copied
+    arguments = tuple(
+        protected.get(argument.name, given)
+        for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
+    )
+    device.launch(replace(launches[0], arguments=arguments))
+    device.synchronize()
+    return True
+
+
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
     return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
@@ -294,6 +318,7 @@ __all__ = [
     "Skipped",
     "excluded",
     "infeasible_on",
+    "launch_read_only",
     "less_accurate",
     "measure_baseline",
     "prepare_step",
