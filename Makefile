@@ -11,12 +11,13 @@ empty :=
 EXTRAS ?= $(if $(filter 13 14 15,$(CUDA)),cuda13,$(if $(filter 12,$(CUDA)),cuda12,nvrtc))$(comma)opencl$(comma)test
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint clean help
+.PHONY: demo test test-all lint schema clean help
 help:
 	@echo "make demo      tune a kernel on this machine (a few minutes)"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests that this machine can run"
 	@echo "make lint      ruff, mypy, the import contract"
+	@echo "make schema    write docs/summary.schema.json"
 
 .venv/.ready: pyproject.toml
 	@if command -v uv >/dev/null 2>&1; then \
@@ -45,6 +46,9 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+schema: .venv/.ready
+	$(BIN)/python -c "from tunesmith.graph.results.summary import summary_schema; print(summary_schema(), end='')" > docs/summary.schema.json
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,9 +17,13 @@ from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
+from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
+COMPARISON_SECONDS, KERNEL_SECONDS = 5.0, 0.75
+"""About what a final comparison takes: for its process and the finalists' examination, and for each kernel on each
+workload. Part of the time limit."""
 T = TypeVar("T", bound=Event)
 
 
@@ -58,7 +62,11 @@ class Context:
 
     @property
     def sources(self) -> BackendSources:
-        return self.task.sources(self.device.backend)
+        """The device's baseline, and the templates that run on the device and on the target, if there is one."""
+        found = self.task.sources(self.device.backend)
+        devices = [device_names(limits) for limits in self.limits]
+        usable = tuple(template for template in found.templates if all(map(template.runs_on, devices)))
+        return found.model_copy(update={"templates": usable})
 
     @property
     def tuned(self) -> tuple[Workload, ...]:
@@ -153,6 +161,14 @@ class Context:
     def seconds_left(self) -> float:
         limit = self.settings.time_limit
         return float("inf") if limit is None else limit - self.log.seconds_spent
+
+    def search_seconds_left(self) -> float:
+        """What is left of the time limit when the final comparison has had its share."""
+        limit = self.settings.time_limit
+        if limit is None:
+            return float("inf")
+        kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
+        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + kernels * KERNEL_SECONDS)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

@@ -285,14 +285,21 @@ def pools(
     task: Task, device: Device, settings: Settings, workloads: Sequence[str], listener: Listener = silent
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
+    from tunesmith.actors.cluster.actor_handle import Deadlines
     from tunesmith.actors.cluster.cluster import cluster, wait_for
+    from tunesmith.actors.judging.reference import begin_check
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.kernels.build.artifact_cache import open_cache
 
     cache = open_cache()
     with ExitStack() as stack:
+        # Beside what is imported and read until the first pool is made.
+        examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
+        stack.callback(examined.end)
 
         def make() -> Pool:
+            # Lanes call a reference only when it is known to return.
+            examined.result()
             offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"
             if gpu:
@@ -309,6 +316,7 @@ def pools(
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
                 workloads=workloads,
+                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 shared=offer.attached,

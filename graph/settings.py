@@ -182,8 +182,8 @@ class SearchSettings(BaseModel):
     time_limit: Seconds | None = Field(
         None,
         gt=0,
-        description="Start no new measurement of the search after this time, such as 90s, 10m or 1h30m (a plain number "
-        "is in seconds); the final comparison comes on top (default: no limit).",
+        description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). The final "
+        "comparison counts in: the search ends early enough for it (default: no limit).",
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
@@ -199,6 +199,9 @@ class SearchSettings(BaseModel):
         None, description="The GPU model to tune on (part of its name), where a cluster has several."
     )
     lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
+    reference_deadline: float = Field(
+        60.0, gt=0, description="Seconds that the task's reference may take for one workload."
+    )
     finalists: int = Field(
         5,
         ge=1,

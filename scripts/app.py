@@ -24,3 +24,6 @@ SettingsFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(help="A TOML file of settings; options on the command line override it.", exists=True, dir_okay=False),
 ]
+ReferenceDeadline = Annotated[
+    float, typer.Option(min=0.1, help="Seconds that the task's reference may take for one workload.")
+]

@@ -49,9 +49,6 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if not address:
-        # Who reaches a cluster's ports can run code on it. Since 2.59 this is Ray's own default; it makes the token.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         if not already:
             if address:

@@ -56,8 +56,8 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
-PREPARE_SECONDS = 300.0
-"""For the buffers and the reference results of one workload."""
+PREPARE_SECONDS = 60.0
+"""For the buffers and the reference results of one workload, unless the user says otherwise."""
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)

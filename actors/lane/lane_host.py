@@ -21,7 +21,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
@@ -77,6 +77,13 @@ class LaneHost:
             if not isinstance(ready, LaneReady) or ready.trouble:
                 return ready
             failed: Crashed | TimedOut | None = lane.call("prepare", seconds, tuple(workloads))
+            if isinstance(failed, TimedOut):
+                # No kernel has run yet: what takes time is the user's code.
+                raise TaskError(
+                    f"Task {self._task.name}: preparing its data took longer than {failed.limit:g} s; most likely the "
+                    f"reference {self._task.reference_name} is too slow on a large workload: make it faster, the "
+                    "workload smaller, or give it more time with --reference-deadline."
+                )
             if failed is not None:
                 return failed
             checks = self._checks or lane.call("checks", None)

@@ -1,1 +1,1 @@
-"""What the driver keeps: the scheduler, the workers and their replacement, and calls that have the pool to themselves."""
+"""What the driver keeps: the scheduler, the workers and their replacement, and calls that use the pool alone."""

@@ -169,6 +169,9 @@ def _serve(pipe: Connection) -> None:
     _silence()
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Standard output is for results: what a reference or a kernel prints is not one.
+    sys.stdout.flush()
+    os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     make, arguments = pipe.recv()
     failed, made = _attempt(make, *arguments)

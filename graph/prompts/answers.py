@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tunesmith.graph.state import Bottleneck
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.soundness import require_sound_template, unused_parameters
+from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
 
 Value = bool | int | float | str
@@ -138,6 +139,10 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
         raise Unusable(str(error)) from error
     if isinstance(answer, TemplateAnswer):
         _require_choices(template)
+    try:
+        require_sound_template(template, task, f"template {template.name}")
+    except TaskError as error:
+        raise Unusable(str(error)) from error
     return template
 
 
@@ -157,10 +162,7 @@ def _require_choices(template: Template) -> None:
     """A template without choices is nothing to search, and a parameter that nothing reads is none."""
     if not any(len(parameter.values) > 1 for parameter in template.parameters):
         raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template.source, flags=re.DOTALL)
-    texts = [code, *(text for key, text in template.expressions() if not key.startswith("constraints"))]
-    used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
-    if unused := [parameter.name for parameter in template.parameters if parameter.name not in used]:
+    if unused := unused_parameters(template):
         raise Unusable(
             f"Neither the source nor the launch uses the parameter {', '.join(unused)}: use it or remove it."
         )

@@ -114,13 +114,13 @@ class Rewriter:
         except Unusable as error:
             return self._given_up(context, parent, reply.value.description, str(error), stage)
         if (problem := infeasible(kernel, context)) is not None:
-            told = f"{problem.what} {problem.log}"
-            return self._given_up(context, parent, reply.value.description, told, stage)
+            sentence = f"{problem.what} {problem.log}"
+            return self._given_up(context, parent, reply.value.description, sentence, stage)
         if kernel.id not in recorded(context, stage) and context.evaluations_left() <= 0:
             return []
         if (problem := problem_of(try_templates(context, [kernel], stage)[kernel.id])) is not None:
-            told = f"{problem.what} {problem.log}"
-            return self._given_up(context, parent, reply.value.description, told, stage)
+            sentence = f"{problem.what} {problem.log}"
+            return self._given_up(context, parent, reply.value.description, sentence, stage)
         if not context.log.has_template(kernel.id):
             moves = (reply.value.description[:400],)
             context.journal.append(TemplateAdded(template=kernel, parent=parent, moves=moves, answers=1), stage)

@@ -8,7 +8,7 @@ from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.space.feasible import feasible, require_points
+from tunesmith.kernels.space.feasible import device_names, feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import Template
 
@@ -27,6 +27,7 @@ def require_work(task: Task, templates: Sequence[Template], limits: Sequence[Dev
         raise TaskError(
             f"The task {task.name} has no workload to tune on a {kind}: add one whose `devices` lists '{kind}'."
         )
-    for template in templates:
+    usable = [template for template in templates if all(template.runs_on(device_names(one)) for one in limits)]
+    for template in usable or templates:
         for one in limits:
             require_points(feasible(template, tuned, one), template)

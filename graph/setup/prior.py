@@ -1,7 +1,7 @@
-"""What a run may know before it begins: another run's measurements, or a recorded table, to lead its searches.
+"""Earlier results for a run to begin with: the measurements of another run, or a recorded table (`tune --prior`).
 
-Owns reading them and keeping them in the run's own journal, so that a resumed run has the same prior wherever the
-source has gone. What a search makes of it is `tunesmith.kernels.search.Prior`.
+Owns reading them and keeping them in the run's own journal, so that a resumed run has the same prior even where the
+source is gone. How a search uses it is in `tunesmith.kernels.search.prior`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunesmith.kernels.spec.template import Template
 
 
 def read_prior(path: Path) -> PriorKept:
-    """What `path` (a run's folder, or a table in Kernel Tuner's format) knows, as a journal keeps it. Raises
+    """The results in `path` (a run's folder, or a table in Kernel Tuner's format), as a journal keeps them. Raises
     `TunesmithError`."""
     prior = _of_run(path) if path.is_dir() else _of_table(path)
     results = tuple((config, seen.value, seen.failure) for config, seen in prior.results)
@@ -27,18 +27,19 @@ def read_prior(path: Path) -> PriorKept:
 
 
 def require_common(prior: PriorKept, templates: Sequence[Template]) -> None:
-    """Raises `SettingsError` when no parameter of `templates` is known to the prior, which then says nothing."""
-    known = sorted({name for config, _, _ in prior.results for name in config})
-    names = sorted({parameter.name for template in templates for parameter in template.parameters})
-    if names and not set(names) & set(known):
+    """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
+    known = {name for config, _, _ in prior.results for name in config}
+    wanted = [{parameter.name for parameter in template.parameters} for template in templates]
+    if wanted and not any(names <= known for names in wanted):
+        missing = min((sorted(names - known) for names in wanted), key=len)
         raise SettingsError(
-            f"--prior: {prior.name} knows the parameters {', '.join(known) or '(none)'}, of which this task's "
-            f"templates have none; they have {', '.join(names)}. Name results of the same or a similar template."
+            f"--prior: the results of {prior.name} have the parameters {', '.join(sorted(known)) or '(none)'}; this "
+            f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
         )
 
 
 def prior_of(log: RunLog) -> Prior | None:
-    """The prior of a run, if it has one."""
+    """The prior of a run; None when it has none."""
     kept = log.prior
     if kept is None:
         return None

@@ -72,7 +72,7 @@ class NvrtcCompiler:
         header_folders = [folder for folder in folders if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
         self._options = [
-            f"--gpu-architecture={arch}",
+            f"--gpu-architecture={_with_features(arch)}",
             *(f"--include-path={folder}" for folder in header_folders),
             "--std=c++17",
             # Without it NVRTC adds the working directory, and a source could include the user's files.
@@ -191,6 +191,12 @@ class NvrtcCompiler:
             yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
         finally:
             nvrtc.nvrtcDestroyProgram(program)
+
+
+def _with_features(arch: str) -> str:
+    """From 9.0 on the instructions that only this architecture has are asked for by an "a" (PTX ISA, "Target
+    architectures"): the machine code is for one architecture in any case."""
+    return f"{arch}a" if int(re.sub(r"\D", "", arch)) >= 90 else arch
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

@@ -36,8 +36,8 @@ ABANDONED_SECONDS = 3600
 _PASSING = re.compile(
     r"catastrophic error|NVRTC_ERROR_|OUT_OF_(?:HOST_)?(?:MEMORY|RESOURCES)|out of memory|internal error"
 )
-"""What compilers say of failures that are not the source's. NVRTC's catastrophic errors have other causes too, such as a
-missing header: those are compiled again each time."""
+"""What compilers say of failures that are not the source's. NVRTC's catastrophic errors have other causes too, such as
+a missing header: those are compiled again each time."""
 _DECIDING = (
     "build/guard.py",
     "build/specialise.py",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
 from tunesmith.kernels.launch.draw import draw, spread
@@ -81,14 +82,11 @@ def expected_results(
     The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
     array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
     host. Magnitudes that the storage type cannot hold become what a kernel's stores make of them
-    (`DataType.limited`). changed: scalars with other values than the task's.
-
-    Raises `TaskError` when the reference raises or returns something else than the declared
-    outputs.
+    (`DataType.limited`). changed: scalars with other values than the task's. Raises `TaskError` when the reference
+    raises or returns something else than the declared outputs.
     """
-    where = f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
-    scalars = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"} | dict(changed or {})
     results: Any = None
+    scalars = {**_scalars(task, workload), **(changed or {})}
     if xp is not np:
         try:
             results = _call_reference(task, {**inputs, **scalars})
@@ -98,12 +96,50 @@ def expected_results(
             results = None
     if results is None:
         on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
-        try:
-            results = _call_reference(task, {**on_host, **scalars})
-        except Exception as error:
-            raise TaskError(
-                f"{where} raises {type(error).__name__}: {error}; mend it or its argument names."
-            ) from error
+        results = reference_results(task, workload, {**on_host, **scalars})
+    return as_expected(xp, task, workload, results)
+
+
+def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any]) -> Any:
+    """What the reference returns on the host, as it is, for arrays on the host; scalars that are not among `inputs` are
+    the task's. Raises `TaskError` when it raises."""
+    try:
+        return _call_reference(task, {**_scalars(task, workload), **inputs})
+    except Exception as error:
+        raise TaskError(
+            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
+        ) from error
+
+
+def where_of(task: Task, workload: Workload) -> str:
+    """The subject of sentences about the reference."""
+    return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
+
+
+def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
+    """The inputs of a workload, of its first variant, as float64 arrays on the host."""
+    drawn = {}
+    rng = np.random.default_rng([*_drawing_key(contents, workload), 0])
+    for argument in task.arguments:
+        if argument.role in ("in", "inout"):
+            dtype, shape = task.dtype_of(argument, workload), task.shape_of(argument, workload)
+            block = draw(contents, argument.fill, shape, dtype, rng)
+            drawn[argument.name] = spread(np, block.astype(np.float64), math.prod(shape), rng).reshape(shape)
+    return drawn
+
+
+def _drawing_key(contents: Contents, workload: Workload) -> list[int]:
+    # Names differ in their letters, so that workloads of one seed do not share contents.
+    return [contents.seed, KINDS.index(contents.kind), *workload.name.encode()]
+
+
+def _scalars(task: Task, workload: Workload) -> dict[str, int | float]:
+    return {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
+
+
+def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[str, Any]:
+    """What a reference returned as `expected_results` gives it; raises `TaskError`."""
+    where = where_of(task, workload)
     names = {argument.name for argument in task.outputs}
     if not isinstance(results, dict) or set(results) != names:
         given = ", ".join(map(str, results)) if isinstance(results, dict) else type(results).__name__
@@ -112,6 +148,8 @@ def expected_results(
     for argument in task.outputs:
         shape = task.shape_of(argument, workload)
         try:
+            if xp is np and np.iscomplexobj(results[argument.name]):
+                raise TaskError(f"{where} returns complex numbers for {argument.name}; return real ones.")
             result = xp.asarray(results[argument.name], dtype=xp.float64)
         except (ValueError, TypeError) as error:
             raise TaskError(f"{where} returns {argument.name}, which is no array of numbers: {error}.") from error
@@ -252,9 +290,7 @@ class WorkloadData:
 
     def _draw_inputs(self, count: int) -> list[dict[str, Any]]:
         """For each of `count` variants, flat arrays of the type `DataType.array`, on the device."""
-        # Names differ in their letters, so that workloads of one seed do not share contents.
-        kind = KINDS.index(self.contents.kind)
-        key = [self.contents.seed, kind, *self.workload.name.encode()]
+        key = _drawing_key(self.contents, self.workload)
         drawn = [self._draw_one(np.random.default_rng([*key, variant]), variant) for variant in range(count)]
         if count > 1 and self.contents.kind != "constant":
             rng = np.random.default_rng([*key, count])

@@ -11,18 +11,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tunesmith.kernels.search._base import Observation, SearchError, Strategy, replay
+from tunesmith.kernels.search._base import Strategy
+from tunesmith.kernels.search.observation import Observation, SearchError
 from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space.space import Space
 
-__all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy", "replay"]
+__all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy"]
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
         "random": "tunesmith.kernels.search.random:RandomSearch",
         "exhaustive": "tunesmith.kernels.search.exhaustive:ExhaustiveSearch",
         "local": "tunesmith.kernels.search.local:LocalSearch",
-        "surrogate": "tunesmith.kernels.search.surrogate:SurrogateSearch",
+        "surrogate": "tunesmith.kernels.search.surrogate.search:SurrogateSearch",
         "default": "tunesmith.kernels.search.default:default_search",
     }
 )

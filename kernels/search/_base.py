@@ -1,71 +1,28 @@
 """The contract of a search: ask for a point, tell what became of it, in any order, with many in flight.
 
-Owns `Observation`, the bookkeeping every strategy shares (what was asked, what is in flight, what is known) and
-resuming. What to ask next is for the strategies, one a file; how points are measured is not known here.
+Owns the bookkeeping every strategy shares (what was asked, what is in flight, what is known) and resuming. What to ask
+next is for the strategies, one a module; how points are measured is not known here.
 
 Resuming is exact by construction: the random numbers of an ask derive from the seed and from how many asks and tells
-came before it, and a strategy's own state changes only when an ask is noted or a result told. So the sequence of
-events *is* the state; `state` writes it down and `restore` or `replay` notes it again without recomputing an ask.
+came before it, and a strategy's own state changes only when an ask is noted or a result told. So the sequence of asks
+and results *is* the state: a new strategy that is given it through `assume_asked` and `tell` continues exactly, without
+computing an old ask again.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search.observation import Observation, SearchError
+from tunesmith.kernels.search.prior import Prior
 from tunesmith.kernels.space.rule import Reason
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
-
-if TYPE_CHECKING:
-    from tunesmith.kernels.search._belief import Belief
-    from tunesmith.kernels.search.prior import Prior
-
-
-class SearchError(TunesmithError):
-    """A search was asked for, or fed, something that does not fit it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What is known of one point.
-
-    value: the objective, to be minimised, positive and finite; None when the point failed. interval: its confidence
-    interval in the same unit. failure: the kind of failure ("compile_failed", ...), None when measured. dropped: the
-    measurement was ended early as a clear loser, so that `value` is a lower bound only (the upper end of an interval
-    still holds).
-    """
-
-    value: float | None
-    interval: tuple[float, float] | None = None
-    failure: str | None = None
-    dropped: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.value is None) == (self.failure is None):
-            raise SearchError("An observation has either a value or a kind of failure; give exactly one of them.")
-        if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
-            raise SearchError(f"The objective must be positive and finite, not {self.value!r}; tell a failure instead.")
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; `from_json` is the inverse."""
-        interval = None if self.interval is None else list(self.interval)
-        return {"value": self.value, "interval": interval, "failure": self.failure, "dropped": self.dropped}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Observation:
-        """The observation that `to_json` wrote."""
-        interval = data["interval"]
-        return cls(
-            data["value"], None if interval is None else (interval[0], interval[1]), data["failure"], data["dropped"]
-        )
 
 
 class Strategy(ABC):
@@ -74,14 +31,13 @@ class Strategy(ABC):
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
     for planning and not enforced. seeds: configurations to ask first; those that are infeasible are not asked and
     stand with their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that
-    learn begin with its best points, after the seeds, and the model-based one also expects what it says, as far as own
-    results bear it out. A strategy never asks an infeasible point, nor one that was asked or
-    told before, and never waits for a particular result.
+    learn ask its best points first, after the seeds. A strategy never asks an infeasible point, nor one that was asked
+    or told before, and never waits for a particular result.
     """
 
     name: ClassVar[str]
-    LED: ClassVar[int] = 0
-    """Points of a prior, the best first, that are asked after the seeds."""
+    PRIOR_SEEDS: ClassVar[int] = 0
+    """How many of a prior's best points are asked first, after the seeds."""
 
     def __init__(
         self,
@@ -104,7 +60,6 @@ class Strategy(ABC):
         self.because = ""
         """Why this strategy was picked, when it was picked for the user."""
         self.refused_seeds: list[tuple[Config, Reason]] = []
-        self._events: list[tuple[int, Observation | None]] = []
         self._tells = 0
         self._dry = False
         self._queue: deque[int] = deque()
@@ -117,12 +72,8 @@ class Strategy(ABC):
                 assert reason is not None
                 self.refused_seeds.append((dict(config), reason))
         self.prior = prior
-        self.belief: Belief | None = None
-        """What the prior says about this space; None where that is nothing, or nothing that the strategy uses."""
-        if prior is not None and self.LED:
-            belief = prior.on(space)
-            self.belief = belief if belief.useful else None
-            self._queue.extend(belief.best(self.LED))
+        if prior is not None and self.PRIOR_SEEDS:
+            self._queue.extend(prior.best(space, self.PRIOR_SEEDS))
 
     @abstractmethod
     def _propose(self, rng: np.random.Generator) -> int | None:
@@ -163,7 +114,6 @@ class Strategy(ABC):
             reason = self.space.reject(config)
             why = reason.detail if reason is not None else "it has no such point."
             raise SearchError(f"The result of {config} does not belong to this space: {why}")
-        self._events.append((point, observation))
         self._tells += 1
         self._dry = False
         self.pending.discard(point)
@@ -197,31 +147,9 @@ class Strategy(ABC):
             raise SearchError(f"The configuration {config} was asked in another space; start a new search.")
         self._ask_noted(point)
 
-    def state(self) -> dict[str, Any]:
-        """Everything needed to go on elsewhere, as JSON values: the events, and what the random numbers derive from."""
-        events = [
-            {"codes": self.space.codes_of([point])[0].tolist(), "told": None if seen is None else seen.to_json()}
-            for point, seen in self._events
-        ]
-        rng = {"seed": self.seed, "asks": len(self.asked), "tells": self._tells}
-        return {"strategy": self.name, "rng": rng, "events": events}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken; for a new strategy of the same class, space and arguments.
-
-        Raises `SearchError` when the state is of another strategy, seed or space.
-        """
-        if state["strategy"] != self.name or state["rng"]["seed"] != self.seed or self._events:
-            raise SearchError(
-                f"A state of {state['strategy']} with seed {state['rng']['seed']} continues only in a new search of "
-                f"the same kind, not in {self.name} with seed {self.seed}."
-            )
-        for event in state["events"]:
-            config = self.space.domain.config(event["codes"])
-            if event["told"] is None:
-                self.assume_asked(config)
-            else:
-                self.tell(config, Observation.from_json(event["told"]))
+    def random_state(self) -> dict[str, int]:
+        """What the random numbers of the next ask derive from: the seed, and the numbers of asks and tells so far."""
+        return {"seed": self.seed, "asks": len(self.asked), "tells": self._tells}
 
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng([self.seed & ((1 << 64) - 1), len(self.asked), self._tells])
@@ -235,7 +163,6 @@ class Strategy(ABC):
         return None
 
     def _ask_noted(self, point: int) -> None:
-        self._events.append((point, None))
         self.asked[point] = None
         if point not in self.known:
             self.pending.add(point)
@@ -258,16 +185,3 @@ class Strategy(ABC):
             if len(found) >= count:
                 break
         return list(found)[:count]
-
-
-def replay(strategy: Strategy, events: Iterable[tuple[Config, Observation | None]]) -> None:
-    """Brings a new `strategy` to where the journal left off: (config, None) was asked, (config, result) was told.
-
-    The events must come in the order in which they happened; the strategy then goes on exactly as the first one
-    would have (same class, space, seed and arguments given).
-    """
-    for config, observation in events:
-        if observation is None:
-            strategy.assume_asked(config)
-        else:
-            strategy.tell(config, observation)

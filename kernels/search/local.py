@@ -18,7 +18,7 @@ class LocalSearch(Strategy):
 
     name: ClassVar[str] = "local"
 
-    LED: ClassVar[int] = 4
+    PRIOR_SEEDS: ClassVar[int] = 4
     FIRST: ClassVar[int] = 8
     """Random points to start with."""
     RESTART: ClassVar[float] = 0.1

@@ -1,39 +1,30 @@
-"""What is known of a space from elsewhere: an earlier run or a recorded table, of another device or another task.
+"""Results from elsewhere that a search may begin with: of an earlier run, another device or another task.
 
-Owns `Prior`, the source's results. What they say about the points of a space is in `_belief`; how far a search believes
-it is the strategy's business.
+Owns `Prior`: the results, and which points of a space they say are best.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tunesmith.kernels.search._base import Observation, SearchError
 from tunesmith.kernels.search.cachefile import read_cache
+from tunesmith.kernels.search.observation import Observation, SearchError
 from tunesmith.kernels.space.domain import Domain
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
 
-if TYPE_CHECKING:
-    from tunesmith.kernels.search._belief import Belief
-
 
 class Prior:
-    """Results of a source: configurations with what became of them. Only their order of magnitude to each other counts,
-    so that the unit and the level of the source's values do not matter.
-
-    Parameters that the source does not have, or has at values that a space does not know, are no hindrance; what it
-    knows of the others is used.
-    """
+    """Configurations with their results. Only the order of the values counts, so that their unit does not matter."""
 
     def __init__(self, results: Iterable[tuple[Config, Observation]], name: str = "earlier results") -> None:
-        """results: as told to a search. Raises `SearchError` when none of them was measured."""
+        """Raises `SearchError` when none of `results` was measured."""
         self.name = name
         self.results = tuple((dict(config), seen) for config, seen in results)
         if all(seen.value is None for _, seen in self.results):
-            raise SearchError(f"Nothing can be learned from {name}: it holds no configuration that was measured.")
+            raise SearchError(f"Nothing can be learned from {name}: it contains no configuration that was measured.")
 
     @classmethod
     def from_table(cls, path: Path) -> Prior:
@@ -46,9 +37,17 @@ class Prior:
         )
         return cls(((domain.config(row), one) for row, one in zip(table.codes, seen, strict=True)), table.name)
 
-    def on(self, space: Space) -> Belief:
-        """What these results say about the points of `space`."""
-        # Imported here: the model needs SciPy, not every strategy does.
-        from tunesmith.kernels.search._belief import Belief
+    def best(self, space: Space, count: int) -> list[int]:
+        """Up to `count` points of `space` that were measured, best first.
 
-        return Belief(space, self)
+        Parameters that `space` does not have are left out, the best result of what then is one point counts; a result
+        without a value for one of the parameters of `space` says nothing about a point of it.
+        """
+        names = space.domain.names
+        values: dict[int, float] = {}
+        for config, seen in self.results:
+            if seen.value is not None and all(name in config for name in names):
+                point = space.index({name: config[name] for name in names})
+                if point is not None:
+                    values[point] = min(values.get(point, math.inf), seen.value)
+        return sorted(values, key=values.__getitem__)[:count]

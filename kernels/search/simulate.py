@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.search import Observation, Prior, SearchError, make_strategy
+from tunesmith.kernels.search import Observation, Prior, SearchError, Strategy, make_strategy
 from tunesmith.kernels.search.cachefile import Table, read_cache
 from tunesmith.kernels.space.space import Space
 
@@ -29,7 +29,7 @@ NEAR = 1.05
 @dataclass(frozen=True, slots=True)
 class Run:
     """One search on one table. best[i]: best found over the optimum after i + 1 results, inf before the first
-    success. clock[i]: simulated seconds when result i came back. own_seconds: what the strategy itself took."""
+    success. clock[i]: simulated seconds when result i came back. own_seconds: time spent in the strategy itself."""
 
     best: NDArray[np.float64]
     clock: NDArray[np.float64]
@@ -60,6 +60,10 @@ class TableResult:
         low, median, high = (float(np.quantile(found, share, method="nearest")) for share in (0.1, 0.5, 0.9))
         return median, low, high
 
+    def mean_log_ratio(self, budget: int) -> float:
+        """Mean over the seeds of the logarithm of best found over the optimum."""
+        return float(np.mean([math.log(run.after(budget)) for run in self.runs]))
+
     @property
     def milliseconds_per_ask(self) -> float:
         """The strategy's own time per asked point, asks and tells together."""
@@ -83,14 +87,20 @@ class SimulationReport:
         """The geometric mean over the tables of the median after `budget` results."""
         return float(np.exp(np.mean([math.log(table.quantiles(budget)[0]) for table in self.tables])))
 
+    def mean_log_ratio(self, budget: int) -> float:
+        """The mean over the tables of their mean log ratios: finer than medians where a table has few good values."""
+        return float(np.mean([table.mean_log_ratio(budget) for table in self.tables]))
+
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values; a figure is null where half of the runs had no success yet."""
+        """The report as JSON values; a median is null where half of the runs had no success yet, a mean log ratio where
+        one had none."""
         tables = []
         for table in self.tables:
             results = []
             for budget in self.budgets:
                 median, low, high = (_finite(value) for value in table.quantiles(budget))
-                results.append({"budget": budget, "median": median, "p10": low, "p90": high})
+                row = {"budget": budget, "median": median, "p10": low, "p90": high}
+                results.append({**row, "mean_log_ratio": _finite(table.mean_log_ratio(budget))})
             tables.append(
                 {
                     "name": table.name,
@@ -99,7 +109,11 @@ class SimulationReport:
                     "strategy_ms_per_ask": round(table.milliseconds_per_ask, 4),
                 }
             )
-        return {"tables": tables, "geomean": {str(budget): _finite(self.geomean(budget)) for budget in self.budgets}}
+        return {
+            "tables": tables,
+            "geomean": {str(budget): _finite(self.geomean(budget)) for budget in self.budgets},
+            "mean_log_ratio": {str(budget): _finite(self.mean_log_ratio(budget)) for budget in self.budgets},
+        }
 
 
 def simulate(
@@ -120,35 +134,44 @@ def simulate(
     results = []
     source = None if prior is None else Prior.from_table(prior)
     for path in tables:
-        table = read_cache(path)
-        replayed = _Replayed(table)
-        runs = tuple(replayed.run(strategy, max(budgets), seed, workers, source) for seed in range(seeds))
+        table = ReplayedTable(read_cache(path))
+
+        def start(seed: int, space: Space = table.space) -> Strategy:
+            return make_strategy(strategy, space, seed=seed, budget=max(budgets), workers=workers, prior=source)
+
+        runs = tuple(table.run(start, seed, max(budgets), workers) for seed in range(seeds))
         results.append(TableResult(table.name, table.optimum, runs))
     return SimulationReport(strategy, tuple(sorted(set(budgets))), workers, tuple(results))
 
 
-class _Replayed:
+class ReplayedTable:
     """A table as a device: the result and the cost of each point of its space."""
 
     def __init__(self, table: Table) -> None:
         self.space: Space = table.space()
-        self.optimum = table.optimum
+        self.name, self.optimum = table.name, table.optimum
         place = {tuple(row): position for position, row in enumerate(table.codes.tolist())}
         order = [place[tuple(row)] for row in self.space.codes.tolist()]
         self.times = table.times[order]
         self.failures = [table.failures[position] for position in order]
         self.seconds = (table.compile_times + table.benchmark_times)[order] * 1e-3
 
-    def run(self, name: str, budget: int, seed: int, workers: int, prior: Prior | None = None) -> Run:
+    def run(
+        self, start: Callable[[int], Strategy], seed: int, budget: int, workers: int = 1, *, to_optimum: bool = False
+    ) -> Run:
+        """The search that `start` makes from `seed`, until `budget` results, with `workers` points in flight.
+
+        to_optimum: end as soon as the optimum is found, after which no further result can change `Run.after`.
+        """
         own = 0.0
         started = time.perf_counter()
-        strategy = make_strategy(name, self.space, seed=seed, budget=budget, workers=workers, prior=prior)
+        strategy = start(seed)
         own += time.perf_counter() - started
         flight: list[tuple[float, int, int]] = []
         now, asks, best = 0.0, 0, math.inf
         found: list[float] = []
         clock: list[float] = []
-        while len(found) < budget:
+        while len(found) < budget and not (to_optimum and best <= 1.0):
             while len(flight) < workers and asks < budget:
                 started = time.perf_counter()
                 config = strategy.ask()
@@ -157,7 +180,7 @@ class _Replayed:
                     break
                 point = self.space.index(config)
                 if point is None:
-                    raise AssertionError(f"{name} asked an infeasible point: {config}")
+                    raise AssertionError(f"{strategy.name} asked an infeasible point: {config}")
                 heapq.heappush(flight, (now + float(self.seconds[point]), asks, point))
                 asks += 1
             if not flight:

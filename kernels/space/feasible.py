@@ -7,6 +7,7 @@ the search's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,10 +19,11 @@ from tunesmith.hw.occupancy import Occupancy, occupancy
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.expression import Expression, parse
+from tunesmith.kernels.spec.expression import Expression, ExpressionError, parse
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.operations import MAX_INTEGER
 from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.soundness import MOST_BLOCKS
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -32,6 +34,12 @@ class EmptySpace(TunesmithError):
     """No configuration is feasible."""
 
 
+def device_names(limits: DeviceLimits) -> dict[str, int]:
+    """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
+    digits = re.fullmatch(r"sm_(\d+)", limits.arch or "")
+    return {"compute_capability": int(digits[1]) if digits else 0}
+
+
 def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[Rule]:
     """The rules a configuration must meet to be feasible on every one of `workloads`.
 
@@ -39,9 +47,11 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     block and on a cap of registers.
     """
     found = []
+    device = device_names(limits)
     for constraint in template.constraints:
         expression = parse(constraint.expression)
-        for suffix, names in _environments(expression.names, workloads):
+        for suffix, sizes in _environments(expression.names, workloads):
+            names = sizes | {name: value for name, value in device.items() if name in expression.names}
             found.append(
                 Rule.from_expression(
                     expression,
@@ -64,7 +74,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
         most = limits.max_registers_per_thread
         found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
     for position, text in enumerate(template.launch.grid):
-        most = limits.max_grid_dims[position] if limits.max_grid_dims else None
+        most = limits.max_grid_dims[position] if limits.max_grid_dims else MOST_BLOCKS
         found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
     return found
 
@@ -144,7 +154,10 @@ def _bounded(kind: str, what: str, text: str, low: int, high: int | None, worklo
 
 def _explained(expression: Expression, what: str, bounds: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
     def explain(config: Config) -> str:
-        value = expression.evaluate({**names, **config})
+        try:
+            value = expression.evaluate({**names, **config})
+        except ExpressionError as error:
+            return f"{what} has no value: {error}"
         return f"{what} is {value}; it must be a whole number {bounds}."
 
     return explain

@@ -70,21 +70,23 @@ class Rule:
     ) -> Rule:
         """The rule that `expression` is true; `constants` are names that are not parameters (sizes, types).
 
-        Raises `ExpressionError` when used on a point where the expression has no value (a division by zero, say).
+        A point where the expression has no value (a division by zero, say) breaks the rule, and `explain` says why.
         """
         known = dict(constants or {})
-        names = expression.names - known.keys()
+        names = frozenset(expression.names - known.keys())
         divisors = _divisors(expression)
 
         def holds(values: Mapping[str, Any]) -> Any:
             if any(isinstance(values[name], np.ndarray) for name in names):
                 return _vectorised(expression, divisors, {name: values[name] for name in names}, known)
-            return bool(expression.evaluate({**known, **values}))
+            return _holds(expression, {**known, **values})
 
         def explain(config: Config) -> str:
             shown = {name: config[name] for name in sorted(names)}
             shown |= {name: known[name] for name in sorted(expression.names & known.keys())}
             numbers = assignments(shown)
+            if (unknown := _no_value(expression, {**known, **config})) is not None:
+                return f"{unknown} ({numbers})"
             reason = f" ({because.strip().rstrip('.')})" if because.strip() else ""
             return f"`{expression.text}` does not hold for {numbers}{reason}."
 
@@ -148,5 +150,22 @@ def _vectorised(
             else value
             for name, value in values.items()
         }
-        answer[position] = bool(expression.evaluate({**known, **point}))
+        answer[position] = _holds(expression, {**known, **point})
     return answer
+
+
+def _holds(expression: Expression, names: Mapping[str, Any]) -> bool:
+    """Whether the expression is true; where it has no value it is not."""
+    try:
+        return bool(expression.evaluate(names))
+    except ExpressionError:
+        return False
+
+
+def _no_value(expression: Expression, names: Mapping[str, Any]) -> str | None:
+    """Why the expression has no value, or None."""
+    try:
+        expression.evaluate(names)
+    except ExpressionError as error:
+        return str(error).rstrip(".")
+    return None

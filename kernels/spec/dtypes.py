@@ -116,6 +116,16 @@ class DataType:
         return storage if storage.isbuiltin == 1 else np.dtype(f"u{self.size}")
 
     @property
+    def span(self) -> tuple[float, float]:
+        """The least and the largest finite value of a scalar."""
+        if self.is_float:
+            return -self.largest, self.largest
+        if self.name == "bool":
+            return 0, 1
+        bounds = np.iinfo(self.storage)
+        return int(bounds.min), int(bounds.max)
+
+    @property
     def overflow(self) -> float:
         """Magnitude from which round-to-nearest leaves the finite values: the largest and half a unit in its last place
         (IEEE 754-2019, section 4.3.1). Infinite where results never leave the range."""

@@ -6,7 +6,7 @@ Owns the parameter's own validity; which combinations are feasible is the busine
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
@@ -44,7 +44,11 @@ class Parameter(BaseModel):
     def _distinct(self) -> Self:
         # Equal values of different types (1, 1.0 and true) make one macro, and files may lose the difference.
         if len(set(self.values)) != len(self.values):
-            raise ValueError(f"the values of parameter {self.name} repeat; list each once")
+            first, again = _equal(self.values)
+            alike = (
+                f"{first!r} and {again!r} are one value in a macro" if repr(first) != repr(again) else "list it once"
+            )
+            raise ValueError(f"the values of parameter {self.name} repeat {again!r}: {alike}")
         for value in self.values:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the value {value!r} of parameter {self.name} is not finite; a macro cannot hold it")
@@ -65,6 +69,11 @@ class Parameter(BaseModel):
     def ordered(self) -> bool:
         """Whether neighbouring values are close: all are numbers, not flags."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+
+
+def _equal(values: Sequence[Scalar]) -> tuple[Scalar, Scalar]:
+    """The first two equal values, of which there are some."""
+    return next((a, b) for at, b in enumerate(values) for a in values[:at] if a == b)
 
 
 def assignments(config: Mapping[str, Any]) -> str:

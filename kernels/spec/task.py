@@ -227,6 +227,12 @@ class Task(_Strict):
                 f"`{argument.value}` gives {value!r}, and {dtype.name} holds whole numbers only: write "
                 "ceil(...) or floor(...)."
             )
+        low, high = dtype.span
+        if not low <= value <= high:
+            raise TaskError(
+                f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
+                f"{value!r}, but {dtype.name} holds {low:g} to {high:g} only: use a wider type."
+            )
         return float(value) if dtype.is_float else int(value)
 
     def tolerance_of(self, dtype: str) -> Tolerance:

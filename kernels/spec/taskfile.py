@@ -5,7 +5,6 @@ Every error names file, key, value and remedy. What a task means is `tunesmith.k
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -17,11 +16,14 @@ from pydantic import BaseModel, ValidationError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
+from tunesmith.kernels.spec.schema_errors import explain
+from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
 Model = TypeVar("Model", bound=BaseModel)
+_PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ")
 
 
 def library_tasks() -> dict[str, Path]:
@@ -182,7 +184,11 @@ def _validate_expressions(task: Task, path: Path) -> None:
             raise TaskError(f"{path}: {error}") from error
     for name, sources in task.backends.items():
         for template in (sources.baseline.template, *sources.templates):
-            template.validate_names(sizes, frozenset(task.types), f"{path}, {name} template {template.name}")
+            where = f"{path}, {name} template {template.name}"
+            template.validate_names(sizes, frozenset(task.types), where)
+            if template is not sources.baseline.template:
+                require_sound_template(template, task, where)
+    require_sound_task(task, str(path))
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -213,20 +219,7 @@ def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model
     except ExpressionError as error:
         raise TaskError(f"{path}: {error}") from error
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        # A misspelled key is both unknown and missing; the spelling is what there is to mend.
-        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-        key = ".".join(str(part) for part in first["loc"])
-        where = f"{path}, key {key}" if key else str(path)
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            *outer, wrong = first["loc"]
-            known = [one["loc"][-1] for one in found if one["type"] == "missing" and list(one["loc"][:-1]) == outer]
-            close = difflib.get_close_matches(
-                str(wrong), map(str, known if outer else [*known, *model.model_fields]), 1
-            )
-            message = f"there is no such key{f', but there is {close[0]}' if close else ''}"
-        plain = first["type"] in ("missing", "value_error", "extra_forbidden")
-        value = "" if plain else f" (it is {first['input']!r:.80})"
-        more = f" ({len(found) - 1} more after that)" if len(found) > 1 else ""
-        raise TaskError(f"{where}: {message}{value}{more}.") from error
+        also = ("source_file",) if model is Template else ()
+        message = explain(error, model, data, also)
+        end = "" if message.endswith("?") else "."
+        raise TaskError(f"{path}{', ' if message.startswith(_PLACES) else ': '}{message}{end}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -32,6 +33,11 @@ class Constraint(BaseModel):
 
     expression: ExpressionText
     because: Annotated[str, Field(description="one sentence for the reader of a rejection")] = ""
+
+
+DEVICE_NAMES = frozenset({"compute_capability"})
+"""What constraints may say of the device: a CUDA device's compute capability as a whole number, 90 for 9.0, and 0
+for every other device."""
 
 
 class Launch(BaseModel):
@@ -130,16 +136,21 @@ class Template(BaseModel):
     def default_config(self) -> Config:
         return {parameter.name: parameter.start for parameter in self.parameters}
 
+    def runs_on(self, device: Mapping[str, int]) -> bool:
+        """Whether the constraints that name nothing but the device hold. device: a value for each of `DEVICE_NAMES`."""
+        parsed = [parse(constraint.expression) for constraint in self.constraints]
+        return all(bool(one.evaluate(dict(device))) for one in parsed if one.names and one.names <= DEVICE_NAMES)
+
     def expressions(self) -> list[tuple[str, str]]:
         """Every expression with the key it stands at."""
-        found = [(f"constraints[{i}]", constraint.expression) for i, constraint in enumerate(self.constraints)]
-        found += [(f"launch.grid[{i}]", text) for i, text in enumerate(self.launch.grid)]
-        found += [(f"launch.block[{i}]", text) for i, text in enumerate(self.launch.block)]
-        found.append(("launch.shared_bytes", self.launch.shared_bytes))
-        found.append(("static_shared_bytes", self.static_shared_bytes))
-        found.append(("fast_math", self.fast_math))
+        found = [(f"constraint {number}", one.expression) for number, one in enumerate(self.constraints, 1)]
+        found += [(f"key launch.grid, {axis}", text) for axis, text in zip("xyz", self.launch.grid, strict=False)]
+        found += [(f"key launch.block, {axis}", text) for axis, text in zip("xyz", self.launch.block, strict=False)]
+        found.append(("key launch.shared_bytes", self.launch.shared_bytes))
+        found.append(("key static_shared_bytes", self.static_shared_bytes))
+        found.append(("key fast_math", self.fast_math))
         if self.max_registers is not None:
-            found.append(("max_registers", self.max_registers))
+            found.append(("key max_registers", self.max_registers))
         return found
 
     def validate_names(self, sizes: frozenset[str], types: frozenset[str], where: str) -> None:
@@ -155,9 +166,14 @@ class Template(BaseModel):
                     f"{where}, key parameters: {min(clash)} is also a {what} of the task: rename the parameter."
                 )
         known = types | parameters | frozenset(DTYPES)
+        if clash := DEVICE_NAMES & (parameters | sizes | types):
+            raise ExpressionError(f"{where}: {min(clash)} is what constraints call the device's own: rename yours.")
         for key, text in self.expressions():
             try:
                 expression = parse(text)
             except ExpressionError as error:
-                raise ExpressionError(f"{where}, key {key}: {error}") from error
-            expression.require(known if key in ("max_registers", "fast_math") else known | sizes, f"{where}, key {key}")
+                raise ExpressionError(f"{where}, {key}: {error}") from error
+            allowed = known if key in ("key max_registers", "key fast_math") else known | sizes
+            if key.startswith("constraint "):
+                allowed |= DEVICE_NAMES
+            expression.require(allowed, f"{where}, {key}")

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
+from tunesmith.actors.judging.reference import begin_check
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
@@ -42,6 +43,7 @@ def run_bench(
     backend: str,
     seed: int,
     *,
+    reference_deadline: float,
     as_json: bool,
 ) -> int:
     """Times `config` against the baseline, or another source, on the tuned workloads or one; returns the exit code."""
@@ -52,6 +54,7 @@ def run_bench(
     if not chosen:
         kind = device.limits.kind
         raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
+    begin_check(task, device.limits, seed=seed, deadline=reference_deadline).result()
     found = _measure(task, device, config, vs, template, chosen, seed)
     if as_json:
         json.dump(found, sys.stdout, indent=2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
+from tunesmith.actors.judging.reference import begin_check
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
@@ -59,6 +60,7 @@ def _judged(
     if refused is not None:
         return rejected(refused)
     made = template_of(task, device.backend, source, template)
+    begin_check(task, device.limits, seed=0, deadline=limits.prepare).result()
     listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
     return judge(task, device.limits, device.index, [question], deadlines=limits, listener=listener)[0]

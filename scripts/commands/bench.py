@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Backend, Json, TaskArgument
+from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 
 
 def bench(
@@ -26,9 +26,13 @@ def bench(
     ] = None,
     backend: Backend = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
+    reference_deadline: ReferenceDeadline = 60.0,
     json: Json = False,
 ) -> None:
     """Time one configuration against the baseline, interleaved, with intervals."""
     from tunesmith.cli.actions.bench import run_bench
 
-    raise typer.Exit(run_bench(task, config, vs, template, workload, backend, seed, as_json=json))
+    code = run_bench(
+        task, config, vs, template, workload, backend, seed, reference_deadline=reference_deadline, as_json=json
+    )
+    raise typer.Exit(code)

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Backend, Json, TaskArgument
+from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 
 
 def check(
@@ -30,6 +30,7 @@ def check(
     ] = None,
     backend: Backend = "auto",
     compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
+    reference_deadline: ReferenceDeadline = 60.0,
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
     json: Json = False,
 ) -> None:
@@ -37,5 +38,5 @@ def check(
     from tunesmith.actors.judging.judge import Limits
     from tunesmith.cli.actions.check import run_check
 
-    limits = Limits(compile_deadline, run_deadline)
+    limits = Limits(compile_deadline, run_deadline, reference_deadline)
     raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))

@@ -51,8 +51,8 @@ def judged(fixture: Any, device: Device, deadlines: Limits) -> dict[str, Any]:
 
     def work() -> Verdict | Exception:
         try:
-            verdict: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines)
-            return verdict
+            found: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines)
+            return found
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             return error
 
@@ -107,6 +107,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Judges, and writes the file."""
     judging = import_module("judging")
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--backend", choices=("opencl", "cuda"), default="opencl")
@@ -125,7 +126,7 @@ def main() -> None:
     for number, fixture in enumerate(chosen, 1):
         if fixture.file in lines and not options.again:
             continue
-        line = judged(fixture, device, Limits(compile=20.0, run=options.seconds))
+        line = judged(fixture, device, Limits(compile=60.0, run=options.seconds))
         lines[fixture.file] = line
         mark = "" if line.get("as_expected") else "   <-- not as expected"
         print(

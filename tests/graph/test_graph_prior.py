@@ -36,9 +36,9 @@ def asks(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
     best = run(tmp_path / "long", evaluations=12).summary["general"]["config"]
-    run(tmp_path / "led", evaluations=5, prior=str(tmp_path / "long"))
-    assert best in asks(tmp_path / "led")
-    with Journal(tmp_path / "led", create=False) as journal:
+    run(tmp_path / "transferred", evaluations=5, prior=str(tmp_path / "long"))
+    assert best in asks(tmp_path / "transferred")
+    with Journal(tmp_path / "transferred", create=False) as journal:
         prior = prior_of(RunLog(journal))
     assert prior is not None and len(prior.results) == 12 and "long" in prior.name
 
@@ -76,10 +76,10 @@ def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_prior_that_shares_no_parameter_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_prior_that_lacks_parameters_is_refused_before_anything_starts(tmp_path: Path) -> None:
     table = tmp_path / "other.json"
     text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
     table.write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
-    with pytest.raises(SettingsError, match=r"knows the parameters BM, .* they have GROUP, ITEMS, UNROLL"):
+    with pytest.raises(SettingsError, match=r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"):
         run(tmp_path / "run", prior=str(table))
     assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def check_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, coun
         for kind in ("run", "baseline", "plan", "searched", "templates", "explanation", "writing"):
             stages = [event.stage for event in after if event.kind == kind]
             assert len(stages) == len(set(stages)), f"{kind} twice, ended after entry {count}"
-        ids = [event.data["id"] for event in after if event.kind == "template"]
+        ids = [json.dumps(event.data["template"]) for event in after if event.kind == "template"]
         assert len(ids) == len(set(ids))
         assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
         if ahead == 1:
@@ -122,8 +123,6 @@ def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
 
 def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path) -> None:
     """As a model behind files does it: every turn of questions ends the process."""
-    import json
-
     from scripted_models import Scripted
 
     from tunesmith.graph import resume, tune

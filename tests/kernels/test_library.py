@@ -18,7 +18,7 @@ from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import check_set, deviation
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.space.feasible import compiler_rejection, device_names, feasible
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
@@ -68,7 +68,8 @@ class TestDescription:
         assert set(task.backends) == {"cuda", "opencl"}
         for sources in task.backends.values():
             assert sources.baseline.label == "plain"
-            assert len(sources.templates) == 1
+            cuda = sources.baseline.template.backend == "cuda"
+            assert len(sources.templates) == (3 if name == "gemm" and cuda else 1)
 
     def test_parameters_and_constraints_explain_themselves(self, name: str) -> None:
         for sources in load_task(name).backends.values():
@@ -105,16 +106,18 @@ class TestDescription:
 
     def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
         task = load_task(name)
-        template = task.sources("cuda").templates[0]
         for target in ("sm_75", "sm_80", "sm_90"):
-            space = feasible(template, task.workloads_for("gpu", held_out=False), resolve_target(target))
-            assert len(space) >= (5000 if name == "gemm" else 2000)
-            assert space.reject(template.default_config) is None
+            limits = resolve_target(target)
+            usable = [one for one in task.sources("cuda").templates if one.runs_on(device_names(limits))]
+            assert usable
+            for template in usable:
+                space = feasible(template, task.workloads_for("gpu", held_out=False), limits)
+                assert len(space) >= (5000 if template.name in ("tiles", "tensor_cores") else 300)
+                assert space.reject(template.default_config) is None
 
     def test_held_out_shapes_take_what_tuned_ones_take(self, name: str) -> None:
         task = load_task(name)
-        template = task.sources("cuda").templates[0]
-        limits = resolve_target("sm_90")
+        template, limits = task.sources("cuda").templates[-1], resolve_target("sm_90")
         tuned = feasible(template, task.workloads_for("gpu", held_out=False), limits)
         held_out = [w for w in task.workloads_for("gpu", held_out=True) if w.types["T"] != "float32"]
         assert len(feasible(template, held_out, limits)) == len(tuned)
@@ -122,7 +125,7 @@ class TestDescription:
 
 def test_device_limits_bind_in_gemm() -> None:
     task = load_task("gemm")
-    template = task.sources("cuda").templates[0]
+    template = task.sources("cuda").templates[-1]
     space = feasible(template, task.workloads_for("gpu", held_out=False), resolve_target("sm_90"))
     kinds = {rule.kind for rule in space.rules if space.rejected[rule.label]}
     assert {"shared_per_block", "block_dim"} <= kinds or {"shared_per_block", "threads_per_block"} <= kinds
@@ -318,3 +321,14 @@ def check_opencl(name: str, dtype: str, count: int, opencl: OpenclRunner, seed: 
         for config in some_configs(template, workloads[-1], opencl.device.limits, count, seed):
             for workload in workloads:
                 opencl.check(task, template, config, workload)
+
+
+def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
+    templates = load_task("gemm").sources("cuda").templates
+
+    def usable(target: str) -> list[str]:
+        return [one.name for one in templates if one.runs_on(device_names(resolve_target(target)))]
+
+    assert usable("sm_75") == ["tiles"]
+    assert usable("sm_80") == usable("sm_120") == ["tensor_cores", "tiles"]
+    assert usable("sm_90") == ["tensor_cores", "warpgroups", "tiles"]

@@ -40,10 +40,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_has_the_published_form(table: Path) -> None:
     report = simulate([table, table], "random", budgets=(50, 25), seeds=5)
     data = json.loads(json.dumps(report.to_json()))
-    assert set(data) == {"tables", "geomean"} and set(data["geomean"]) == {"25", "50"}
+    assert set(data) == {"tables", "geomean", "mean_log_ratio"} and set(data["geomean"]) == {"25", "50"}
     entry = data["tables"][0]
     assert set(entry) == {"name", "optimum", "results", "strategy_ms_per_ask"} and entry["name"] == "smooth"
-    assert [set(row) for row in entry["results"]] == [{"budget", "median", "p10", "p90"}] * 2
+    assert [set(row) for row in entry["results"]] == [{"budget", "median", "p10", "p90", "mean_log_ratio"}] * 2
     assert [row["budget"] for row in entry["results"]] == [25, 50]
     for row in entry["results"]:
         assert 1.0 <= row["p10"] <= row["median"] <= row["p90"]

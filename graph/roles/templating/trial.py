@@ -1,8 +1,8 @@
 """Trials of new templates: is the default configuration feasible, does it compile, is it right on every workload?
 
-A trial is an evaluation like any other: it is in the journal, counts towards the budget, and the search is told of it
-and does not repeat it. It runs on held-out workloads too, whose times nobody looks at: a template must be right there,
-and its author is told where it is not.
+A trial is an evaluation like any other: it is in the journal, counts towards the budget, and the search knows it
+and does not repeat it. It runs on held-out workloads too, whose times do not count: a template must be right there,
+and its author learns where it is not.
 """
 
 from __future__ import annotations

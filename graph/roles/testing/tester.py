@@ -1,7 +1,7 @@
 """The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
 
 Only what survives here counts. A finalist that fails anywhere is out, whatever it promised. The verdict says which
-configuration is best in general, which for each shape, and what the general one costs on shapes nobody tuned for.
+configuration is best in general, which for each shape, and what the general one costs on shapes that were not tuned.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ PER_SHAPE = 2
 ROUNDS = 40
 SECONDS = 0.5
 """Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
+LEAST_SECONDS = 0.1
+"""Seconds of sampling for each kernel where the time limit leaves no more."""
 FLOOR_SHARE = 0.95
 """Close enough to the physical limit to stop."""
 FRESH_SEED = 1_000_003
@@ -56,10 +58,12 @@ class Tester:
             over = _done(context, number, known.event.verdict)
             return {"done": "" if context.log.extended_after(known) else over}
         compared = context.log.comparisons(stage)
-        for workload in (*context.tuned, *context.held_out):
+        wanted = [workload for workload in (*context.tuned, *context.held_out) if workload.name not in compared]
+        for position, workload in enumerate(wanted):
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            if entrants and workload.name not in compared:
-                compared[workload.name] = self._compare(context, workload, entrants, number)
+            if entrants:
+                share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+                compared[workload.name] = self._compare(context, workload, entrants, number, share)
         comparisons = list(compared.values())
         verdict = build_verdict(context, comparisons, general, disqualified(context))
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
@@ -72,7 +76,10 @@ class Tester:
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}
 
-    def _compare(self, context: Context, workload: Workload, entrants: list[Finalist], number: int) -> Compared:
+    def _compare(
+        self, context: Context, workload: Workload, entrants: list[Finalist], number: int, share: float
+    ) -> Compared:
+        """share: seconds of the time limit that are left to this comparison."""
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
         requests = [
             Request(index + 1, context.template(template), config, (workload.name,))
@@ -84,7 +91,7 @@ class Tester:
             workload.name,
             seed=context.settings.seed + number * FRESH_SEED,
             rounds=ROUNDS,
-            budget_seconds=SECONDS,
+            budget_seconds=min(SECONDS, max(LEAST_SECONDS, share / (2 * (1 + len(entrants))))),
         )
         event = Compared(workload=workload.name, entries=_entries(entrants, found.results))
         context.journal.append(event, f"round-{number}")

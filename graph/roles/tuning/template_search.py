@@ -1,4 +1,4 @@
-"""The search of one template in one round: its feasible space, its strategy, what was asked and told.
+"""The search of one template in one round: its feasible space, its strategy, what was asked and found.
 
 Owns nothing of the pool and nothing of how several searches share it; that is the tuner's.
 """
@@ -35,7 +35,7 @@ class TemplateSearch:
             require_points(self.space, template)
         self.strategy = self._make_strategy(budget)
         self.asked = 0
-        self.told: list[Evaluation] = []
+        self.results: list[Evaluation] = []
 
     @property
     def best(self) -> float | None:
@@ -53,7 +53,7 @@ class TemplateSearch:
 
     def learn(self, evaluation: Evaluation) -> float | None:
         """Tells the strategy; returns the objective, None for a failure."""
-        self.told.append(evaluation)
+        self.results.append(evaluation)
         seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
         self.strategy.tell(evaluation.config, seen)
         return seen.value
@@ -66,9 +66,9 @@ class TemplateSearch:
             cartesian=self.space.cartesian,
             asked=self.asked,
             exhausted=self.strategy.exhausted,
-            rng=self.strategy.state()["rng"],
-            failures=failures_by_kind(self.told),
-            racing=racing(self.told),
+            rng=self.strategy.random_state(),
+            failures=failures_by_kind(self.results),
+            racing=racing(self.results),
         )
 
     def _make_strategy(self, budget: int) -> Strategy:

@@ -18,12 +18,14 @@ from tunesmith.graph.journal.measurements import racing
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.templating.trial import recorded
-from tunesmith.graph.roles.tuning.halving import most, order
+from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
 from tunesmith.graph.state import Plan, State
 from tunesmith.kernels.measure.bench import weighted_geomean
-from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.outcome import CompileFailed, Evaluation
+from tunesmith.kernels.spec.parameter import Config, assignments, config_key
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.template import Template
 
 SHOW_SECONDS = 0.1
 """Between two showings of progress."""
@@ -50,13 +52,13 @@ class _Round:
         context.pool.roofline = context.roofline()
         # What the trials of this round's templates took is part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
-        budget = max(1, most(len(templates), self.total))
+        budget = max(1, max_evaluations(len(templates), self.total))
         self.searches = [
             TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget)
             for template in templates
         ]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
-        self.told: dict[int, Evaluation] = {}
+        self.results: dict[int, Evaluation] = {}
         self.failures: Counter[str] = Counter()
         self.best: float | None = None
         self.floor = self._floor()
@@ -76,14 +78,17 @@ class _Round:
         context, pool = self.context, self.context.pool
         self._replay()
         for search in self.searches:
-            about = f"{search.template.name}: " if len(self.searches) > 1 else ""
-            self._show(about + search.strategy.describe())
-        waiting = [number for number in self.asked if number not in self.told]
+            about = f" of {search.template.name}" if len(self.searches) > 1 else ""
+            size = f"{self.total} evaluations, {len(search.space)} configurations"
+            self._show(f"Search{about}: strategy {context.settings.strategy} ({size}).")
+        waiting = [number for number in self.asked if number not in self.results]
         for number in waiting:
             self._submit(number)
         while True:
             while (
-                pool.in_flight < pool.target_in_flight and len(self.asked) < self.total and context.seconds_left() > 0
+                pool.in_flight < pool.target_in_flight
+                and len(self.asked) < self.total
+                and context.search_seconds_left() > 0
             ):
                 if not self._ask():
                     break
@@ -97,7 +102,7 @@ class _Round:
     def _ask(self) -> bool:
         """One more configuration in flight, of the template whose turn it is; False when none has any."""
         counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
-        for position in order(counts, best, self.total):
+        for position in ask_order(counts, best, self.total):
             search = self.searches[position]
             config = search.ask()
             if config is not None:
@@ -125,6 +130,7 @@ class _Round:
         self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
+        self._require_default(self.asked[number][0].template, evaluation)
         event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
         self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
@@ -132,8 +138,20 @@ class _Round:
         if time.monotonic() - self._shown > SHOW_SECONDS:
             self._show("")
 
+    def _require_default(self, template: Template, evaluation: Evaluation) -> None:
+        """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly do,
+        and a budget would be spent on finding that out."""
+        failure = evaluation.failure
+        if isinstance(failure, CompileFailed) and evaluation.config == template.default_config:
+            values = f" ({assignments(evaluation.config)})" if evaluation.config else ""
+            raise TaskError(
+                f"Task {self.context.task.name}: the template {template.name} does not compile with its default "
+                f"configuration{values}: {failure.first_error.rstrip('.')}. Fix the source or the defaults, and start "
+                "a new run."
+            )
+
     def _learn(self, number: int, evaluation: Evaluation) -> None:
-        self.told[number] = evaluation
+        self.results[number] = evaluation
         if (failure := evaluation.failure) is not None:
             self.failures[failure.kind] += 1
         value = self.asked[number][0].learn(evaluation)
@@ -167,6 +185,6 @@ class _Round:
             asked=len(self.asked),
             exhausted=all(one.exhausted for one in each),
             failures=dict(self.failures),
-            racing=racing(self.told.values()),
+            racing=racing(self.results.values()),
             templates=tuple(each),
         )

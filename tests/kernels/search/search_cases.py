@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tunesmith.kernels.search import Observation
+from collections.abc import Iterable
+
+from tunesmith.kernels.search import Observation, Strategy
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.expression import parse
@@ -30,3 +32,12 @@ def observe(config: Config) -> Observation:
     value = 1.0 + abs(block - 128) / 64 + abs(tile - 4) / 3 + (0.5 if config["MODE"] == "row" else 0.2)
     value += 0.3 if config["STAGED"] else 0.0
     return Observation(value, (value * 0.99, value * 1.02), dropped=value > 4.0)
+
+
+def resume(strategy: Strategy, events: Iterable[tuple[Config, Observation | None]]) -> None:
+    """Brings a new strategy to where a journal left off: (config, None) was asked, (config, result) was told."""
+    for config, observation in events:
+        if observation is None:
+            strategy.assume_asked(config)
+        else:
+            strategy.tell(config, observation)

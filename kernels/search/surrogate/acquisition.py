@@ -1,7 +1,7 @@
-"""What a point is worth measuring: expected improvement, the first by it, and what a value bounded from below is worth.
+"""Which point is most worth measuring: expected improvement, and the candidate with the largest.
 
-Owns two formulas of the normal distribution, written so that they hold far out in its tails, and the choice of the
-point whose improvement, times its chance of success, is largest.
+Owns the formula, written so that it holds far out in the tail of the normal distribution, and the choice of the point
+whose improvement, times its chance of success, is largest.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr  # type: ignore[import-untyped,unused-ignore]
+from scipy.special import erfcx, ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.search._gaussian import Floats
+from tunesmith.kernels.search.surrogate.gaussian import Floats
 
 _TAIL = -30.0
 """Deviations below which the expansion of Mills' ratio is exact to the last digits, and the ratio itself is not."""
-_FIRST = 64
+_FIRST_BATCH = 64
 """Candidates whose chance of success is asked for first; it is seldom asked for more."""
 
 
@@ -37,7 +37,7 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
     return np.asarray(np.log(deviation) + np.where(gain > -1.0, head, density + tail))
 
 
-class Foremost(NamedTuple):
+class Choice(NamedTuple):
     """The place of a candidate, the logarithm of its expected improvement times its chance of success, and whether
     that chance is at least the limit."""
 
@@ -46,7 +46,7 @@ class Foremost(NamedTuple):
     likely: bool
 
 
-def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Foremost | None:
+def best_candidate(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Choice | None:
     """The candidate with the largest sum of `scores` (logarithms of expected improvements, -inf for candidates that do
     not count) and of the logarithm of its chance of success, the first one of equals. Those with a chance of at least
     `limit` come before all others, whatever is expected of them. None where no candidate counts.
@@ -55,8 +55,8 @@ def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
     asked from the largest score down, and no further than where those left could not win with a chance of 1.
     """
     left = np.flatnonzero(scores > -np.inf)
-    best: Foremost | None = None
-    many = _FIRST
+    best: Choice | None = None
+    many = _FIRST_BATCH
     while len(left):
         many = min(many, len(left))
         left = left[np.argpartition(-scores[left], many - 1)]
@@ -65,17 +65,8 @@ def foremost(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
         totals = scores[few] + np.log(chances)
         likely = chances >= limit
         top = np.lexsort((few, -totals, ~likely))[0]
-        found = Foremost(int(few[top]), float(totals[top]), bool(likely[top]))
+        found = Choice(int(few[top]), float(totals[top]), bool(likely[top]))
         best = found if best is None else max(best, found, key=lambda one: (one.likely, one.score, -one.place))
         if best.likely and (not len(left) or best.score > scores[left].max()):
             break
     return best
-
-
-def above(bound: Floats, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Mean and variance of a normal value that is known to be at least `bound` (Tobin, 1958)."""
-    start = (bound - mean) / deviation
-    hazard = np.exp(-0.5 * start * start - 0.5 * math.log(2.0 * math.pi) - log_ndtr(-start))
-    # Far above the mean the two differ by rounding only; the value is then at the bound.
-    variance = np.square(deviation) * np.clip(1.0 + start * hazard - hazard * hazard, 0.0, 1.0)
-    return np.maximum(mean + deviation * hazard, bound), variance

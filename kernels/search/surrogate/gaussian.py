@@ -44,7 +44,7 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def one_thread() -> AbstractContextManager[object]:
+def single_threaded() -> AbstractContextManager[object]:
     """Linear algebra on one thread while it is entered.
 
     The matrices are small: more threads made an ask five times slower on a busy machine, where compile workers want

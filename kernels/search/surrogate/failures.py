@@ -11,17 +11,17 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
+from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior
 from tunesmith.kernels.space.domain import Codes
 
-LEAST = 1e-3
+MIN_SUCCESS = 1e-3
 """Chance of success that is always left to a point."""
-_UNIT = 0.5
+_LABEL_DEVIATION = 0.5
 """Deviation of a label, before seeing data."""
-_SHARP = 0.15
+_STEP_DEVIATION = 0.15
 """Deviation of the step from success to failure, which is at a label of one half: one of 0.2 is a success with 98 %."""
-_ITERATIONS = 10
-_FITTED = 100
+_FIT_ITERATIONS = 10
+_FIT_POINTS = 100
 
 
 class FailureModel:
@@ -32,9 +32,9 @@ class FailureModel:
         known = np.flatnonzero(np.isfinite(labels))
         # As many of both kinds as there are, up to half each.
         failed, fine = known[labels[known] > 0.5], known[labels[known] <= 0.5]
-        few = np.concatenate([failed[: max(_FITTED // 2, _FITTED - len(fine))], fine])[:_FITTED]
+        few = np.concatenate([failed[: max(_FIT_POINTS // 2, _FIT_POINTS - len(fine))], fine])[:_FIT_POINTS]
         start = start or kernel.failures()
-        self.chosen = kernel.fit(codes[few], labels[few] / _UNIT, np.zeros(len(few)), start, _ITERATIONS)
+        self.chosen = kernel.fit(codes[few], labels[few] / _LABEL_DEVIATION, np.zeros(len(few)), start, _FIT_ITERATIONS)
         self._posterior = Posterior(kernel, self.chosen, codes, np.zeros(len(codes)), codes[:0])
 
     def add(self, code: Codes) -> None:
@@ -43,5 +43,5 @@ class FailureModel:
 
     def success(self, labels: Floats, others: Codes) -> Floats:
         """The chance of success, at most 1, at `others`, given the points' labels in the order added."""
-        mean = self._posterior.mean(self._posterior.weights(labels / _UNIT), others)
-        return np.asarray(np.clip(ndtr((0.5 - _UNIT * mean) / _SHARP), LEAST, 1.0))
+        mean = self._posterior.mean(self._posterior.weights(labels / _LABEL_DEVIATION), others)
+        return np.asarray(np.clip(ndtr((0.5 - _LABEL_DEVIATION * mean) / _STEP_DEVIATION), MIN_SUCCESS, 1.0))

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import log_ndtr  # type: ignore[import-untyped,unused-ignore]
 
-from tunesmith.kernels.search._acquisition import above
-from tunesmith.kernels.search._base import Observation
-from tunesmith.kernels.search._gaussian import Floats, Hyperparameters, Kernel, Posterior
+from tunesmith.kernels.search.observation import Observation
+from tunesmith.kernels.search.surrogate.gaussian import Floats, Hyperparameters, Kernel, Posterior
 from tunesmith.kernels.space.space import Space
 
-if TYPE_CHECKING:
-    from tunesmith.kernels.search._trend import Trend
-
-LENIENCE = 0.15
+SLOW_NOISE = 0.15
 """Uncertainty allowed to slow points, per standard deviation above the median: accuracy is wanted near the best."""
 _INTERVAL = 2 * 1.96
 """Width of a 95 % interval in standard deviations."""
 
 
-class Levels:
+class Targets:
     """Logarithms of the values of measured points, and their variances, in the order told."""
 
     def __init__(self, space: Space) -> None:
@@ -56,14 +52,7 @@ class Levels:
             self._dropped[point] = level, highest
         self._known[point] = level, variance
 
-    def impute(
-        self,
-        kernel: Kernel,
-        chosen: Hyperparameters,
-        trend: Trend | None,
-        most: int,
-        points: Sequence[int] | None = None,
-    ) -> None:
+    def impute(self, kernel: Kernel, chosen: Hyperparameters, most: int, points: Sequence[int] | None = None) -> None:
         """Gives dropped points (all, or `points`) the mean and the variance that the model has for them above their
         bounds, from at most `most` of the complete points, the best and the latest. Without any it changes nothing."""
         wanted = list(self._dropped if points is None else points)
@@ -73,17 +62,12 @@ class Levels:
         if not wanted or len(complete) < 3:
             return
         values, noise = self.standardised(complete)
-        trend = trend if trend is not None and trend.fitted else None
-        if trend is not None:
-            values, noise = trend.remove(values, noise, complete, self)
         codes = self._space.codes_of
         model = Posterior(kernel, chosen, codes(complete), noise, codes(wanted))
         mean, deviation = model.expect(model.weights(values))
-        if trend is not None:
-            mean, deviation = trend.restore(mean, deviation, wanted, self)
         centre, unit, _ = self.moments()
         bounds = np.array([self._dropped[point] for point in wanted])
-        level, variance = above(bounds[:, 0], centre + unit * mean, unit * deviation)
+        level, variance = truncated(bounds[:, 0], centre + unit * mean, unit * deviation)
         level = np.minimum(level, bounds[:, 1])
         self._known.update(zip(wanted, zip(level.tolist(), variance.tolist(), strict=True), strict=True))
         self._moments = None
@@ -120,4 +104,13 @@ class Levels:
         levels, variances = np.array(known).reshape(-1, 2).T
         values = (levels - mean) / deviation
         slow = np.nan_to_num(np.maximum(0.0, values - middle))
-        return values, np.square(LENIENCE * slow) + variances / deviation**2
+        return values, np.square(SLOW_NOISE * slow) + variances / deviation**2
+
+
+def truncated(bound: Floats, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of a normal value that is known to be at least `bound` (Tobin, 1958)."""
+    start = (bound - mean) / deviation
+    hazard = np.exp(-0.5 * start * start - 0.5 * math.log(2.0 * math.pi) - log_ndtr(-start))
+    # Far above the mean the two differ by rounding only; the value is then at the bound.
+    variance = np.square(deviation) * np.clip(1.0 + start * hazard - hazard * hazard, 0.0, 1.0)
+    return np.maximum(mean + deviation * hazard, bound), variance

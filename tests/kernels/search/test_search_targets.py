@@ -10,10 +10,10 @@ from scipy.integrate import quad
 from scipy.stats import norm, truncnorm
 
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.search._acquisition import above, log_expected_improvement
-from tunesmith.kernels.search._gaussian import Kernel
-from tunesmith.kernels.search._levels import Levels
-from tunesmith.kernels.search.surrogate import SurrogateSearch
+from tunesmith.kernels.search.surrogate.acquisition import log_expected_improvement
+from tunesmith.kernels.search.surrogate.gaussian import Kernel
+from tunesmith.kernels.search.surrogate.search import SurrogateSearch
+from tunesmith.kernels.search.surrogate.targets import Targets, truncated
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config, Parameter
 
@@ -43,27 +43,27 @@ def test_expected_improvement_keeps_its_order_far_out() -> None:
 def test_a_bounded_value_has_the_moments_of_the_truncated_normal(bound: float) -> None:
     mean, deviation = 0.5, 0.8
     wanted = truncnorm((bound - mean) / deviation, np.inf, mean, deviation)
-    got = above(np.array([bound]), np.array([mean]), np.array([deviation]))
+    got = truncated(np.array([bound]), np.array([mean]), np.array([deviation]))
     assert got[0][0] == pytest.approx(wanted.mean(), rel=1e-6) and got[1][0] == pytest.approx(wanted.var(), rel=1e-4)
-    far = above(np.array([900.0]), np.array([mean]), np.array([deviation]))
+    far = truncated(np.array([900.0]), np.array([mean]), np.array([deviation]))
     assert far[0][0] == pytest.approx(900.0, rel=1e-3) and 0.0 <= far[1][0] < 1e-3
 
 
 def impute(interval: tuple[float, float] | None) -> tuple[np.ndarray, np.ndarray]:
-    """The levels of points dropped at a bound of 1.5, and their true logarithms; all others are complete."""
+    """The targets of points dropped at a bound of 1.5, and their true logarithms; all others are complete."""
     points = [int(point) for point in np.random.default_rng(0).permutation(len(SPACE))[:90]]
-    levels, dropped = Levels(SPACE), []
+    targets, dropped = Targets(SPACE), []
     for place, point in enumerate(points):
         true = value(SPACE.config(point))
         if true > 2.5 and place % 2:
-            levels.note(point, Observation(1.5, interval, dropped=True))
+            targets.note(point, Observation(1.5, interval, dropped=True))
             dropped.append(point)
         else:
-            levels.note(point, Observation(true))
+            targets.note(point, Observation(true))
     kernel = Kernel(SPACE.domain)
-    levels.impute(kernel, kernel.prior(), None, 320)
-    centre, unit, _ = levels.moments()
-    got, noise = levels.standardised(dropped)
+    targets.impute(kernel, kernel.prior(), 320)
+    centre, unit, _ = targets.moments()
+    got, noise = targets.standardised(dropped)
     assert np.all(noise >= 0.0) and len(dropped) > 10
     return centre + unit * got, np.log([value(SPACE.config(point)) for point in dropped])
 
@@ -81,12 +81,12 @@ def test_a_dropped_point_stays_within_its_interval() -> None:
 
 
 def test_a_failure_takes_back_a_value_and_a_value_a_drop() -> None:
-    levels = Levels(SPACE)
-    levels.note(3, Observation(2.0, dropped=True))
-    levels.note(3, Observation(4.0))
-    assert levels.ranked() == [3] and levels.moments()[0] == pytest.approx(math.log(4.0))
-    levels.note(3, Observation(None, failure="launch_failed"))
-    assert len(levels) == 0
+    targets = Targets(SPACE)
+    targets.note(3, Observation(2.0, dropped=True))
+    targets.note(3, Observation(4.0))
+    assert targets.ranked() == [3] and targets.moments()[0] == pytest.approx(math.log(4.0))
+    targets.note(3, Observation(None, failure="launch_failed"))
+    assert len(targets) == 0
 
 
 def searched(seed: int, count: int, *, told: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tunesmith.graph.roles.tuning.halving import most, order
+from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
 
 
 def play(values: list[float], total: int) -> list[int]:
@@ -13,44 +13,44 @@ def play(values: list[float], total: int) -> list[int]:
     asked = [0] * len(values)
     for _ in range(total):
         best = [value if count else None for value, count in zip(values, asked, strict=True)]
-        asked[order(asked, best, total)[0]] += 1
+        asked[ask_order(asked, best, total)[0]] += 1
     return asked
 
 
 def test_one_template_gets_everything() -> None:
-    assert play([1.0], 17) == [17] and most(1, 17) == 17
+    assert play([1.0], 17) == [17] and max_evaluations(1, 17) == 17
 
 
 def test_of_two_the_better_gets_three_quarters() -> None:
     assert play([1.0, 2.0], 40) == [30, 10] and play([2.0, 1.0], 40) == [10, 30]
-    assert most(2, 40) == 30
+    assert max_evaluations(2, 40) == 30
 
 
 def test_of_four_half_are_out_after_each_part() -> None:
     assert play([4.0, 3.0, 2.0, 1.0], 48) == [4, 4, 12, 28]
-    assert most(4, 48) == 28
+    assert max_evaluations(4, 48) == 28
 
 
 def test_a_template_that_becomes_better_is_in_again() -> None:
-    assert order([10, 10], [1.0, 2.0], 40)[0] == 0
-    assert order([15, 10], [1.0, 0.9], 40)[0] == 1
+    assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0
+    assert ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
 
 
 def test_a_template_without_a_result_stands_behind_one_with() -> None:
-    assert order([10, 10], [None, 2.0], 40)[0] == 1
-    assert order([0, 0, 0], [None, None, None], 30)[0] == 0
+    assert ask_order([10, 10], [None, 2.0], 40)[0] == 1
+    assert ask_order([0, 0, 0], [None, None, None], 30)[0] == 0
 
 
 @given(some.lists(some.floats(0.01, 100), min_size=1, max_size=8), some.integers(1, 300))
-def test_all_is_spent_everybody_has_a_turn_and_nobody_more_than_the_most(values: list[float], total: int) -> None:
+def test_all_is_spent_each_has_a_turn_and_none_more_than_the_maximum(values: list[float], total: int) -> None:
     asked = play(values, total)
     assert sum(asked) == total
-    assert max(asked) <= most(len(values), total) + len(values)
+    assert max(asked) <= max_evaluations(len(values), total) + len(values)
     if total >= 4 * len(values) ** 2:
         assert min(asked) > 0
 
 
 @given(some.lists(some.tuples(some.integers(0, 50), some.none() | some.floats(0.1, 9)), min_size=1, max_size=8))
 def test_everybody_is_in_the_order_once(state: list[tuple[int, float | None]]) -> None:
-    found = order([asked for asked, _ in state], [best for _, best in state], 100)
+    found = ask_order([asked for asked, _ in state], [best for _, best in state], 100)
     assert sorted(found) == list(range(len(state)))

@@ -1,0 +1,73 @@
+"""The reference, called before anything is measured: in a process of its own, with a deadline, without the device.
+
+It is the user's code. Here it may sleep for ever, print, or take its process with it, and is named for it; no kernel is
+blamed, and no other tuning on the machine waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunesmith.actors.process.isolated import Isolated, preload
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.check.reference import examine_reference
+from tunesmith.kernels.launch.workload_data import where_of
+from tunesmith.kernels.outcome import Crashed, TimedOut
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
+
+DEADLINE = 60.0
+"""Seconds of one workload, unless the user says otherwise."""
+LARGEST_BYTES = 16 << 20
+"""Workloads that move more than this are left to the device, on which their results are computed faster."""
+
+
+class _Host:
+    def __init__(self, task: Task, seed: int) -> None:
+        self._task, self._seed = task, seed
+
+    def examine(self, workload: str, twice: bool) -> None:
+        examine_reference(self._task, self._task.workload(workload), self._seed, twice=twice)
+
+
+class ReferenceCheck:
+    """The examination of a task's reference on `workloads`, begun when it is made; `result` waits for its end."""
+
+    def __init__(self, task: Task, workloads: Sequence[Workload], *, seed: int, deadline: float = DEADLINE) -> None:
+        self._task, self._deadline = task, deadline
+        ordered = sorted(workloads, key=task.bytes_of)
+        self._workloads = [w for at, w in enumerate(ordered) if at == 0 or task.bytes_of(w) <= LARGEST_BYTES]
+        self._process = Isolated("run", _Host, task, seed)
+        if self._workloads:
+            self._process.begin("examine", self._workloads[0].name, True)
+
+    def result(self) -> None:
+        """Returns when the reference was found fit. Raises `TaskError`, which names it."""
+        try:
+            for number, workload in enumerate(self._workloads):
+                if number:
+                    self._process.begin("examine", workload.name, False)
+                self._judge(workload, self._process.answer(self._deadline))
+        finally:
+            self._process.end()
+
+    def end(self) -> None:
+        """Ends the examination, whatever it would find; after `result` nothing is left to end."""
+        self._process.end()
+
+    def _judge(self, workload: Workload, answer: object) -> None:
+        where = where_of(self._task, workload)
+        match answer:
+            case TimedOut():
+                raise TaskError(
+                    f"{where} has not returned for {answer.limit:g} s: fix it, make the workload smaller, or give it "
+                    "more time with --reference-deadline."
+                )
+            case Crashed():
+                raise TaskError(f"{where} ends the process that calls it ({answer.detail}): fix it.")
+
+
+def begin_check(task: Task, limits: DeviceLimits, *, seed: int, deadline: float = DEADLINE) -> ReferenceCheck:
+    """The examination of a task's reference on the workloads that are meant for a device."""
+    preload(limits.backend)
+    both = (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
+    return ReferenceCheck(task, both, seed=seed, deadline=deadline)

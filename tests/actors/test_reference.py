@@ -1,0 +1,106 @@
+"""The reference is the user's code: whatever it does, it is named, in time, and no kernel is blamed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tunesmith.actors.judging.reference import begin_check
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.check.reference import examine_reference
+from tunesmith.kernels.spec.task import Task, TaskError
+
+LIMITS = resolve_target("sm_90")
+HEAD = "import os, sys, time\nimport numpy as np\n"
+
+
+def task(body: str, *, atol: float = 1e-5, dtype: str = "float32", role: str = "in") -> Task:
+    launch = {"grid": ["1"], "block": ["1"]}
+    outputs = [{"name": "y", "role": "out", "dtype": dtype, "shape": ["n"]}]
+    return Task.model_validate(
+        {
+            "name": "scale",
+            "entry": "scale",
+            "arguments": [{"name": "x", "role": role, "dtype": dtype, "shape": ["n"]}, *outputs],
+            "reference": f"{HEAD}\ndef scale(x):\n    {body}\n",
+            "reference_name": "scale",
+            "bytes": "8 * n",
+            "tolerance": {dtype: {"rtol": 1e-5, "atol": atol}},
+            "workloads": [
+                {"name": "small", "sizes": {"n": 64}, "types": {}},
+                {"name": "larger", "sizes": {"n": 200}, "types": {}, "held_out": True},
+            ],
+            "backends": {
+                "cuda": {
+                    "baseline": {
+                        "template": {
+                            "name": "b",
+                            "backend": "cuda",
+                            "source": "x",
+                            "entry": "scale",
+                            "launch": launch,
+                        }
+                    }
+                }
+            },
+        }
+    )
+
+
+def complaint(made: Task, deadline: float = 30.0) -> str:
+    with pytest.raises(TaskError) as caught:
+        begin_check(made, LIMITS, seed=3, deadline=deadline).result()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("time.sleep(1000)", "the reference scale has not returned for 1 s: fix it"),
+        ("sys.exit(3)", "the reference scale ends the process that calls it (the process ended with code 3)"),
+        ("os._exit(0)", "the reference scale ends the process that calls it (the process ended with code 0)"),
+        ("os.kill(os.getpid(), 11)", "(the process ended by signal 11 (SIGSEGV))"),
+    ],
+)
+def test_one_that_hangs_or_ends_its_process_is_named(body: str, wanted: str) -> None:
+    begun = time.monotonic()
+    message = complaint(task(body), deadline=1.0)
+    assert "Task scale, workload small: " in message and wanted in message
+    # The deadline, a process, and a machine with other things to do; without a deadline it would be 1000.
+    assert time.monotonic() - begun < 100
+
+
+def test_one_that_hangs_on_another_workload_is_named_with_it() -> None:
+    assert "workload larger: the reference scale has not returned" in complaint(
+        task("time.sleep(1000 if x.size > 100 else 0)\n    return {'y': 2 * x}"), deadline=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("x *= 2; return {'y': x}", "writes its argument x: let it work on a copy (x = x.copy())"),
+        ("return {'y': np.random.rand(x.size)}", "gives two different results for y from the same arguments"),
+        ("return {'y': np.sqrt(x)}", "returns nan at y["),
+        ("return {'y': x + 1j}", "returns complex numbers for y; return real ones."),
+        ("return {'y': x.astype(np.float32)}", "returns y in float32: return float64"),
+        ("raise RuntimeError('no')", "raises RuntimeError: no; fix it"),
+        ("return {'z': x}", "must return a dict with y; it returns z."),
+        ("return {'y': 1e-9 * x}", "would accept zeros for y"),
+    ],
+)
+def test_one_whose_results_are_no_measure_is_named(body: str, wanted: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        examine_reference(task(body), task(body).workload("small"), 0, twice=True)
+    assert wanted in str(caught.value)
+
+
+def test_a_good_one_passes_and_its_output_is_not_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    begin_check(task("print('hello')\n    return {'y': 2 * x}"), LIMITS, seed=0).result()
+    assert capfd.readouterr().out == ""
+    # Nothing to tell apart: zeros are the right result.
+    examine_reference(task("return {'y': 0 * x}"), task("return {'y': 0 * x}").workload("small"), 0, twice=True)
+    examine_reference(
+        task("return {'y': x.astype(int)}", dtype="int32", atol=0), task("").workload("small"), 0, twice=True
+    )

@@ -1,0 +1,161 @@
+"""Damaged and foreign files of a run: one sentence for the user, and what can be written anew is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journal_rows import rows
+from simulated_pool import simulate_device
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import KINDS, Asked, Event
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.results.summary import Summary, read_summary, summary_schema
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    tune(TASK, run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
+    return folder
+
+
+def test_a_summary_comes_back_as_it_was_written(ended: Path) -> None:
+    written = json.loads((ended / "summary.json").read_text())
+    assert read_summary(ended).to_json() == written
+    assert resume(ended).summary["tuned"] == written["tuned"]
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "7", "", "never JSON", '{"ratio": "fast"}', "\udc80"])
+def test_a_damaged_summary_is_one_sentence_and_is_written_anew(ended: Path, content: str) -> None:
+    path = ended / "summary.json"
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(JournalError, match=r"summary\.json is damaged .*`tunesmith resume .*` writes it anew\.$"):
+        read_summary(ended)
+    resume(ended)
+    assert read_summary(ended).evaluations == 3
+
+
+def test_a_figure_that_is_text(ended: Path) -> None:
+    path = ended / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["tuned"][0]["general"]["ratio"] = "fast"
+    path.write_text(json.dumps(summary))
+    with pytest.raises(JournalError, match=r"tuned\.0\.general\.ratio"):
+        read_summary(ended)
+
+
+@pytest.mark.parametrize("data", ["{}", "[]", "never JSON", '"text"'])
+@pytest.mark.parametrize("kind", ["evaluation", "baseline", "plan"])
+def test_a_damaged_entry_is_named(ended: Path, kind: str, data: str) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    connection.execute("DROP TRIGGER events_stay")
+    connection.execute("UPDATE events SET data = ? WHERE kind = ?", (data, kind))
+    connection.close()
+    with pytest.raises(JournalError, match=rf"Entry \d+ \({kind}\) .* is damaged or of another version"):
+        resume(ended, more=2)
+    if kind != "plan":
+        with pytest.raises(JournalError, match="is damaged"):
+            write_csv(ended, ended / "table.csv")
+
+
+def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    connection.execute("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')")
+    connection.close()
+    with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
+        list(journal.entries(Event))
+
+
+def test_an_empty_journal_has_no_table(ended: Path, tmp_path: Path) -> None:
+    Journal(tmp_path / "empty", create=True).close()
+    with pytest.raises(JournalError, match="nothing to write"):
+        write_csv(tmp_path / "empty", tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
+
+
+def test_other_files_beside_the_journal_do_not_matter(ended: Path) -> None:
+    (ended / "checkpoints.sqlite").write_bytes(b"never a database" * 100)
+    assert resume(ended, more=1).summary.evaluations == 4
+
+
+def test_a_journal_of_format_1_is_read_and_continued(ended: Path, tmp_path: Path) -> None:
+    """Its entries were flat and two kinds had other names."""
+    before = read_summary(ended)
+    old = tmp_path / "old"
+    shutil.copytree(ended, old)
+    connection = sqlite3.connect(old / "journal.sqlite", isolation_level=None)
+    connection.execute("DROP TRIGGER events_stay")
+    for row in rows(ended):
+        data = row.data
+        for name in ("evaluation", "roofline", "plan", "verdict", "examination"):
+            if name in data and isinstance(data[name], dict):
+                data = {key: value for key, value in data.items() if key != name} | data[name]
+        if row.kind == "template":
+            data["id"] = KINDS["template"].model_validate(row.data).id  # type: ignore[attr-defined]
+        kind = {"comparison": "duel", "vetoed": "struck"}.get(row.kind, row.kind)
+        text = json.dumps(data)
+        connection.execute("UPDATE events SET kind = ?, data = ? WHERE sequence = ?", (kind, text, row.sequence))
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with Journal(old, create=False) as journal, Journal(ended, create=False) as present:
+        assert [entry.event for entry in journal.entries(Event)] == [entry.event for entry in present.entries(Event)]
+    assert resume(old).summary.tuned == before.tuned
+    assert resume(old, more=1).summary.evaluations == 4
+
+
+def test_the_log_keeps_up_and_decodes_each_entry_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    read = Journal._read
+
+    def counted(self: Journal, row: Any) -> Any:
+        decoded.append(row[0])
+        return read(self, row)
+
+    monkeypatch.setattr(Journal, "_read", counted)
+    with Journal(tmp_path, create=True) as journal:
+        log = RunLog(journal)
+        for number in range(5):
+            journal.append(Asked(number=number, template="t", config={}), f"round-{number % 2}")
+            assert [event.number for event in log.events(Asked)] == list(range(number + 1))
+        assert [event.number for event in log.events(Asked, "round-1")] == [1, 3]
+    assert decoded == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM events WHERE kind = 'a' ORDER BY sequence DESC LIMIT 1",
+        "SELECT * FROM events WHERE kind = 'a' AND stage = 'b' ORDER BY sequence DESC LIMIT 1",
+        "SELECT * FROM events WHERE kind = 'a' AND sequence > 5 ORDER BY sequence",
+        "SELECT * FROM events WHERE kind = 'a' AND stage = 'b' AND sequence > 5 ORDER BY sequence",
+        "SELECT COUNT(*) FROM events WHERE kind = 'a'",
+    ],
+)
+def test_nothing_that_is_asked_often_reads_the_whole_table(tmp_path: Path, query: str) -> None:
+    Journal(tmp_path, create=True).close()
+    connection = sqlite3.connect(tmp_path / "journal.sqlite")
+    plan = " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
+    connection.close()
+    assert plan.startswith("SEARCH events USING") and "TEMP B-TREE" not in plan, plan
+
+
+def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:
+    path = REPOSITORY / "docs" / "summary.schema.json"
+    assert path.read_text(encoding="utf-8") == summary_schema(), "run `make schema`"
+    assert set(Summary.model_fields) <= {"vetoed", *json.loads(summary_schema())["properties"]}
