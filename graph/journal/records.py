@@ -37,8 +37,8 @@ class Winner(Record):
 
 
 class Figures(Record):
-    """A configuration on one workload: median seconds of a launch, and time over the baseline's time with its 99 %
-    interval. verdict: what the interval shows."""
+    """A configuration on one workload. ratio: time over the baseline's time, from paired samples, with its 99 %
+    interval; seconds of a launch: the baseline's median times that ratio. verdict: what the interval shows."""
 
     seconds: float
     ratio: float
@@ -87,7 +87,8 @@ class Disqualified(Record):
 
 class Verdict(Record):
     """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
-    over baseline on the tuned workloads; dispatch: what to launch for each tuned workload."""
+    over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
+    to be faster than the baseline."""
 
     general: Winner | None = None
     ratio: float | None = None
