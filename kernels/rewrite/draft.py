@@ -54,7 +54,9 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     sizes = [one.name for one in kernel.parameters if _is_size(one)] + launch.new_sizes
     for size in sizes:
         if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
-            raise SourceError(f"{where}: the parameter {size} of {kernel.name} has a reserved name; rename it, as to {size}_.")
+            raise SourceError(
+                f"{where}: the parameter {size} of {kernel.name} has a reserved name; rename it, as to {size}_."
+            )
     found = extents(kernel, launch.coordinates, launch.blocks)
     guess = next(iter(found.values()), None)
     arrays = {one.name: found.get(one.name, guess) for one in kernel.parameters if one.pointer}
@@ -73,7 +75,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         *(f"    {_argument(kernel, one, names, found, arrays)}" for one in kernel.parameters),
         "]",
         "",
-        "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|. Left out: defaults.",
+        "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
         "# float32 = { rtol = 1e-5, atol = 1e-6 }",
         "",
@@ -82,7 +84,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         'label = "plain"',
         *launch.lines,
         "",
-        "# The sizes that you use the kernel with; more [[workloads]] as you like, `held_out = true` for those that are only",
+        "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
         f"sizes = {{ {', '.join(f'{size} = 1' for size in sizes)} }}  {MARK} the sizes you use",
@@ -94,7 +96,9 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         "reference.py": _reference(kernel, names, arrays),
         "baseline.cu": source,
     }
-    left = sum(line.count(f" {MARK}") for name, one in files.items() if name != "baseline.cu" for line in one.splitlines())
+    left = sum(
+        line.count(f" {MARK}") for name, one in files.items() if name != "baseline.cu" for line in one.splitlines()
+    )
     notes = tuple(f"The rules leave this kernel as it is: {one.why}." for one in kernel.oddities)
     return Draft(kernel.name, files, left, notes)
 
@@ -124,8 +128,8 @@ def _source(code: str, kernel: Kernel, where: str) -> str:
             raise SourceError(f"{where}: a parameter of {kernel.name} has no name; give it one.")
         if one.c_type not in C_TYPES:
             raise SourceError(
-                f"{where}: the parameter {one.name} of {kernel.name} has the type `{one.c_type}`, for which tasks have no "
-                f"name; write the C type that it stands for ({', '.join(list(C_TYPES)[:5])}, ...)."
+                f"{where}: the parameter {one.name} of {kernel.name} has the type `{one.c_type}`, for which tasks have "
+                f"no name; write the C type that it stands for ({', '.join(list(C_TYPES)[:5])}, ...)."
             )
     return code
 
@@ -177,10 +181,15 @@ class _Launch:
     def _bare_blocks(self, kernel: Kernel, work: object, grid: list[str]) -> None:
         """Axes along which a block is a row, a plane or the like: parameters that nothing else uses count them."""
         axes = {axis.name for axis in work.axes} if isinstance(work, Cells) else set()
-        bare = sorted({kernel.builtin(one)[-1] for one in kernel.builtin_uses() if kernel.builtin(one).startswith("blockIdx.")} - axes)
+        bare = sorted(
+            {kernel.builtin(one)[-1] for one in kernel.builtin_uses() if kernel.builtin(one).startswith("blockIdx.")}
+            - axes
+        )
         bounds = set(re.findall(r"\w+", " ".join(self.coordinates.values())))
         words = re.findall(r"[A-Za-z_]\w*", kernel.plain)
-        unused = [one.name for one in kernel.parameters if _is_size(one) and one.name not in words and one.name not in bounds]
+        unused = [
+            one.name for one in kernel.parameters if _is_size(one) and one.name not in words and one.name not in bounds
+        ]
         if not isinstance(work, Cells | Rows):
             return
         for axis in bare:
@@ -198,9 +207,11 @@ def _stride_bound(kernel: Kernel) -> str:
     """The bound of the only loop over the grid."""
     found = set()
     for node in walk(kernel.body):
-        if node.type == "for_statement" and (loop := loop_of(node)) is not None and block_stride(kernel, node) is None:
-            if any(kernel.builtin(one).startswith("blockIdx") for one in walk(loop[1])) or "gridDim" in text(loop[3]):
-                found.add(loop[2])
+        loop = loop_of(node) if node.type == "for_statement" and block_stride(kernel, node) is None else None
+        if loop is None:
+            continue
+        if any(kernel.builtin(one).startswith("blockIdx") for one in walk(loop[1])) or "gridDim" in text(loop[3]):
+            found.add(loop[2])
     return found.pop() if len(found) == 1 else ""
 
 
@@ -299,7 +310,9 @@ def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str
         if one.pointer:
             count = arrays[one.name]
             unknown |= one.name not in found
-            shape = "1" if count is None else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, count))
+            shape = (
+                "1" if count is None else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, count))
+            )
             twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
             terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
     mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
@@ -331,5 +344,3 @@ def _reference(kernel: Kernel, names: dict[str, str], arrays: dict[str, Polynomi
             "",
         ]
     )
-
-

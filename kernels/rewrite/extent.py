@@ -125,5 +125,3 @@ def _declared(
     if value is None or any(text(one) == text(name) for one in kernel.changed_names):
         return None
     return _most(kernel, value, coordinates, blocks, depth + 1)
-
-

@@ -95,6 +95,8 @@ def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subje
 
 def block_size(given: Subject) -> Applied | Skipped:
     """The threads of a block, where the code does the same with another number of them; 0 is the task's own number."""
+    axes: tuple[str, ...]
+    exact: tuple[str, ...]
     match given.work:
         case Fixed(why):
             return Skipped(f"the size of a block stays: {why}")
@@ -113,7 +115,8 @@ def block_size(given: Subject) -> Applied | Skipped:
         Parameter(
             name=names[axis],
             values=tuple(sizes[axis]),
-            doc=f"threads of a block along {axis}" + ("; 0: as many as the kernel came with" if axis == axes[0] else ""),
+            doc=f"threads of a block along {axis}"
+            + ("; 0: as many as the kernel came with" if axis == axes[0] else ""),
         )
         for axis in axes
     ]
@@ -263,7 +266,9 @@ def fast_math(given: Subject) -> Applied | Skipped:
     if not _SLOW_MATH.search(given.kernel.plain):
         return Skipped("no function or division has a faster, less exact form")
     name = given.name("FAST_MATH")
-    return Applied((Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),), fast_math=name)
+    return Applied(
+        (Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),), fast_math=name
+    )
 
 
 RULES: tuple[Rule, ...] = (block_size, work_per_thread, launch_bounds, unrolling, restricted_pointers, fast_math)

@@ -110,9 +110,7 @@ class Kernel:
         self.name = "" if name is None else text(name)
         above = _ancestors(function)
         self.templated = any(node.type == "template_declaration" for node in above)
-        self.extern_c = any(
-            node.type == "linkage_specification" and '"C"' in text(node)[:20] for node in above
-        )
+        self.extern_c = any(node.type == "linkage_specification" and '"C"' in text(node)[:20] for node in above)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -238,7 +236,9 @@ class Kernel:
     @cached_property
     def _pointers(self) -> dict[str, tuple[str, tuple[Node, ...]]]:
         """Pointer parameters and the local pointers made from them: the parameter, and what was added to it."""
-        found: dict[str, tuple[str, tuple[Node, ...]]] = {one.name: (one.name, ()) for one in self.parameters if one.pointer}
+        found: dict[str, tuple[str, tuple[Node, ...]]] = {
+            one.name: (one.name, ()) for one in self.parameters if one.pointer
+        }
         for node in walk(self.body):
             if node.type == "init_declarator":
                 declarator, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
@@ -249,9 +249,7 @@ class Kernel:
                         found[text(names[0])] = based
         return found
 
-    def _based(
-        self, node: Node, known: dict[str, tuple[str, tuple[Node, ...]]]
-    ) -> tuple[str, tuple[Node, ...]] | None:
+    def _based(self, node: Node, known: dict[str, tuple[str, tuple[Node, ...]]]) -> tuple[str, tuple[Node, ...]] | None:
         """What pointer an expression is, if it is one of `known` with something added to it."""
         node = bare(node) or node
         if node.type == "identifier":
@@ -268,11 +266,6 @@ class Kernel:
                 if pointer is not None and added is not None and (found := self._based(pointer, known)) is not None:
                     return found[0], (*found[1], added)
         return None
-
-    @property
-    def pointer_names(self) -> frozenset[str]:
-        """Pointer parameters, and the local pointers made from them."""
-        return frozenset(self._pointers)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
@@ -423,7 +416,9 @@ class Source:
             )
         if name is None:
             if len(names) > 1:
-                raise SourceError(f"{where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}.")
+                raise SourceError(
+                    f"{where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}."
+                )
             name = names[0]
         found = [one for one in self.kernels if one.name == name]
         if not found:
@@ -479,9 +474,11 @@ def _is_builtin(node: Node) -> bool:
 
 def _is_declared(node: Node) -> bool:
     """Whether an identifier is the name that a declaration gives."""
-    above, at = node.parent, node
+    at = node
+    above = node.parent
     while above is not None and above.type in ("pointer_declarator", "array_declarator", "reference_declarator"):
-        above, at = above.parent, above
+        at = above
+        above = at.parent
     if above is None:
         return False
     return above.type in ("init_declarator", "declaration", "parameter_declaration") and at in (

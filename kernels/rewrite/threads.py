@@ -69,7 +69,10 @@ def global_coordinate(kernel: Kernel, node: Node) -> str:
     left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
     for product, thread in ((left, right), (right, left)):
         name = kernel.builtin(thread)
-        if name.startswith("threadIdx.") and _product(kernel, product) == {f"blockIdx.{name[-1]}", f"blockDim.{name[-1]}"}:
+        if name.startswith("threadIdx.") and _product(kernel, product) == {
+            f"blockIdx.{name[-1]}",
+            f"blockDim.{name[-1]}",
+        }:
             return name[-1]
     return ""
 
@@ -121,7 +124,7 @@ def _place(node: Node) -> tuple[int, int]:
 
 
 def loop_of(node: Node) -> tuple[str, Node, str, Node] | None:
-    """A loop `for (int v = FIRST; v < BOUND; v += STEP)`, or `++v`: name, first value, the bound's text, and the step."""
+    """A loop `for (int v = FIRST; v < BOUND; v += STEP)` or `++v`: name, first value, the bound's text, step."""
     start, condition, update = (node.child_by_field_name(one) for one in ("initializer", "condition", "update"))
     if start is None or condition is None or update is None or start.type != "declaration":
         return None
@@ -135,7 +138,11 @@ def loop_of(node: Node) -> tuple[str, Node, str, Node] | None:
         target = step = update.child_by_field_name("argument")
     if name is None or first is None or left is None or right is None or target is None or step is None:
         return None
-    fits = operator(condition) == "<" and (operator(update) == "+=" or target is step) and text(left) == text(name) == text(target)
+    fits = (
+        operator(condition) == "<"
+        and (operator(update) == "+=" or target is step)
+        and text(left) == text(name) == text(target)
+    )
     return (text(name), first, text(right), step) if fits and condition.type == "binary_expression" else None
 
 
@@ -145,18 +152,6 @@ def block_stride(kernel: Kernel, node: Node) -> tuple[str, str] | None:
     if loop is None or kernel.builtin(loop[1]) != "threadIdx.x" or kernel.builtin(loop[3]) != "blockDim.x":
         return None
     return loop[0], loop[2]
-
-
-def _variables(kernel: Kernel, wanted: set[str]) -> set[str]:
-    """The variables that are nothing but the product of the builtins `wanted`, and that nothing changes."""
-    changed = {text(node) for node in kernel.changed_names}
-    found = set()
-    for node in walk(kernel.body):
-        if node.type == "init_declarator" and _product(kernel, node.child_by_field_name("value")) == wanted:
-            name = node.child_by_field_name("declarator")
-            if name is not None and name.type == "identifier" and text(name) not in changed:
-                found.add(text(name))
-    return found
 
 
 def _grid_stride(kernel: Kernel, node: Node) -> str:
@@ -184,9 +179,10 @@ def _coordinates(kernel: Kernel, axis: str) -> set[str]:
     for node in walk(kernel.body):
         if node.type == "init_declarator":
             name, value = node.child_by_field_name("declarator"), bare(node.child_by_field_name("value"))
-            if name is not None and value is not None and global_coordinate(kernel, value) == axis:
-                if text(name) not in changed and name.type == "identifier":
-                    found.add(text(name))
+            if name is None or value is None or name.type != "identifier" or text(name) in changed:
+                continue
+            if global_coordinate(kernel, value) == axis:
+                found.add(text(name))
     return found
 
 
@@ -293,7 +289,11 @@ def _most_threads(kernel: Kernel) -> int | Fixed:
     most = MOST_THREADS
     for body in (kernel.body, *kernel.functions):
         for node in walk(body):
-            if node.type != "declaration" or "__shared__" not in text(node) or "extern" in text(node).split("__shared__")[0]:
+            if (
+                node.type != "declaration"
+                or "__shared__" not in text(node)
+                or "extern" in text(node).split("__shared__")[0]
+            ):
                 continue
             for declarator in node.children_by_field_name("declarator"):
                 size = declarator.child_by_field_name("size")
@@ -303,6 +303,15 @@ def _most_threads(kernel: Kernel) -> int | Fixed:
                     return Fixed(f"the size of the shared array `{text(declarator)}` may depend on that of a block")
                 most = min(most, WARP * int(text(size)))
     return most
+
+
+def _shared_arrays(kernel: Kernel) -> set[str]:
+    """The arrays in static shared memory, whose sizes `_most_threads` has looked at."""
+    return {
+        name
+        for rest in re.findall(r"(?<!extern )__shared__([^;]*);", kernel.plain)
+        for name in re.findall(r"(\w+)\s*\[\s*\d+\s*\]", rest)
+    }
 
 
 def _generic(kernel: Kernel, use: Node, name: str) -> bool:
@@ -354,7 +363,7 @@ def _of_warps(kernel: Kernel, use: Node, name: str) -> bool:
     if name == "threadIdx.x":
         if above.type == "subscript_argument_list":
             array = None if above.parent is None else above.parent.child_by_field_name("argument")
-            return array is not None and array.type == "identifier" and text(array) not in kernel.pointer_names
+            return array is not None and text(array) in _shared_arrays(kernel)
         return above.type == "binary_expression" and operator(above) in ("==", "!=") and text(above).endswith(" 0")
     right = above.child_by_field_name("right")
     return above.type == "binary_expression" and operator(above) == "<" and right == at

@@ -9,7 +9,9 @@ import typer
 
 
 def init(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA source with one or more kernels.")],
+    source: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA source with one or more kernels.")
+    ],
     entry: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option(help="The kernel's name, where the source has several."),

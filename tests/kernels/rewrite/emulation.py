@@ -62,8 +62,8 @@ inline void body() { kernel(); done[current] = 1; }
 inline void run(Extent grid, Extent dims, std::function<void()> what) {
     gridDim = grid; blockDim = dims; kernel = what; threads = dims.x * dims.y * dims.z;
     std::vector<std::vector<char>> stacks(threads, std::vector<char>(1 << 16));
-    for (unsigned int z = 0; z < grid.z; ++z) for (unsigned int y = 0; y < grid.y; ++y) for (unsigned int x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
+    for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
+        blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
         fibers.assign(threads, ucontext_t()); done.assign(threads, 0); slots.assign(threads, 0);
         warps.assign((threads + 31) / 32, Barrier()); block = Barrier();
         for (unsigned int id = 0; id < threads; ++id) {
@@ -126,7 +126,9 @@ def run_kernel(
             arguments.append(copies[argument.name].ctypes.data_as(ctypes.c_void_p))
         else:
             value = task.scalar_of(argument, workload)
-            arguments.append(ctypes.c_float(value) if task.dtype_of(argument, workload) == "float32" else ctypes.c_int(int(value)))
+            arguments.append(
+                ctypes.c_float(value) if task.dtype_of(argument, workload) == "float32" else ctypes.c_int(int(value))
+            )
     ctypes.CDLL(str(library)).shim_run(*arguments)
     return {one.name: copies[one.name] for one in task.outputs}
 

@@ -12,9 +12,13 @@ from tunesmith.kernels.spec.template import Launch, Template
 RAW = Path(__file__).resolve().parents[2] / "raw"
 
 
-def task_of(name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, scalars: dict[str, str]) -> Task:
+def task_of(
+    name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, scalars: dict[str, str]
+) -> Task:
     """A task of one kernel. arrays: role, data type and length by name; scalars: data type by name, in their order."""
-    arguments = [Argument(name=one, role=role, dtype=dtype, shape=(shape,)) for one, (role, dtype, shape) in arrays.items()]
+    arguments = [
+        Argument(name=one, role=role, dtype=dtype, shape=(shape,)) for one, (role, dtype, shape) in arrays.items()
+    ]
     arguments += [
         Argument(name=one, role="scalar", dtype=dtype, value=one if dtype == "int32" else "1.5")
         for one, dtype in scalars.items()
@@ -67,7 +71,6 @@ STRIDE = task_of(
     "stride",
     """
     extern "C" __global__ void stride(const float* x, float* y, float a, int n) {
-        const int step = gridDim.x * blockDim.x;
         for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = a * x[n - 1 - i];
     }
     """,

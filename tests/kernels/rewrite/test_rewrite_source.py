@@ -62,7 +62,10 @@ def test_role_of_a_pointer(body: str, role: str) -> None:
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; p[i] = 1;", Cells((Axis("x", ""),))),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1; p[0] = 2;", Cells((Axis("x", ""),))),
         ("for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;", Rows()),
-        ("__shared__ float s[8]; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[threadIdx.x / 32];", Rows(256)),
+        (
+            "__shared__ float s[8]; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[threadIdx.x / 32];",
+            Rows(256),
+        ),
     ],
 )
 def test_how_work_is_shared(body: str, expected: object) -> None:
@@ -76,6 +79,7 @@ def test_how_work_is_shared(body: str, expected: object) -> None:
         "__shared__ float s[256]; s[threadIdx.x] = 1; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[0];",
         "int w = threadIdx.x / 32; p[w] = 1; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;",
         "for (int i = threadIdx.x; i < n; i += blockDim.x) { __syncthreads(); p[i] = 1; }",
+        "extern __shared__ float s[]; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[threadIdx.x / 32];",
         "if (threadIdx.x < 7) p[threadIdx.x] = 1;",
         "p[0] = blockDim.x;",
     ],

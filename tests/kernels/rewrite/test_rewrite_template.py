@@ -124,9 +124,13 @@ class TestWithRules:
     )
     def test_odd_code_is_left_alone_with_the_reason(self, line: str, why: str) -> None:
         plain = SAXPY.sources("cuda").baseline
-        code = "#define HIDDEN(p, k) p[threadIdx.x] = k;\n" + plain.template.source.replace("int i", f"{line}\n    int i")
+        code = "#define HIDDEN(p, k) p[threadIdx.x] = k;\n" + plain.template.source.replace(
+            "int i", f"{line}\n    int i"
+        )
         template = plain.template.model_copy(update={"source": code})
-        sources = SAXPY.backends["cuda"].model_copy(update={"baseline": plain.model_copy(update={"template": template})})
+        sources = SAXPY.backends["cuda"].model_copy(
+            update={"baseline": plain.model_copy(update={"template": template})}
+        )
         task = SAXPY.model_copy(update={"backends": {"cuda": sources}})
         kept, reasons = with_rules(task, "cuda")
         assert kept is task and why in " ".join(reasons)
