@@ -17,7 +17,7 @@ from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.operations import FUNCTIONS
 from tunesmith.kernels.spec.parameter import Config, assignments
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import DEVICE_NAMES, Template
 
 _KEYWORDS = """
 alignas alignof asm auto bool break case catch char class const const_cast constexpr continue decltype default
@@ -89,7 +89,8 @@ def require_sound_template(template: Template, task: Task, where: str) -> None:
                 f"something, such as `{constraint.expression} <= 1024`."
             )
     for workload in task.workloads:
-        names = {**workload.names, **template.default_config}
+        # What a device gives is not known here; no constraint's value is looked at, only that it has one.
+        names = {**dict.fromkeys(DEVICE_NAMES, 0), **workload.names, **template.default_config}
         for key, text in template.expressions():
             _require_value(text, names, template.default_config, workload, f"{where}, {key}")
 
