@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,17 +11,52 @@ from tunesmith.actors.pool.pool import LaneStatus
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One thing that happened, for showing. phase: the role at work; best: objective of the best so far (time over
-    baseline), None before the first; failures: count by kind; lanes: what each does, as far as that is known."""
+    """One thing that happened, for showing; `str` gives it as a line. phase: the role at work; best: objective of the
+    best so far (time over baseline), None before the first; best_seconds: what it takes for a launch, the weighted
+    geometric mean over the workloads that are tuned; failures: count by kind; lanes: what each does, as far as that is
+    known."""
 
     phase: str
     message: str = ""
     done: int = 0
     budget: int = 0
     best: float | None = None
+    best_seconds: float | None = None
     share_of_floor: float | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     lanes: tuple[LaneStatus, ...] = ()
+
+    def __str__(self) -> str:
+        if self.message or not self.budget:
+            return f"{self.phase}: {self.message or 'at work'}"
+        account = self.account
+        return f"{self.phase}: {self.done}/{self.budget} evaluations{f', {account}' if account else ''}"
+
+    @property
+    def account(self) -> str:
+        """What the search has found so far, in words. The best is given as a time: how much faster than the baseline
+        it is, one visit to the baseline does not tell; the final comparison does."""
+        parts = []
+        if self.best is not None and self.best_seconds is not None:
+            share = ""
+            if self.share_of_floor is not None:
+                share = f", {self.share_of_floor:.0%} of the floor" if self.share_of_floor <= 1 else ", at the floor"
+            parts.append(f"best {self.best_seconds * 1e6:.1f} us{share}")
+        if self.failures:
+            parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items())))
+        if lanes := _lanes(self.lanes):
+            parts.append(lanes)
+        return "; ".join(parts)
+
+
+def _lanes(lanes: Sequence[LaneStatus]) -> str:
+    """What the lanes do: one where it waits for something, several by a letter each (B busy, i idle, w waiting, s
+    starting)."""
+    if len(lanes) <= 1:
+        return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
+    letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)
+    served = [lane.served for lane in lanes]
+    return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"
 
 
 class Listener(Protocol):

@@ -60,7 +60,7 @@ class OpenRun:
 
 class RunResult(BaseModel):
     """What a run found. summary: what summary.json says, as attributes or by key; folder: where everything is; valid:
-    whether any configuration is right and was measured."""
+    whether a configuration is right on every workload."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class RunResult(BaseModel):
 
     @property
     def valid(self) -> bool:
-        return self.summary.general is not None or any(row.best is not None for row in self.summary.tuned)
+        return self.summary.general is not None
 
 
 def tune(

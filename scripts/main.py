@@ -1,12 +1,14 @@
 """The command line: a thin layer over the Python API. Each command is in its own module, imported when it is called.
 
 Exit codes: 0 done, 1 rejected (`check`, `bench`), 2 the user's mistake (one sentence on standard error), 3 nothing
-valid found, 4 waiting for input from outside (standard error says for what; the run can be resumed), 130 interrupted by
-Ctrl-C, SIGTERM or SIGHUP (the run can be resumed).
+valid found, 4 waiting for input from outside (standard error says for what; the run can be resumed), 70 a bug of ours
+(the details are in a file that standard error names), 130 interrupted by Ctrl-C, SIGTERM or SIGHUP (the run can be
+resumed).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
+from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted
 from tunesmith.hw.errors import TunesmithError
 
 COMMANDS = {
@@ -66,6 +69,9 @@ class _Commands(TyperGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+_DEBUG: list[bool] = []
+"""Not empty once --debug was read."""
+
 app = typer.Typer(
     name="tunesmith",
     help="Tunes GPU kernels: searches the parameters of kernel templates within the device's limits, checks and times "
@@ -87,7 +93,10 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an internal error.")] = False,
 ) -> None:
+    if debug:
+        _DEBUG.append(True)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(EXIT_MISTAKE)
@@ -135,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="tunesmith", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_DONE)
     except TyperException as error:
         _fail(_sentence(error), EXIT_MISTAKE)
@@ -146,8 +156,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`tunesmith tasks | head`); that is no failure of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         sys.exit(EXIT_DONE)
+    except Exception as error:  # noqa: BLE001 - nobody is shown a traceback that did not ask for it
+        if interrupted(error):
+            sys.exit(EXIT_INTERRUPTED)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
+            _silence()
+            _fail(f"Standard output cannot be written: {error.strerror}.", EXIT_MISTAKE)
+        _fail(describe_bug(error, sys.argv, debug=bool(_DEBUG)), EXIT_BUG)
+
+
+def _silence() -> None:
+    """Lets what is still to be written to standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

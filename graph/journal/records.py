@@ -37,8 +37,8 @@ class Winner(Record):
 
 
 class Figures(Record):
-    """A configuration on one workload: median seconds of a launch, and time over the baseline's time with its 99 %
-    interval. verdict: what the interval shows."""
+    """A configuration on one workload. ratio: time over the baseline's time, from paired samples, with its 99 %
+    interval; seconds of a launch: the baseline's median times that ratio. verdict: what the interval shows."""
 
     seconds: float
     ratio: float
@@ -87,7 +87,8 @@ class Disqualified(Record):
 
 class Verdict(Record):
     """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
-    over baseline on the tuned workloads; dispatch: what to launch for each tuned workload."""
+    over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
+    to be faster than the baseline."""
 
     general: Winner | None = None
     ratio: float | None = None
@@ -99,12 +100,15 @@ class Verdict(Record):
 
 
 class FinalistResult(Record):
-    """A finalist against the baseline on one workload: either the comparison, or why there is none."""
+    """A finalist against the baseline on one workload: either the comparison, or why there is none.
+
+    code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept."""
 
     template: str
     config: Config
     comparison: Comparison | None = None
     failure: AnyOutcome | None = None
+    code: str = ""
 
 
 class Examination(Record):

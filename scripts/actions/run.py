@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
+from tunesmith.cli.crash import InternalError, interrupted
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_summary
@@ -21,6 +22,7 @@ from tunesmith.graph.progress import Listener
 from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration, read_settings
+from tunesmith.hw.errors import TunesmithError
 
 
 def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
@@ -47,22 +49,34 @@ def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str |
     return _drive(run_dir, work, as_json)
 
 
+def _waiting(waiting: Waiting, folder: Path, *, as_json: bool) -> int:
+    typer.echo(f"tunesmith: {waiting}", err=True)
+    if as_json:
+        json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    return EXIT_WAITING
+
+
 def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_json: bool) -> int:
     try:
         # Standard output is for the result alone, whatever the packages below have to say.
         with redirect_stdout(sys.stderr), view() as listener:
             result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    except TunesmithError as error:
+        if not isinstance(error, Waiting):
+            raise
+        return _waiting(error, folder, as_json=as_json)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if interrupted(error):
+            raise KeyboardInterrupt from error
+        raise InternalError(folder) from error
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():
             where = shlex.quote(str(folder))
             typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
         return EXIT_INTERRUPTED
-    except Waiting as waiting:
-        typer.echo(f"tunesmith: {waiting}", err=True)
-        if as_json:
-            json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
-            sys.stdout.write("\n")
-        return EXIT_WAITING
     if as_json:
         json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")

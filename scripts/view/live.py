@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Column
+from rich.table import Column, Table
+from rich.text import Text
 
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.hw.roofline import BELIEVED
 
 WITH_BAR = 100
 """Columns of a terminal that has room for a bar."""
@@ -44,32 +45,6 @@ def view() -> Iterator[Listener]:
         yield _Plain(console)
 
 
-def _account(progress: Progress) -> str:
-    parts = []
-    if progress.best is not None:
-        share = ""
-        if progress.share_of_floor is not None:
-            known = progress.share_of_floor <= BELIEVED
-            share = f", {progress.share_of_floor:.0%} of the floor" if known else ", faster than the measured roofs"
-        parts.append(f"best {1 / progress.best:.2f}x baseline{share}")
-    if progress.failures:
-        parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(progress.failures.items())))
-    if lanes := _lanes(progress):
-        parts.append(lanes)
-    return "; ".join(parts)
-
-
-def _lanes(progress: Progress) -> str:
-    """What the lanes do: one where it waits for something, several by a letter each (B busy, i idle, w waiting, s
-    starting)."""
-    lanes = progress.lanes
-    if len(lanes) <= 1:
-        return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
-    letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)
-    served = [lane.served for lane in lanes]
-    return f"{len(lanes)} lanes [{letters}], {min(served)} to {max(served)} visits each"
-
-
 class _Plain:
     def __init__(self, console: Console) -> None:
         self._console, self._last, self._ended = console, 0.0, ""
@@ -79,7 +54,7 @@ class _Plain:
             self._print(progress, progress.message)
         elif time.monotonic() - self._last >= PLAIN_SECONDS or progress.done == progress.budget:
             self._last = time.monotonic()
-            text = f"{progress.done}/{progress.budget} evaluations  {_account(progress)}"
+            text = f"{progress.done}/{progress.budget} evaluations  {progress.account}"
             # The last result and the end of the search both ask for a line; one that says nothing new is left out.
             if text != self._ended:
                 self._print(progress, text)
@@ -87,6 +62,15 @@ class _Plain:
 
     def _print(self, progress: Progress, text: str) -> None:
         self._console.print(f"{progress.phase:>8}  {text}", markup=False, soft_wrap=True)
+
+
+class _Clock(ProgressColumn):
+    """Time since the start, and about how much the search still takes where that can be told."""
+
+    def render(self, task: Task) -> Text:
+        elapsed = timedelta(seconds=int(task.elapsed or 0))
+        left = task.time_remaining if task.fields["phase"] == "tune" else None
+        return Text(f"{elapsed}, {timedelta(seconds=int(left))} left" if left else str(elapsed))
 
 
 class _Live:
@@ -97,14 +81,14 @@ class _Live:
             SpinnerColumn(),
             TextColumn("{task.fields[phase]:>8}"),
             *([BarColumn(bar_width=24)] if console.width >= WITH_BAR else []),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            TextColumn("{task.fields[count]}"),
+            _Clock(),
             TextColumn("{task.fields[account]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
             expand=True,
         )
-        self._task = self._bar.add_task("", total=None, phase="start", account="")
+        self._task = self._bar.add_task("", total=None, phase="start", count="", account="")
 
     def __enter__(self) -> _Live:
         self._bar.__enter__()
@@ -124,7 +108,15 @@ class _Live:
 
     def __call__(self, progress: Progress) -> None:
         if progress.message:
-            self._console.print(f"{progress.phase:>8}  {progress.message}", markup=False, soft_wrap=True)
+            # Wrapped at words, beside the phase.
+            line = Table.grid(padding=(0, 2, 0, 0))
+            line.add_column(min_width=8, justify="right", no_wrap=True)
+            line.add_column()
+            line.add_row(Text(progress.phase), Text(progress.message))
+            self._console.print(line)
         self._bar.update(self._task, phase=progress.phase)
         if progress.budget:
-            self._bar.update(self._task, completed=progress.done, total=progress.budget, account=_account(progress))
+            # Never all of it: the clock and the spinner of a task that rich takes for finished stand still.
+            done = min(progress.done, progress.budget) - 0.001
+            count = f"{progress.done}/{progress.budget}"
+            self._bar.update(self._task, completed=done, total=progress.budget, count=count, account=progress.account)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
 
 def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:
     result = run(tmp_path, "n > 10000")
-    assert result.summary["general"] is None and result.valid
+    assert result.summary["general"] is None and not result.valid
     assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
 
@@ -59,9 +60,34 @@ def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
 ) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 30e-6 if config else 20e-6)
     assert run(tmp_path, "ITEMS > 0").summary["sentence"] == (
-        "0.67x the baseline's speed over all tuned workloads, shown faster on 0 of 1. "
-        "Nothing was shown to be faster than the baseline: keep it."
+        "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
+        "workloads; slower on 1 of 1 held-out workloads."
     )
+
+
+def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(config: Any, workload: str) -> float:
+        return 20e-6 if not config else 10e-6 if workload == "16384" else 30e-6
+
+    monkeypatch.setattr("simulated_pool.seconds", seconds)
+    summary = run(tmp_path, "ITEMS > 0").summary
+    assert summary["sentence"] == (
+        "Faster than the baseline on the tuned workload: 2.00x, 99 % interval 2.00x to 2.00x; slower on 1 of 1 "
+        "held-out workloads. Keep the baseline where it is not beaten."
+    )
+    best = tmp_path / "run" / "best"
+    dispatch = json.loads((best / "dispatch.json").read_text())
+    assert dispatch["otherwise"] == "baseline" and dispatch["verdict"] == summary["sentence"]
+    tuned, held_out = dispatch["shapes"]
+    assert (tuned["folder"], tuned["verdict"], tuned["held_out"]) == ("general", "faster", False)
+    assert (held_out["folder"], held_out["verdict"], held_out["held_out"]) == ("baseline", "keep the baseline", True)
+    assert held_out["general"]["verdict"] == "slower" and held_out["general"]["low"] > 1
+    assert json.loads((best / "baseline" / "launch.json").read_text())["config"] == {}
+    for row in (*summary["tuned"], *summary["held_out"]):
+        ratio = row["general"]["seconds"] / row["baseline_seconds"]
+        assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9
 
 
 def test_what_was_measured_on_a_busy_device_is_told() -> None:

@@ -77,7 +77,7 @@ def build_verdict(
         held_out=tuple(unseen),
         disqualified=tuple(out),
         dispatch=tuple(used for row in rows if (used := _dispatched(row, chosen)) is not None),
-        sentence=_sentence(ratio, rows, len(out)),
+        sentence=_sentence(ratio, rows, unseen, len(out)),
     )
 
 
@@ -103,12 +103,18 @@ def least_seconds(verdict: Verdict) -> dict[str, float]:
 
 
 def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
-    """What to use for a workload: the best there where it gains enough over the general configuration."""
-    if row.best is None:
+    """What to use for a workload instead of the baseline: the best there where it gains enough over the general
+    configuration. None where nothing is shown to be faster than the baseline."""
+    if row.best is None or row.best.verdict != "faster":
         return None
     used: Winner = row.best
     figures: Figures = row.best
-    if general is not None and row.general is not None and row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio:
+    if (
+        general is not None
+        and row.general is not None
+        and row.general.verdict == "faster"
+        and row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio
+    ):
         used, figures = general, row.general
     return Dispatched(
         template=used.template,
@@ -162,7 +168,9 @@ def _row(
 
 def _figures(comparison: Comparison) -> Figures:
     return Figures(
-        seconds=comparison.candidate.median,
+        # The ratio comes from pairs of neighbouring samples, the medians from all samples: on a busy machine they
+        # contradict each other. All times of a row are the baseline's times a ratio, so that they agree.
+        seconds=comparison.ratio * comparison.baseline.median,
         ratio=comparison.ratio,
         low=comparison.low,
         high=comparison.high,
@@ -170,14 +178,42 @@ def _figures(comparison: Comparison) -> Figures:
     )
 
 
-def _sentence(ratio: float | None, rows: Sequence[WorkloadRow], disqualified: int) -> str:
+def _sentence(
+    ratio: float | None, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], disqualified: int
+) -> str:
+    """The verdict first, the number after it, and what speaks against it."""
     out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
     if ratio is None:
-        return f"no configuration is right on every workload{out}."
-    shown = sum(row.general is not None and row.general.verdict == "faster" for row in rows)
-    found = (
-        f"{1 / ratio:.2f}x the baseline's speed over all tuned workloads, shown faster on {shown} of {len(rows)}{out}."
-    )
-    if any(row.best is not None and row.best.verdict == "faster" for row in rows):
-        return found
-    return f"{found} Nothing was shown to be faster than the baseline: keep it."
+        return f"No configuration is right on every workload{out}."
+    faster, slower = _count(rows, "faster"), _count(rows, "slower")
+    lost = _count(held_out, "slower")
+    losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
+    losses += [f"slower on {lost} of {len(held_out)} held-out workloads"] if lost else []
+    against = "".join(f"; {loss}" for loss in losses)
+    if faster:
+        where = f"on {faster} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
+        keep = " Keep the baseline where it is not beaten." if losses else ""
+        return f"Faster than the baseline {where}: {_measured(ratio, rows)}{against}{out}.{keep}"
+    alone = sum(row.best is not None and row.best.verdict == "faster" for row in rows)
+    if alone:
+        return (
+            f"No configuration for all workloads is shown to be faster than the baseline, but {alone} of {len(rows)} "
+            f"tuned workloads have a faster one of their own. For all: measured {_measured(ratio, rows)}{against}{out}."
+        )
+    return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
+
+
+def _count(rows: Sequence[WorkloadRow], verdict: str) -> int:
+    return sum(row.general is not None and row.general.verdict == verdict for row in rows)
+
+
+def _measured(ratio: float, rows: Sequence[WorkloadRow]) -> str:
+    """The speed-up over all tuned workloads, with its interval where it is that of one comparison."""
+    general = rows[0].general if len(rows) == 1 else None
+    if general is None:
+        return f"{1 / ratio:.2f}x over all tuned workloads"
+    return f"{1 / ratio:.2f}x, 99 % interval {_times(1 / general.high)} to {_times(1 / general.low)}"
+
+
+def _times(speedup: float) -> str:
+    return f"{speedup:.2f}x" if speedup < 10 else f"{speedup:.0f}x"

@@ -62,6 +62,8 @@ class _Round:
         self.failures: Counter[str] = Counter()
         self.best: float | None = None
         self.floor = self._floor()
+        self.usual = weighted_geomean({name: self.baseline[name] for name in plan.workloads}, context.weights)
+        """The baseline's seconds, as the objective counts workloads."""
         self._shown = 0.0
 
     def _floor(self) -> float | None:
@@ -168,6 +170,7 @@ class _Round:
                 done=done,
                 budget=self.context.settings.evaluations,
                 best=self.best,
+                best_seconds=None if self.best is None else self.best * self.usual,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=dict(self.failures),
                 lanes=self.context.pool.lanes,
