@@ -43,7 +43,7 @@ processor's memory is shared with other programs, and what they took while roofs
 """
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
-LONG = 13
+COMPARISON_SAMPLE_FACTOR = 13
 """How many times longer the samples of a comparison are than those of a search: about 2 ms with CUDA."""
 
 
@@ -128,7 +128,7 @@ class Bench:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
             return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
-        seconds = LONG * self.device.sample_seconds if self.device.has_edges else None
+        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         named = (baseline, *candidates)
         entrants = [prepare(self.device, one, data, seconds) for one in named]
         if not isinstance(entrants[0], Checked):

@@ -180,7 +180,7 @@ buffer = device.allocate(512)
 launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
 few, many = device.sequence([launch]), device.sequence([launch] * 40)
 first, second = device.times([few, many])
-print(f"in order: {0 < first < second < 1}, edges: {device.edges}", flush=True)
+print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_seconds}", flush=True)
 """
 ILLEGAL = r"""
 import numpy as np
