@@ -17,7 +17,8 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.space.feasible import feasible, require_points
+from tunesmith.kernels.space.feasible import feasible, require_points, rules
+from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
@@ -93,7 +94,9 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
     if not workloads:
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
     templates = task.sources(limits.backend).templates
-    found = [_space(template, workloads, limits) for template in templates]
+    found = [
+        _space(template, workloads, task.workloads_for(limits.kind, held_out=True), limits) for template in templates
+    ]
     if not found:
         raise TaskError(f"The task {task.name} has no {limits.backend} template, so it has no space.")
     if as_json:
@@ -115,6 +118,15 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             markup=False,
             soft_wrap=True,
         )
+        for one in entry["held_out"]:
+            if one["feasible"] == entry["feasible"]:
+                continue
+            count = (
+                "none of them is feasible" if not one["feasible"] else f"only {one['feasible']} of them are feasible"
+            )
+            such = f", such as {assignments(template.default_config)}: {one['default']}" if one["default"] else ""
+            line = f"On the held-out workload {one['workload']}: {count}{such}"
+            out.print(f"{line.rstrip('.')}.", markup=False, soft_wrap=True)
         values = Table("parameter", "values", "default", Column("what it is", min_width=24))
         for parameter in template.parameters:
             known = ", ".join(map(str, parameter.values))
@@ -139,7 +151,9 @@ def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
         raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
 
 
-def _space(template: Template, workloads: tuple[Workload, ...], limits: DeviceLimits) -> dict[str, Any]:
+def _space(
+    template: Template, workloads: tuple[Workload, ...], held_out: tuple[Workload, ...], limits: DeviceLimits
+) -> dict[str, Any]:
     space = feasible(template, workloads, limits)
     require_points(space, template)
     kinds = {rule.label: rule.kind for rule in space.rules}
@@ -154,7 +168,21 @@ def _space(template: Template, workloads: tuple[Workload, ...], limits: DeviceLi
         "cartesian": space.cartesian,
         "feasible": len(space),
         "rejected": rejected,
+        "held_out": [_on_held_out(template, workloads, one, limits) for one in held_out if one not in workloads],
     }
+
+
+def _on_held_out(
+    template: Template, workloads: tuple[Workload, ...], held_out: Workload, limits: DeviceLimits
+) -> dict[str, Any]:
+    """How many of the points that are feasible on `workloads` are feasible on a held-out one, too, and why the default
+    is not, if it is not."""
+    both = feasible(template, [*workloads, held_out], limits)
+    broken = next(
+        (rule for rule in rules(template, [held_out], limits) if not rule.holds(template.default_config)), None
+    )
+    why = "" if broken is None else broken.explain(template.default_config)
+    return {"workload": held_out.name, "feasible": len(both), "default": why}
 
 
 def _because(template: Template, label: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging.judge import judge
+from tunesmith.graph.journal.records import Verdict
 from tunesmith.graph.results.export import export_best
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
@@ -78,14 +79,31 @@ def best(task: Task, device: Any, tmp_path: Path) -> Path:
     template = task.sources("opencl").templates[0]
     tuned, held_out = task.workloads
     context = SimpleNamespace(
-        task=task, device=device, tuned=(tuned,), held_out=(held_out,), template=lambda _: template
+        task=task,
+        device=device,
+        tuned=(tuned,),
+        held_out=(held_out,),
+        template=lambda _: template,
+        sources=task.sources("opencl"),
     )
-    row = {"template": template.id, "workload": tuned.name, "sizes": tuned.sizes, "types": tuned.types, "ratio": 0.5}
-    summary = {
-        "general": {"template": template.id, "config": {"BLOCK": 64, "VEC": 4}},
-        "dispatch": [row | {"config": {"BLOCK": 256, "VEC": 8}}],
-    }
-    export_best(context, tmp_path / "best", summary)  # type: ignore[arg-type]
+    general = {"template": template.id, "config": {"BLOCK": 64, "VEC": 4}}
+    figures = {"seconds": 1e-6, "ratio": 0.5, "low": 0.4, "high": 0.6, "verdict": "faster"}
+    own = {"template": template.id, "config": {"BLOCK": 256, "VEC": 8}, **figures}
+    rows = [
+        {"workload": w.name, "sizes": w.sizes, "types": w.types, "floor_seconds": None, "baseline_seconds": 2e-6}
+        for w in (tuned, held_out)
+    ]
+    verdict = Verdict.model_validate(
+        {
+            "general": general,
+            "ratio": 0.5,
+            "tuned": [rows[0] | {"general": figures, "best": own}],
+            "held_out": [rows[1] | {"general": figures}],
+            "dispatch": [own | {"workload": tuned.name, "sizes": tuned.sizes, "types": tuned.types}],
+            "sentence": "Faster.",
+        }
+    )
+    export_best(context, tmp_path / "best", verdict)  # type: ignore[arg-type]
     return tmp_path / "best"
 
 
@@ -111,5 +129,6 @@ def test_what_is_exported_says_what_other_shapes_need(best: Path) -> None:
     ]
     rows = json.loads((best / "dispatch.json").read_text())["shapes"]
     assert [(row["sizes"], row["types"], row["folder"]) for row in rows] == [
-        ({"n": 1048576}, {"T": "float16"}, "1048576")
+        ({"n": 1048576}, {"T": "float16"}, "1048576"),
+        ({"n": 1000003}, {"T": "float32"}, "general"),
     ]

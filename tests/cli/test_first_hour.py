@@ -1,0 +1,266 @@
+"""The first hour of a newcomer: mistakes that once ended in a traceback, a hang or a contradiction, through the command
+line. Each ends in time, with one sentence that names what is to be fixed, and with its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.taskfile import read_task
+
+TASK = """
+name = "scale"
+entry = "scale"
+reference = "reference.py:scale"
+bytes = "8 * n"
+flops = "n"
+arithmetic = "float32"
+arguments = [
+    { name = "x", role = "in", dtype = "float32", shape = ["n"] },
+    { name = "out", role = "out", dtype = "float32", shape = ["n"] },
+    { name = "factor", role = "scalar", dtype = "float32", value = "1.5" },
+    { name = "n", role = "scalar", dtype = "int32", value = "n" },
+]
+
+[tolerance]
+float32 = { rtol = 1e-5, atol = 1e-5 }
+
+[backends.opencl]
+baseline = { source_file = "baseline.cl", launch = { grid = ["ceil_div(n, 64)"], block = [64] } }
+templates = ["template.toml"]
+
+[[workloads]]
+sizes = { n = 4096 }
+
+[[workloads]]
+sizes = { n = 1001 }
+held_out = true
+"""
+TEMPLATE = """
+source_file = "template.cl"
+parameters = [{ name = "GROUP", values = [16, 64] }, { name = "ITEMS", values = [1, 4] }]
+constraints = ["GROUP * ITEMS <= 256"]
+
+[launch]
+grid = ["ceil_div(n, GROUP * ITEMS)"]
+block = ["GROUP"]
+"""
+HEAD = "__kernel void scale(__global const float* x, __global float* out, float factor, int n) "
+BASELINE = HEAD + "{ int i = get_global_id(0); if (i < n) out[i] = factor * x[i]; }\n"
+KERNEL = (
+    HEAD
+    + "{ int at = get_global_id(0) * ITEMS; for (int k = at; k < at + ITEMS; ++k) if (k < n) out[k] = factor * x[k]; }"
+)
+REFERENCE = "import os, sys, time\nimport numpy as np\n\ndef scale(x, factor, n):\n    {body}\n"
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, device: Any) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
+    files = {"task.toml": TASK, "template.toml": TEMPLATE, "baseline.cl": BASELINE, "template.cl": KERNEL}
+    for name, text in (files | {"reference.py": REFERENCE.format(body=body)}).items():
+        (folder / name).write_text(text)
+
+
+def edit(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
+
+
+def sentence(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """What a command that failed said last, which is one sentence."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("tunesmith: ") and last.endswith((".", "?"))
+    return last
+
+
+AT_LOAD = [
+    ("task.toml", 'dtype = "int32", value = "n"', 'dtype = "int32", value = "2**40"', "int32 holds"),
+    ("task.toml", '"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
+    ("task.toml", "rtol = 1e-5", "rtol = inf", "an infinite tolerance accepts every result"),
+    ("task.toml", "rtol = 1e-5", "rtol = 1.5", "accepts a result of zeros"),
+    ("template.toml", "GROUP * ITEMS <= 256", "GROUP * ITEMS", "constraint 1: `GROUP * ITEMS` is not a condition"),
+    ("template.toml", "GROUP * ITEMS <= 256", "GROUP // (ITEMS - 1) > 1", "modulo by zero (GROUP=16, ITEMS=1)"),
+    ("template.toml", "ceil_div(n, GROUP * ITEMS)", "10**18", "no feasible configuration"),
+    ("task.toml", "[[workloads]]", "[[worklodas]]", "unknown key 'worklodas'; did you mean 'workloads'?"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "wanted"), AT_LOAD, ids=[mistake[2] for mistake in AT_LOAD])
+def test_what_was_accepted_and_failed_later_is_found_at_load(
+    folder: Path, command: Command, file: str, old: str, new: str, wanted: str
+) -> None:
+    edit(folder, file, old, new)
+    assert wanted in sentence(command("space", folder), 2)
+
+
+def test_names_that_a_macro_takes_from_the_source_are_found_at_load(folder: Path, command: Command) -> None:
+    for name, wanted in (("for", "reserved word"), ("SPARE", "neither the source nor the launch uses it")):
+        write(folder)
+        edit(
+            folder, "template.toml", "values = [1, 4] }", f"values = [1, 4] }}, {{ name = '{name}', values = [1, 2] }}"
+        )
+        assert wanted in sentence(command("space", folder), 2)
+
+
+REFERENCES = [
+    ("time.sleep(10000)", "the reference scale has not returned for 2 s"),
+    ("sys.exit(1)", "the reference scale ends the process that calls it (the process ended with code 1)"),
+    ("os.kill(os.getpid(), 11)", "(the process ended by signal 11 (SIGSEGV))"),
+    ("return {'out': factor * x * np.nan}", "the reference scale returns nan at out[0]"),
+    ("return {'out': x + 1j}", "the reference scale returns complex numbers for out"),
+    ("return {'out': np.random.rand(n)}", "the reference scale gives two different results for out"),
+    ("x *= factor; return {'out': x}", "the reference scale writes its argument x"),
+]
+
+
+@pytest.mark.parametrize(("body", "wanted"), REFERENCES, ids=[body for body, _ in REFERENCES])
+def test_check_names_the_reference_and_not_the_kernel(folder: Path, command: Command, body: str, wanted: str) -> None:
+    write(folder, body)
+    done = command("check", folder, "--source", folder / "baseline.cl", "--reference-deadline", 2)
+    assert wanted in sentence(done, 2)
+
+
+def test_a_reference_that_hangs_ends_bench_and_tune(folder: Path, command: Command) -> None:
+    write(folder, "time.sleep(10000)")
+    wanted = "the reference scale has not returned for 2 s"
+    assert wanted in sentence(command("bench", folder, "--reference-deadline", 2), 2)
+    run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
+    assert wanted in sentence(command(*run), 2)
+
+
+def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Command) -> None:
+    write(folder, "print('hello from the reference'); return {'out': factor * x}")
+    done = command("check", folder, "--source", folder / "baseline.cl", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["verdict"] == "accepted"
+    assert "hello from the reference" in done.stderr
+
+
+def test_a_default_that_does_not_compile_ends_the_run_at_once(folder: Path, command: Command) -> None:
+    (folder / "template.cl").write_text(HEAD + "{ int a = GROUP + ITEMS; undefined(a) }\n")
+    message = sentence(command("tune", folder, "--run-dir", folder / "run", "--evaluations", 100), 2)
+    assert "does not compile with its default configuration (GROUP=16, ITEMS=1): error: " in message
+    assert "undefined" in message
+
+
+def test_space_says_which_held_out_shapes_a_launch_does_not_divide(folder: Path, command: Command) -> None:
+    edit(folder, "template.toml", "ceil_div(n, GROUP * ITEMS)", "n / (GROUP * ITEMS)")
+    done = command("space", folder)
+    assert done.returncode == 0
+    assert (
+        "On the held-out workload 1001: none of them is feasible, such as GROUP=16, ITEMS=1: grid.x is 62.5625"
+        in " ".join(done.stdout.split())
+    )
+
+
+def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tunesmith.cli.main", "tasks"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "tunesmith: Standard output cannot be written: No space left on device.\n",
+    )
+
+
+def test_what_nobody_expected_is_a_sentence_and_a_file(environment: dict[str, str], tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom tunesmith.cli import main\nimport tunesmith.cli.actions.show as show\n"
+        "def broken(**_): raise RuntimeError('std::bad_cast')\nshow.show_tasks = broken\n"
+        "main.main(sys.argv[1:])"
+    )
+    variables = environment | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program, "tasks"], capture_output=True, text=True, env=variables)
+    assert done.returncode == 70 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in ")
+    (log,) = tmp_path.glob("tunesmith-crash-*.log")
+    assert "in broken" in log.read_text() and str(log) in done.stderr
+    shown = subprocess.run(
+        [sys.executable, "-c", program, "--debug", "tasks"], capture_output=True, text=True, env=variables
+    )
+    assert shown.returncode == 70 and "Traceback" in shown.stderr
+
+
+TOKENS = ["n", "GROUP", "ITEMS", "0", "1", "2**40", "1e300", "'a'", "(", ")", " + ", " // ", " ** ", " % ", " / "]
+TOKENS += [
+    " < ",
+    " and ",
+    " if ",
+    " else ",
+    " in ",
+    "ceil_div(",
+    ", ",
+    "log2(",
+    "sizeof(",
+    "not ",
+    "-",
+    "#",
+    "\\",
+    "\n",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=14).map("".join))
+def test_an_expression_has_a_value_or_a_sentence(text: str) -> None:
+    try:
+        parse(text).evaluate({"n": 7, "GROUP": 16, "ITEMS": 0})
+    except ExpressionError as error:
+        assert str(error).endswith(".")
+
+
+VALUES = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats().map(lambda value: repr(value)),
+    st.sampled_from(['"x"', "[]", "{}", "true", '["n"]', '"n // 0"', '"10**18"', '"for"', "[[1]]", '""', '"\\u0000"']),
+)
+LINES = [line for line in TASK.splitlines() if " = " in line and not line.startswith(" ")]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(LINES), VALUES, st.booleans())
+def test_a_task_file_is_a_task_or_a_sentence(tmp_path: Path, line: str, value: str, drop: bool) -> None:
+    write(tmp_path)
+    key = line.split(" = ")[0]
+    edit(tmp_path, "task.toml", line, "" if drop else f"{key} = {value}")
+    try:
+        read_task(tmp_path / "task.toml")
+    except TunesmithError as error:
+        assert "pydantic" not in str(error) and str(error).endswith((".", "?"))
+
+
+TEMPLATE_LINES = [line for line in TEMPLATE.splitlines() if " = " in line]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(TEMPLATE_LINES), VALUES, st.booleans())
+def test_a_template_file_is_a_template_or_a_sentence(tmp_path: Path, line: str, value: str, drop: bool) -> None:
+    write(tmp_path)
+    edit(tmp_path, "template.toml", line, "" if drop else f"{line.split(' = ')[0]} = {value}")
+    try:
+        read_task(tmp_path / "task.toml")
+    except TunesmithError as error:
+        assert "pydantic" not in str(error) and str(error).endswith((".", "?"))
