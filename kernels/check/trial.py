@@ -119,9 +119,9 @@ def _rotation(
     return rotation, rotation.run_first()
 
 
-def load_again(device: Device, candidate: Candidate, checked: Checked) -> Checked:
-    """The same launches on the same buffers, with the code loaded anew where that is cheap."""
-    launches = checked.launches
+def load_again(device: Device, candidate: Candidate, checked: Checked, data: WorkloadData) -> Checked:
+    """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
+    launches = [replace(launch, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)]
     if device.loads_quickly:
         kernel = device.load(candidate.artifacts[checked.key])
         launches = [replace(launch, kernel=kernel) for launch in launches]

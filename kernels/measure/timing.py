@@ -166,11 +166,13 @@ def interleaved(
     budget_seconds: float,
     target: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    before_block: Callable[[], None] = lambda: None,
 ) -> list[NDArray[np.float64]]:
     """Samples of several kernels, taken in turn: for each an array of the shape (blocks, `BLOCK_ROUNDS`).
 
-    A block has each kernel loaded by its maker, in random order, and then rounds of one sample of each, again in random
-    order. At least 3 blocks are taken, then as many as make `rounds`, or the budget allows.
+    A block begins with `before_block`, has each kernel loaded by its maker, in random order, and then rounds of one
+    sample of each, again in random order. At least 3 blocks are taken, then as many as make `rounds`, or the budget
+    allows.
 
     With a `target` it ends, from `LEAST_BLOCKS` on, once each ratio to the first kernel is known to a half-width of
     `target`, and goes on to `LONGEST` times `rounds` until it is. The width says nothing of which is faster, so that
@@ -184,6 +186,7 @@ def interleaved(
             break
         if target and done >= LEAST_BLOCKS and _widest(samples) <= target:
             break
+        before_block()
         loaded: dict[int, Callable[[], float]] = {position: makers[position]() for position in _shuffled(rng, makers)}
         for block in samples:
             block.append([])

@@ -370,7 +370,7 @@ def _time_export(
     about = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
 
     def ours() -> Callable[[], float]:
-        return load_again(device, candidate, checked).rotation
+        return load_again(device, candidate, checked, data).rotation
 
     def theirs() -> Callable[[], float]:
         kernel = launcher.load(about["sources"][0], about["entry"])
