@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.cuda_driver import read_uuid
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.nvml import with_prefix
 from tunesmith.kernels.backends._base import DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
@@ -122,7 +123,7 @@ class CudaDevice:
             properties = runtime.getDeviceProperties(index)
             # As NVML writes it, by which telemetry finds the GPU. Not from `properties`, where CuPy cuts it off at its
             # first zero byte.
-            self.uuid = f"GPU-{read_uuid(bindings, index)}"
+            self.uuid = with_prefix(read_uuid(bindings, index))
             self.name = properties["name"].decode()
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
