@@ -1,4 +1,4 @@
-"""What the driver knows of a GPU's health: errors of its memory that were found and could not be mended.
+"""What the driver knows of a GPU's health: errors of its memory that were found and could not be corrected.
 
 The driver keeps no list of past Xid events that could be read afterwards; those that end a context are seen as the
 failures of calls. NVML's functions: "ECC" and "Row remapper" in the NVML API reference.
@@ -22,12 +22,13 @@ class DriverOpinion:
 
 
 def ask_driver(uuid: str, *, nvml_module: Any = None) -> DriverOpinion:
-    """What NVML holds against the GPU `uuid`; nothing where NVML is missing or does not know it (a MIG slice)."""
+    """What NVML holds against the GPU `uuid`; of the GPU around it for a
+    slice (``MIG-...``); nothing where NVML is missing or does not know it."""
     nvml = nvml_access.load() if nvml_module is None else nvml_module
     if isinstance(nvml, NvmlUnavailable) or nvml_access.start(nvml) is not None:
         return DriverOpinion()
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = nvml_access.physical_gpu(nvml, uuid)
         kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
         uncorrected = _known(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, *kinds)
         rows = _known(nvml, nvml.nvmlDeviceGetRemappedRows, handle)

@@ -117,6 +117,31 @@ def is_absent(nvml: Any, error: Exception) -> bool:
     return getattr(error, "value", None) in absent
 
 
+def physical_gpu(nvml: Any, uuid: str) -> Any:
+    """The handle of the GPU with this UUID, or of the GPU around a slice (``MIG-...``), which has no clocks, power or
+    error counters of its own. Raises ``NVMLError``."""
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+
+
+def with_prefix(uuid: str, *, nvml_module: Any = None) -> str:
+    """The UUID that CUDA gives, with the prefix by which NVML finds the device: ``GPU-`` or, for a slice, ``MIG-``."""
+    whole = f"GPU-{uuid}"
+    nvml = load() if nvml_module is None else nvml_module
+    if isinstance(nvml, NvmlUnavailable) or start(nvml) is not None:
+        return whole
+    try:
+        for name in (whole, f"MIG-{uuid}"):
+            try:
+                nvml.nvmlDeviceGetHandleByUUID(name)
+            except nvml.NVMLError:
+                continue
+            return name
+    finally:
+        nvml.nvmlShutdown()
+    return whole
+
+
 def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
     """``00000000:3B:00.0`` becomes ``(0, 0x3b, 0)``; NVML and CUDA pad the domain differently."""
     parts = bus_id.strip().split(".")[0].split(":")

@@ -196,9 +196,7 @@ def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlT
 
 def _find(nvml: Any, uuid: str | None) -> Any:
     if uuid is not None:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        # A slice has no clocks or power of its own.
-        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+        return nvml_access.physical_gpu(nvml, uuid)
     count = nvml.nvmlDeviceGetCount()
     if count == 1:
         return nvml.nvmlDeviceGetHandleByIndex(0)

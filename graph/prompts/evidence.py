@@ -68,8 +68,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
 def _alone(context: Context) -> AbstractContextManager[object]:
     """The device to ourselves, as for a lane: a launch under the tool must not disturb another measurement."""
     uuid = context.device.uuid
-    # Lanes name the device as the CUDA runtime does, without hyphens inside.
-    return nullcontext() if uuid is None else DeviceLock("GPU-" + uuid.removeprefix("GPU-").replace("-", ""))
+    return nullcontext() if uuid is None else DeviceLock(uuid)
 
 
 def resource_lines(

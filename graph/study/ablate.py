@@ -60,8 +60,9 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many times faster `better` is than `than`: the ratio of their geometric means, with Welch's t interval of the
-    difference of mean logarithms."""
+    """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
+    the mean difference of logarithms, repeat by repeat: those of a number have one seed and ran one after the other.
+    Where the arms have different numbers of repeats, only those that both have count."""
 
     better: str
     than: str
@@ -188,15 +189,11 @@ def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...]
 
 
 def _difference(better: str, than: str, a: Sequence[float], b: Sequence[float]) -> Difference:
-    gap = fmean(a) - fmean(b)
-    if min(len(a), len(b)) < 2:
+    gaps = [one - other for one, other in zip(a, b, strict=False)]
+    gap = fmean(gaps)
+    if len(gaps) < 2:
         return Difference(better, than, math.exp(gap), None, None)
-    va, vb = stdev(a) ** 2 / len(a), stdev(b) ** 2 / len(b)
-    if va + vb == 0:
-        return Difference(better, than, math.exp(gap), math.exp(gap), math.exp(gap))
-    # Welch-Satterthwaite: unequal variances, small samples.
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    half = _t(freedom) * math.sqrt(va + vb)
+    half = _t(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
     return Difference(better, than, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
 
 

@@ -96,7 +96,7 @@ class Device(Protocol):
     are only known to some tenths of a microsecond."""
     loads_quickly: bool
     """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
-    has_edges: bool
+    has_graph_overhead: bool
     """Whether a sequence takes time to start and to end, besides its kernels."""
 
     def allocate(self, nbytes: int) -> Any: ...

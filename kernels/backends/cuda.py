@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.cuda_driver import read_uuid
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.nvml import with_prefix
 from tunesmith.kernels.backends._base import DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
@@ -105,7 +106,7 @@ class CudaSequence:
 
 class CudaDevice:
     backend: ClassVar[str] = "cuda"
-    has_edges = True
+    has_graph_overhead = True
     loads_quickly = True
     sample_seconds = 0.15e-3
 
@@ -122,7 +123,7 @@ class CudaDevice:
             properties = runtime.getDeviceProperties(index)
             # As NVML writes it, by which telemetry finds the GPU. Not from `properties`, where CuPy cuts it off at its
             # first zero byte.
-            self.uuid = f"GPU-{read_uuid(bindings, index)}"
+            self.uuid = with_prefix(read_uuid(bindings, index))
             self.name = properties["name"].decode()
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
@@ -131,7 +132,7 @@ class CudaDevice:
         self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
         self._spin: Any = None
-        self._edges: float | None = None
+        self._graph_overhead: float | None = None
         self._events: list[tuple[Any, Any]] = []
 
     def lead(self) -> None:
@@ -159,12 +160,12 @@ class CudaDevice:
         return made.code
 
     @property
-    def edges(self) -> float:
+    def graph_overhead_seconds(self) -> float:
         """Seconds of a timed piece of work that are its own start and end, not its kernels': about 2.4 us on an H200.
         From two sequences of kernels that do nothing, as what is left of the line through them at no kernel. Left in,
         they would be 2.3 % of a sample of 0.105 ms and 0.8 % of one of 0.3 ms, the least and the most that a search
         accepts."""
-        if self._edges is None:
+        if self._graph_overhead is None:
             with self.guarded():
                 nothing = Launch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
             few, many = (CudaSequence(self, [nothing] * count) for count in EMPTY_LAUNCHES)
@@ -174,12 +175,12 @@ class CudaDevice:
                 found.append(short - few.count * (long - short) / (many.count - few.count))
             # The clock's ticks are a fifth of what is asked for: a median would stay on one of them, a mean does not.
             middle = sorted(found)[EMPTY_ROUNDS // 4 : -EMPTY_ROUNDS // 4]
-            self._edges = max(0.0, statistics.fmean(middle))
-        return self._edges
+            self._graph_overhead = max(0.0, statistics.fmean(middle))
+        return self._graph_overhead
 
     def _kernels_share(self, seconds: float) -> float:
         # What takes no longer than its edges is told as half of it, as no time is nothing.
-        return max(seconds - self.edges, seconds / 2)
+        return max(seconds - self.graph_overhead_seconds, seconds / 2)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

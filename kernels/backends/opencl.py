@@ -138,7 +138,7 @@ class OpenclSequence:
 
 class OpenclDevice:
     backend: ClassVar[str] = "opencl"
-    has_edges = False
+    has_graph_overhead = False
     loads_quickly = False
 
     def __init__(self, limits: DeviceLimits, index: int = 0) -> None:

@@ -19,9 +19,8 @@ from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
 from tunesmith.kernels.space.feasible import compiler_rejection
 from tunesmith.kernels.spec.geometry import geometry
 
-SHORTEST = 0.7
-LONGEST = 2.0
-"""Of the time that a sample is meant to take: one outside is made anew."""
+SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
+"""A sample's duration over the duration that was asked for: the sequence of one outside is captured anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +106,22 @@ def _rotation(
     wanted = device.sample_seconds if sample_seconds is None else sample_seconds
 
     def window(seconds: float) -> int:
-        return window_for(seconds, len(launches), wanted, rounds=device.has_edges)
+        return window_for(seconds, len(launches), wanted, rounds=device.has_graph_overhead)
 
     rotation = Rotation(device, launches, window(seconds), alone)
     last = rotation.run_first()
     better = window(rotation.lasted / rotation.window)
-    if SHORTEST <= rotation.lasted / wanted <= LONGEST or better == rotation.window:
+    shortest, longest = SAMPLE_LENGTH_TOLERANCE
+    if shortest <= rotation.lasted / wanted <= longest or better == rotation.window:
         return rotation, last
     rotation = Rotation(device, launches, better, alone)
     data.restore()
     return rotation, rotation.run_first()
 
 
-def load_again(device: Device, candidate: Candidate, checked: Checked) -> Checked:
-    """The same launches on the same buffers, with the code loaded anew where that is cheap."""
-    launches = checked.launches
+def load_again(device: Device, candidate: Candidate, checked: Checked, data: WorkloadData) -> Checked:
+    """The same launches, on the sets where they lie now, with the code loaded anew where that is cheap."""
+    launches = [replace(launch, arguments=data.arguments(index)) for index, launch in enumerate(checked.launches)]
     if device.loads_quickly:
         kernel = device.load(candidate.artifacts[checked.key])
         launches = [replace(launch, kernel=kernel) for launch in launches]

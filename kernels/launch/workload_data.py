@@ -249,8 +249,24 @@ class WorkloadData:
         self._sensitivities: dict[int, dict[str, Any]] = {}
         self.restore()
 
+    def rearrange(self, rng: np.random.Generator) -> None:
+        """Lays the arrays of every set out anew, in another order and with other gaps, and restores all sets.
+
+        Contents stay. Launches that were made before work on other places: ask for `arguments` again.
+        """
+        places, _ = self._arranged(rng)
+        for variant in self.variants:
+            before = self.device.array(variant.image, "uint8")
+            image = self._between()
+            for old, new in zip(self.places, places, strict=True):
+                image[new.offset : new.offset + new.nbytes] = before[old.offset : old.offset + old.nbytes]
+            self.device.write(variant.image, image)
+        self.places = places
+        self._arguments.clear()
+        self.restore()
+
     def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Place, ...], int]:
-        """The places, in the order of the arguments, and the bytes of a set."""
+        """The places, in the order of the arguments, and the bytes of a set, which hold whatever is drawn."""
         arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
         step = max(self.layout.alignment, self.device.base_alignment)
         places: dict[str, Place] = {}
@@ -264,7 +280,8 @@ class WorkloadData:
             offset = _multiple(cursor + RED_ZONE + gap, step)
             places[argument.name] = Place(argument, dtype, shape, offset, nbytes)
             cursor = offset + nbytes + RED_ZONE
-        return tuple(places[argument.name] for argument in arrays), _multiple(cursor, step)
+        most = sum(place.nbytes + 2 * RED_ZONE + MOST_GAP + step for place in places.values())
+        return tuple(places[argument.name] for argument in arrays), _multiple(most, step)
 
     def _variant(self, inputs: Mapping[str, Any]) -> Variant:
         image = self.device.allocate(self.set_bytes)
@@ -342,10 +359,15 @@ class WorkloadData:
             at = self.device.xp.asarray(rows)
             changed[at] = fresh[at]
 
-    def _image(self, inputs: Mapping[str, Any]) -> Any:
+    def _between(self) -> Any:
+        """A set that holds what stands between arrays, everywhere."""
         image = self.device.xp.empty(self.set_bytes, np.uint8)
         for phase, byte in enumerate(self._zone):
             image[phase :: len(self._zone)] = byte
+        return image
+
+    def _image(self, inputs: Mapping[str, Any]) -> Any:
+        image = self._between()
         for place in self.places:
             values = inputs.get(place.argument.name)
             target = slice(place.offset, place.offset + place.nbytes)

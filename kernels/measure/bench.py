@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
@@ -43,7 +45,7 @@ processor's memory is shared with other programs, and what they took while roofs
 """
 REPEATS = 2
 """How often a measurement under throttling is repeated before it is kept and marked."""
-LONG = 13
+COMPARISON_SAMPLE_FACTOR = 13
 """How many times longer the samples of a comparison are than those of a search: about 2 ms with CUDA."""
 
 
@@ -128,7 +130,7 @@ class Bench:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
             return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
-        seconds = LONG * self.device.sample_seconds if self.device.has_edges else None
+        seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         named = (baseline, *candidates)
         entrants = [prepare(self.device, one, data, seconds) for one in named]
         if not isinstance(entrants[0], Checked):
@@ -136,8 +138,18 @@ class Bench:
         running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
 
         def load(at: int) -> Rotation:
-            running[at] = load_again(self.device, named[at], running[at])
+            running[at] = load_again(self.device, named[at], running[at], data)
             return running[at].rotation
+
+        layouts = np.random.default_rng([self.seed, *workload.encode()])
+
+        def lay_out() -> None:
+            # Where code is loaded anew, as where restoring all sets takes no longer than a sample.
+            if self.device.loads_quickly:
+                data.rearrange(layouts)
+
+        # A reference that is timed now and then works on the places that the arrays had when it was made.
+        self._drift.forget(workload)
 
         data.restore()
         try:
@@ -148,6 +160,7 @@ class Bench:
                 seed=self.seed,
                 budget_seconds=budget_seconds * len(running),
                 target=target,
+                before_block=lay_out,
             )
             wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from tunesmith.kernels.backends import Device
 from tunesmith.kernels.check.trial import Checked
 from tunesmith.kernels.launch.workload_data import WorkloadData
-from tunesmith.kernels.measure.timing import Estimate, Precision, sample_until
+from tunesmith.kernels.measure.timing import FEWEST_SAMPLES, Estimate, Precision, sample_until
 
 WARM_LAUNCHES = 16
 CALLS = 64
-PRECISION = Precision(target=0.01, min_samples=5, max_samples=50, budget_seconds=0.3)
+PRECISION = Precision(target=0.01, min_samples=FEWEST_SAMPLES, max_samples=50, budget_seconds=0.3)
 
 
 @dataclass(frozen=True, slots=True)

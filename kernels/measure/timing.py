@@ -19,6 +19,8 @@ Samples = NDArray[np.float64] | Sequence[Sequence[float]]
 
 CONFIDENCE_Z = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
+FEWEST_SAMPLES = 6
+"""The fewest whose extremes bound the median with 95 %: 1 - 2 * 0.5**6 is 96.9 %."""
 BLOCK_ROUNDS = 3
 """Rounds of a block of a comparison, for each of which everything is loaded anew."""
 LEAST_BLOCKS = 10
@@ -36,7 +38,7 @@ class Precision:
     Six samples are the fewest whose extremes bound the median with 95 % (1 - 2 * 0.5**6 is 96.9 %)."""
 
     target: float = 0.01
-    min_samples: int = 6
+    min_samples: int = FEWEST_SAMPLES
     max_samples: int = 100
     budget_seconds: float = 0.25
     give_up_above: float = math.inf
@@ -45,13 +47,20 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median with its 95 % interval over `samples` samples. dropped: sampling ended because it was a clear loser."""
+    """A median with its interval over `samples` samples; see `confidence`. dropped: sampling ended because it was a
+    clear loser."""
 
     median: float
     low: float
     high: float
     samples: int
     dropped: bool = False
+
+    @property
+    def confidence(self) -> float:
+        """The interval's level: 95 %, or, of fewer than six samples, that of their extremes (Conover, section 3.2):
+        1 - 2 * 0.5**n, 93.75 % of five and 75 % of three."""
+        return 0.95 if self.samples >= FEWEST_SAMPLES else max(0.0, 1 - 2 * 0.5**self.samples)
 
     @property
     def half_width(self) -> float:
@@ -89,6 +98,7 @@ def sample_until(
         if len(samples) < precision.min_samples:
             # Even the first samples must not overrun a budget by more than they must.
             if clock() - started > 4 * precision.budget_seconds and len(samples) >= 3:
+                # `Estimate.confidence` says how little so few can tell.
                 return estimate(samples)
             samples += sample(1)
             continue
@@ -166,11 +176,13 @@ def interleaved(
     budget_seconds: float,
     target: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    before_block: Callable[[], None] = lambda: None,
 ) -> list[NDArray[np.float64]]:
     """Samples of several kernels, taken in turn: for each an array of the shape (blocks, `BLOCK_ROUNDS`).
 
-    A block has each kernel loaded by its maker, in random order, and then rounds of one sample of each, again in random
-    order. At least 3 blocks are taken, then as many as make `rounds`, or the budget allows.
+    A block begins with `before_block`, has each kernel loaded by its maker, in random order, and then rounds of one
+    sample of each, again in random order. At least 3 blocks are taken, then as many as make `rounds`, or the budget
+    allows.
 
     With a `target` it ends, from `LEAST_BLOCKS` on, once each ratio to the first kernel is known to a half-width of
     `target`, and goes on to `LONGEST` times `rounds` until it is. The width says nothing of which is faster, so that
@@ -184,6 +196,7 @@ def interleaved(
             break
         if target and done >= LEAST_BLOCKS and _widest(samples) <= target:
             break
+        before_block()
         loaded: dict[int, Callable[[], float]] = {position: makers[position]() for position in _shuffled(rng, makers)}
         for block in samples:
             block.append([])

@@ -89,7 +89,8 @@ def require_sound_template(template: Template, task: Task, where: str) -> None:
                 f"something, such as `{constraint.expression} <= 1024`."
             )
     for workload in task.workloads:
-        names = {**workload.names, **template.default_config}
+        # What a device gives is not known here; no constraint's value is looked at, only that it has one.
+        names = {**dict.fromkeys(DEVICE_NAMES, 0), **workload.names, **template.default_config}
         for key, text in template.expressions():
             # Constraints on the device alone, and what a device decides of others, are evaluated where one is known.
             if parse(text).names & DEVICE_NAMES:

@@ -1,8 +1,9 @@
 """Measures on a GPU whether verdicts and numbers hold. One call, no cluster: python3 scripts/measure/trust.py --out DIR
 
 Parts (choose with --parts): `same` compares kernels with themselves, `planted` with a kernel that moves 2 % more bytes,
-`agreement` compares times with Nsight Compute's and triton's do_bench, `fixtures` judges all candidates of
-tests/candidates, and `tunings` (not by default) re-measures the winners of two tunings against each other.
+`agreement` compares times with Nsight Compute's and triton's do_bench, `exported` times what best/ gives to the user
+against the time that was reported, `fixtures` judges all candidates of tests/candidates, and `tunings` (not by default)
+re-measures the winners of two tunings against each other.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +42,17 @@ from tunesmith.kernels.backends import Launch, open_compiler, open_device  # noq
 from tunesmith.kernels.build.artifact import Artifact  # noqa: E402
 from tunesmith.kernels.build.candidate import Candidate, types_key  # noqa: E402
 from tunesmith.kernels.build.specialise import specialise  # noqa: E402
-from tunesmith.kernels.check.trial import bind  # noqa: E402
+from tunesmith.kernels.check.trial import Checked, bind, load_again, prepare  # noqa: E402
 from tunesmith.kernels.launch.workload_data import WorkloadData  # noqa: E402
-from tunesmith.kernels.measure.bench import Bench  # noqa: E402
-from tunesmith.kernels.measure.timing import Comparison, Precision  # noqa: E402
+from tunesmith.kernels.measure.bench import COMPARISON_SAMPLE_FACTOR, Bench  # noqa: E402
+from tunesmith.kernels.measure.timing import Comparison, Precision, compare, interleaved  # noqa: E402
+from tunesmith.kernels.outcome import Measured, describe  # noqa: E402
 from tunesmith.kernels.spec.parameter import Config  # noqa: E402
 from tunesmith.kernels.spec.task import Task, Workload  # noqa: E402
-from tunesmith.kernels.spec.taskfile import load_task  # noqa: E402
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task  # noqa: E402
 from tunesmith.kernels.spec.template import Template  # noqa: E402
 
-PARTS = ("same", "planted", "agreement", "fixtures")
+PARTS = ("same", "planted", "agreement", "exported", "fixtures")
 SAME = (
     ("silu_and_mul", "64x8192"),
     ("merge_attn_states", "512x64x128"),
@@ -57,7 +60,17 @@ SAME = (
     ("silu_and_mul", "4096x11008"),
 )
 """Two kernels of 2 to 20 us and two longer ones, on an H200."""
-AGREEMENT = (
+EXPORTED = (
+    ("merge_attn_states", "512x32x256"),
+    ("fused_add_rmsnorm", "128x4096"),
+    ("silu_and_mul", "16x4096"),
+)
+"""Short kernels, whose time changes most with the compiler's options and the layout; one of them works in place."""
+EXPORT_ALLOWED = 0.01
+"""How far an export's time may be from the reported one."""
+SMALLEST = 2
+"""The shapes of each library task that Nsight Compute times beside the long ones: those that move the fewest bytes."""
+LONG_KERNELS = (
     ("silu_and_mul", "4096x11008"),
     ("silu_and_mul", "4096x14336"),
     ("fused_add_rmsnorm", "2048x8192"),
@@ -66,6 +79,25 @@ AGREEMENT = (
     ("softmax", "8192x2048"),
     ("gemm", "1024x1024x1024"),
 )
+
+
+def agreement_workloads() -> tuple[tuple[str, str], ...]:
+    """Task and workload: the smallest of each task of the library that CUDA can run, tasks that work in place first,
+    then the long ones."""
+    tasks = []
+    for name in library_tasks():
+        task = load_task(name)
+        if "cuda" in task.backends:
+            tasks.append(task)
+    tasks.sort(key=lambda task: all(argument.role != "inout" for argument in task.arguments))
+    short = [
+        (task.name, workload.name)
+        for task in tasks
+        for workload in sorted(task.workloads_for("gpu", held_out=False), key=task.bytes_of)[:SMALLEST]
+    ]
+    return tuple(dict.fromkeys([*short, *LONG_KERNELS]))
+
+
 PLANTED = Workload(name="32768x2048", sizes={"n": 32768, "d": 2048}, types={"T": "float16"})
 """Of silu_and_mul: about 100 us on an H200, in so many blocks that 2 % more of them are 2 % more time."""
 ROUNDS, SECONDS = 40, 0.5
@@ -176,7 +208,8 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
     machine code."""
     jobs = []
     rows: list[dict[str, Any]] = []
-    for name, workload in AGREEMENT:
+    chosen = agreement_workloads()
+    for name, workload in chosen:
         task = load_task(name)
         bench = Bench(task, device.limits, device.index)
         for which in ("baseline", "template"):
@@ -184,6 +217,9 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
             candidate = compiled(compiler, task, template, template.default_config, workload)
             outcome = bench.visit(candidate, [workload], FINE)[workload]
             usual = bench.visit(candidate, [workload], Precision())[workload]
+            if not isinstance(outcome, Measured):
+                print(f"agree    {name} {workload} {which} is left out: {describe(outcome)}", flush=True)
+                continue
             rows.append(
                 {
                     "task": name,
@@ -199,8 +235,8 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
     path.write_bytes(pickle.dumps((device.limits, device.index, jobs)))
     unknown: list[float | None] = [None] * len(jobs)
     others = {
-        "ncu": _ncu(path, len(jobs), out, "none"),
-        "ncu_flushed": _ncu(path, len(jobs), out, "all"),
+        "ncu": _ncu(path, jobs, out, "none"),
+        "ncu_flushed": _ncu(path, jobs, out, "all"),
         "do_bench": _triton(path),
     }
     for at, row in enumerate(rows):
@@ -221,18 +257,18 @@ def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def _ncu(path: Path, jobs: int, out: Path, caches: str) -> list[float] | None:
+def _ncu(path: Path, jobs: Sequence[tuple[Candidate, Task, str]], out: Path, caches: str) -> list[float] | None:
     """Median gpu__time_duration of each job's launches, in seconds. caches: "none" leaves them as launches on other
     buffers left them, which is our own protocol; "all" has ncu flush them before each launch, the code's as well."""
     tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PLACES))
     if tool is None:
         print("agree    ncu is not installed", flush=True)
         return None
-    names = "|".join(sorted({name for name, _ in AGREEMENT}))
+    names = "|".join(sorted({candidate.template.entry for candidate, _, _ in jobs}))
     command = [tool, "--clock-control", "none", "--cache-control", caches, "--metrics", "gpu__time_duration.sum"]
     command += ["--csv", "--print-units", "base", "-k", f"regex:^({names})$"]
     command += [sys.executable, __file__, "--child", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     (out / f"ncu-{caches}.csv").write_text(done.stdout + done.stderr, encoding="utf-8")
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     values = [
@@ -242,10 +278,107 @@ def _ncu(path: Path, jobs: int, out: Path, caches: str) -> list[float] | None:
     ]
     counts = path.with_name(COUNTS)
     ends = list(itertools.accumulate(json.loads(counts.read_text(encoding="utf-8")) if counts.is_file() else []))
-    if len(ends) != jobs or len(values) != ends[-1]:
-        print(f"agree    ncu gave {len(values)} times for {len(ends)} of {jobs} kernels: see its csv", flush=True)
+    if len(ends) != len(jobs) or len(values) != ends[-1]:
+        print(f"agree    ncu gave {len(values)} times for {len(ends)} of {len(jobs)} kernels: see its csv", flush=True)
         return None
     return [statistics.median(values[end - NCU_LAUNCHES : end]) for end in ends]
+
+
+def exported(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
+    """What best/ gives to the user: loaded by its own launcher, does it take the time that our comparison reported, and
+    the time of the machine code that was compared, in turn with it on the same buffers?"""
+    rows = []
+    for name, workload in EXPORTED:
+        task = load_task(name)
+        bench = Bench(task, device.limits, device.index)
+        template = template_of(task, "template")
+        baseline = compiled(compiler, task, template_of(task, "baseline"), {}, workload)
+        candidate = compiled(compiler, task, template, template.default_config, workload)
+        (result,) = bench.duel(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
+        if not isinstance(result, Comparison):
+            raise SystemExit(f"{name} {workload}: {result}")
+        bench.release()
+        folder = out / f"exported-{name}-{workload}"
+        again = _export(task, device, candidate, result, workload, compiler.version, folder)
+        ours, theirs, ratio = _time_export(bench, candidate, task, workload, folder / "best" / "general")
+        reported = result.baseline.median * result.ratio
+        off = (theirs / reported - 1, ratio.ratio - 1)
+        row = {
+            "task": name,
+            "workload": workload,
+            "note": again["note"],
+            "reported_seconds": reported,
+            "loaded_by_us_seconds": ours,
+            "exported_seconds": theirs,
+            "over_reported": off[0],
+            "over_ours": off[1],
+            "over_ours_interval": [ratio.low - 1, ratio.high - 1],
+            "right": max(map(abs, off)) <= EXPORT_ALLOWED,
+        }
+        rows.append(row)
+        print(
+            f"exported {name:18} {workload:22} reported {reported * 1e6:8.2f}  exported {theirs * 1e6:8.2f} us  "
+            f"over the reported {theirs / reported - 1:+.2%}  over ours in turn {ratio.ratio - 1:+.2%} "
+            f"(allowed {EXPORT_ALLOWED:.0%})",
+            flush=True,
+        )
+    return {"rows": rows, "right": all(row["right"] for row in rows)}
+
+
+def _export(
+    task: Task, device: Device, candidate: Candidate, result: Comparison, workload: str, version: str, folder: Path
+) -> dict[str, Any]:
+    """Writes best/ as a run would that ended with this comparison; gives what launch.json says of the machine code."""
+    from tunesmith.graph.context import Context
+    from tunesmith.graph.journal.events import Compared, TemplateAdded
+    from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
+    from tunesmith.graph.journal.store import Journal
+    from tunesmith.graph.results.export import export_best
+    from tunesmith.graph.settings import make_settings
+
+    def no_pool() -> Any:
+        raise SystemExit("an export asked for a device")
+
+    template, config = candidate.template, candidate.config
+    (artifact,) = candidate.artifacts.values()
+    task = task.model_copy(update={"workloads": (task.workload(workload),)})
+    entry = FinalistResult(template=template.id, config=config, comparison=result, code=artifact.code_digest)
+    with Journal(folder, create=True) as journal:
+        journal.append(TemplateAdded(template=template))
+        journal.append(Compared(workload=workload, entries=(entry,), compiler=version), "round-1")
+        context = Context(task, device, (device.limits,), make_settings(task=task.name), journal, no_pool)
+        export_best(context, folder / "best", Verdict(general=Winner(template=template.id, config=config), sentence=""))
+    about = json.loads((folder / "best" / "general" / "launch.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = about["sources"][0]["machine_code"]
+    return found
+
+
+def _time_export(
+    bench: Bench, candidate: Candidate, task: Task, workload: str, folder: Path
+) -> tuple[float, float, Comparison]:
+    """Seconds of the machine code as our device loads it and as the export's launcher does, in turn; their ratio."""
+    device: Any = bench.device
+    data = WorkloadData(device, task, task.workload(workload), seed=0, max_bytes=bench.room)
+    checked = prepare(device, candidate, data, COMPARISON_SAMPLE_FACTOR * device.sample_seconds)
+    if not isinstance(checked, Checked):
+        raise SystemExit(f"{task.name} {workload}: {checked}")
+    spec = spec_from_file_location("exported_launch", folder / "launch.py")
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{folder / 'launch.py'} cannot be imported")
+    launcher = module_from_spec(spec)
+    spec.loader.exec_module(launcher)
+    about = json.loads((folder / "launch.json").read_text(encoding="utf-8"))
+
+    def ours() -> Callable[[], float]:
+        return load_again(device, candidate, checked, data).rotation
+
+    def theirs() -> Callable[[], float]:
+        kernel = launcher.load(about["sources"][0], about["entry"])
+        return checked.rotation.again([replace(launch, kernel=kernel) for launch in checked.launches])
+
+    first, second = interleaved([ours, theirs], rounds=ROUNDS, seed=1, budget_seconds=4 * SECONDS)
+    ratio = compare(second, first)
+    return ratio.baseline.median, ratio.candidate.median, ratio
 
 
 def _triton(path: Path) -> list[float] | None:
@@ -422,6 +555,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "same": lambda: same(compiler, device, options.same),
         "planted": lambda: planted(compiler, device, options.planted),
         "agreement": lambda: agreement(compiler, device, options.out),
+        "exported": lambda: exported(compiler, device, options.out),
         "fixtures": lambda: fixtures(device, options.workers),
         "tunings": lambda: tunings(compiler, device, options.out, options.task, options.evaluations),
     }

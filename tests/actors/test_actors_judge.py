@@ -130,14 +130,16 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
 
 
 def test_compute_sanitizer_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the tool keeps what it is given to launch."""
+    """A stand-in for the tool keeps what it is given to launch; two run at once, one for each of its tools."""
     import pickle
 
     from tunesmith.hw.targets import resolve_target
     from tunesmith.kernels.build.candidate import Candidate
 
     tool = tmp_path / "compute-sanitizer"
-    tool.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "$last" {tmp_path}/job\n')
+    tool.write_text(
+        f'#!/bin/sh\nfor last; do :; done\ncp "$last" {tmp_path}/job.$$ && mv {tmp_path}/job.$$ {tmp_path}/job\n'
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     task = load_task(str(DATA.parent / "raw" / "rope"))

@@ -203,12 +203,14 @@ class TestArithmetic:
         half = 4.302653 * math.log(2) / math.sqrt(3)
         assert arm.low == pytest.approx(2 * math.exp(-half)) and arm.high == pytest.approx(2 * math.exp(half))
 
-    def test_differences_are_welch_s(self) -> None:
-        a, b = repeats(math.e**3, math.e**5), repeats(math.e**0, math.e**2)
+    def test_differences_are_those_of_repeats_with_one_seed(self) -> None:
+        """Seeds differ much more than arms do: taken apart, nothing would be shown."""
+        a, b = repeats(math.e**1, math.e**5, math.e**3), repeats(math.e**0, math.e**3.9, math.e**1.9)
         _, (one,) = compare({"a": b, "b": a})
-        assert (one.better, one.than) == ("b", "a") and one.ratio == pytest.approx(math.e**3)
-        # Equal variances of 2, two each: 2 degrees of freedom, standard error sqrt(2/2 + 2/2).
-        assert one.low == pytest.approx(math.exp(3 - 4.302653 * math.sqrt(2)), rel=1e-5)
+        assert (one.better, one.than) == ("b", "a")
+        # Differences of 1, 1.1, 1.1: mean 16/15, standard deviation 0.1/sqrt(3), and 4.302653 as above.
+        assert one.ratio == pytest.approx(math.exp(16 / 15))
+        assert one.low == pytest.approx(math.exp(16 / 15 - 4.302653 * 0.1 / 3), rel=1e-5)
 
     def test_one_repeat_has_no_interval(self) -> None:
         (arm, _), (one,) = compare({"a": repeats(2.0), "b": repeats(3.0)})

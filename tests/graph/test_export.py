@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -130,3 +132,14 @@ def instructions(cubin: bytes) -> list[bytes]:
             found.append(cubin[start : start + length])
     assert found
     return found
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+def test_what_is_exported_takes_the_time_that_was_reported(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "measure" / "trust.py"
+    command = [sys.executable, str(script), "--parts", "exported", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "trust.json").read_text())["exported"]
+    assert found["right"], done.stdout

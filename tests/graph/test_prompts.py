@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as some
 from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
+from tunesmith.graph import prompts
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.graph.journal.store import Journal
@@ -234,3 +236,25 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
     examine(made, "other", baseline, {}, workload, "round-2")
     other = made.log.evidence("other", {})
     assert other is not None and other.note == "NVRTC is missing here" and other.instructions == {}
+
+
+def test_counting_events_takes_the_lock_that_lanes_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane's lock has the name that `CudaDevice.uuid` gives, which is that of the probe."""
+    from tunesmith.graph.prompts.evidence import _alone
+    from tunesmith.hw.exclusive import DeviceLock
+
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    device = Device(backend="cuda", index=0, name="a GPU", limits=resolve_target("h200"), uuid=uuid)
+    lane = DeviceLock(uuid)
+    with _alone(SimpleNamespace(device=device)):  # type: ignore[arg-type]
+        assert not lane.try_acquire()
+    assert lane.try_acquire()
+    lane.release()
+
+
+@pytest.mark.parametrize("name", ["explain", "plan", "template", "repair"])
+def test_what_a_source_may_write_stands_between_fences(name: str) -> None:
+    text = (Path(prompts.__file__).parent / f"{name}.j2").read_text()
+    logs = [line for line in text.splitlines() if "| scrubbed" in line]
+    assert logs and all('| scrubbed | fenced("log")' in line for line in logs)

@@ -172,7 +172,7 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
         for gpu in self.gpus:
-            if uuid in (gpu.uuid, f"MIG-{MIG_UUID}"):
+            if uuid == gpu.uuid or (uuid == f"MIG-{MIG_UUID}" and gpu.mig is not False):
                 return gpu
         raise FakeNvmlError(self.NVML_ERROR_NOT_FOUND)
 

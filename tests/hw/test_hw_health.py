@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hw_fakes import UUIDS, FakeGpu, FakeNvml
+from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.nvml import NvmlUnavailable
@@ -62,3 +62,10 @@ def test_a_lost_gpu_is_trouble_and_an_unknown_one_is_not() -> None:
 @pytest.mark.parametrize("nvml", [NvmlUnavailable("none here"), FakeMemory(init_error=9)])
 def test_without_nvml_nothing_is_said(nvml: Any) -> None:
     assert ask(nvml) == DriverOpinion()
+
+
+def test_a_slice_shares_the_health_of_its_gpu() -> None:
+    nvml = one_gpu()
+    nvml.uncorrected = 3
+    assert "3 uncorrected memory errors" in ask(nvml, f"MIG-{MIG_UUID}").note
+    assert "parent" in nvml.calls

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
+from tunesmith.hw.nvml import NvmlUnavailable, with_prefix
 from tunesmith.hw.telemetry import (
     NoTelemetry,
     NvmlTelemetry,
@@ -70,6 +71,15 @@ def test_a_mig_slice_is_read_through_its_gpu():
     with open_telemetry(f"MIG-{MIG_UUID}", nvml_module=nvml) as source:
         assert isinstance(source.sample(), Telemetry)
     assert "parent" in nvml.calls
+
+
+def test_a_slice_is_named_as_nvml_finds_it():
+    nvml = one_gpu()
+    assert with_prefix(MIG_UUID, nvml_module=nvml) == f"MIG-{MIG_UUID}"
+    assert with_prefix(UUIDS[0], nvml_module=nvml) == f"GPU-{UUIDS[0]}"
+    assert with_prefix("unknown", nvml_module=nvml) == "GPU-unknown"
+    assert nvml.started == 0
+    assert with_prefix(UUIDS[0], nvml_module=NvmlUnavailable("not here")) == f"GPU-{UUIDS[0]}"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.launch.workload_data import RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench
-from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.taskfile import load_task
 
@@ -67,3 +68,26 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
     misled = visit(bench, candidate)
     assert isinstance(usual, Measured) and isinstance(misled, Measured)
     assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
+
+
+def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(bench.device), "loads_quickly", True)
+    layouts = []
+    rearrange = WorkloadData.rearrange
+
+    def seen(data: WorkloadData, rng: Any) -> None:
+        rearrange(data, rng)
+        ordered = sorted(data.places, key=lambda place: place.offset)
+        ends = [0, *(place.offset + place.nbytes for place in ordered)]
+        starts = [*(place.offset for place in ordered), data.set_bytes]
+        assert all(start - end >= RED_ZONE for end, start in zip(ends, starts, strict=True))
+        assert all(place.offset % 16 == 0 for place in ordered)
+        layouts.append(tuple(place.offset for place in data.places))
+
+    monkeypatch.setattr(WorkloadData, "rearrange", seen)
+    duel = bench.duel(candidate, [candidate], bench.task.workloads[0].name, rounds=12, budget_seconds=20.0)
+    assert isinstance(duel.results[0], Comparison), duel
+    assert len(layouts) >= 3 and len(set(layouts)) > 1
+    assert isinstance(visit(bench, candidate), Measured)

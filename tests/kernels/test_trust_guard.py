@@ -30,7 +30,6 @@ REFUSED = {
         '#if "text"\n#endif',
     ],
     "paths": ['const char* x = "/etc/passwd";', 'const char* x = "\\\n/etc/passwd";', 'asm("x ../../y");'],
-    "inline assembly": ['asm(".incbin \\"x\\"");'],
     "line directives": ["#line 3 __FILE__"],
     "pragmas": ['_Pragma("GCC dependency")', '#pragma GCC dependency "x"', "_Pragma(TEXT)", '__pragma("x")'],
     "directives": ["#ident x", "#assert machine(x)"],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
 from tunesmith.kernels.launch.rotation import orders, window_for
+from tunesmith.kernels.measure import calibrate, modes
 from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
@@ -184,3 +185,9 @@ def test_settings_are_no_throttling() -> None:
     assert harmful(sample) == ("hw_thermal_slowdown",)
     assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}
     assert harmful(NoTelemetry("none here")) == ()
+
+
+def test_few_samples_have_a_lower_confidence_and_say_so() -> None:
+    assert estimate([1.0, 2.0, 3.0]).confidence == 0.75 and estimate([1.0] * 5).confidence == 0.9375
+    assert estimate([1.0] * 6).confidence == 0.95
+    assert modes.PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())

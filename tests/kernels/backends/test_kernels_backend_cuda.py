@@ -56,6 +56,16 @@ class TestNvrtcCompiler(CompilerContract):
         assert artifact.arch == "sm_90" and artifact.code.startswith(b"\x7fELF")
         assert re.fullmatch(r"nvrtc \d+\.\d+", compiler.version)
 
+    @pytest.mark.parametrize(
+        "statement",
+        ['asm(".incbin \\"x\\";")', 'asm(".inc" "bin \\"x\\";")', 'asm(".include \\"x\\"")', "asm(TEXT(.incbin x;))"],
+    )
+    def test_assembly_knows_no_directive_that_reads_a_file(self, compiler: Compiler, statement: str) -> None:
+        """Hence no rule of the guard's about texts, which concatenation and macros would get round."""
+        source = f'#define TEXT(x) #x\nextern "C" __global__ void k(int* p) {{ {statement}; *p = 1; }}'
+        failed = compiler.compile(Specialised("cuda", "k", source))
+        assert isinstance(failed, CompileFailed) and "Parsing error near '.inc" in failed.log
+
     def test_a_cap_on_registers_holds_and_spills(self, compiler: Compiler) -> None:
         free = compiled(compiler, "cuda", HUNGRY, "hungry").resources
         capped = compiled(compiler, "cuda", HUNGRY, "hungry", max_registers=40).resources
@@ -180,7 +190,7 @@ buffer = device.allocate(512)
 launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
 few, many = device.sequence([launch]), device.sequence([launch] * 40)
 first, second = device.times([few, many])
-print(f"in order: {0 < first < second < 1}, edges: {device.edges}", flush=True)
+print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_seconds}", flush=True)
 """
 ILLEGAL = r"""
 import numpy as np
