@@ -34,6 +34,7 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
@@ -131,6 +132,9 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
     if settings.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     device = choose_device(task, settings.backend, inventory_for(settings.backend), settings.target_device)
+    if settings.transport == "none" and models is None:
+        # Without a model, a kernel that comes without a template gets one by rules; the journal keeps it with the task.
+        task, _ = with_rules(task, device.backend)
     if (folder / "journal.sqlite").exists():
         _clear(folder)
     elif folder.is_dir() and any(folder.iterdir()):

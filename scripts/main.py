@@ -31,6 +31,7 @@ COMMANDS = {
     "devices": "List the devices that can be tuned on.",
     "tasks": "List the tasks that ship with Tunesmith.",
     "graph": "Print the state machine as a mermaid drawing.",
+    "init": "Draft a task from a CUDA source.",
     "space": "Show a task's parameters and how many points are feasible.",
     "tune": "Tune a task on the device, and report what was found.",
     "resume": "Continue a run, or let it measure more.",

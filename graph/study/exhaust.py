@@ -22,6 +22,7 @@ from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.hw.probe import Device
 from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.space.feasible import feasible, require_points
 from tunesmith.kernels.space.space import Space
@@ -130,6 +131,7 @@ def _workload(task: Task, device: Device, name: str | None) -> Workload:
 
 
 def _template(task: Task, device: Device) -> Template:
+    task, _ = with_rules(task, device.backend)
     templates = task.sources(device.backend).templates
     if not templates:
         raise TaskError(f"The task {task.name} has no {device.backend} template, so it has no space.")

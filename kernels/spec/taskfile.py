@@ -20,6 +20,7 @@ from tunesmith.kernels.spec.schema_errors import explain
 from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
+from tunesmith.kernels.spec.unfinished import require_filled
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,12 +53,14 @@ def load_task(text: str) -> Task:
 
 def read_task(path: Path) -> Task:
     """Reads and validates one task.toml; raises `TaskError` or `ExpressionError`."""
+    require_filled(path, _text(path, path, "task"))
     data = _toml(path)
     reference = data.get("reference")
     if not isinstance(reference, str) or ":" not in reference:
         raise TaskError(f"{path}, key reference: give the function as 'FILE.py:FUNCTION', not {reference!r}.")
     file, data["reference_name"] = reference.rsplit(":", 1)
     data["reference"] = _text(path.parent / file, path, "reference")
+    require_filled(path.parent / file, data["reference"])
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")

@@ -26,6 +26,7 @@ from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.candidate_file import parse_config, template_of
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -68,6 +69,7 @@ def _measure(
     task: Task, device: Device, config: str, vs: str, template: Path | None, workloads: tuple[Workload, ...], seed: int
 ) -> dict[str, Any]:
     limits = device.limits
+    task, _ = with_rules(task, device.backend)
     made = template_of(task, device.backend, None, template)
     other = (
         task.sources(device.backend).baseline.template

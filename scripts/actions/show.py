@@ -17,6 +17,7 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
@@ -93,12 +94,17 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
     workloads = (task.workload(workload),) if workload else task.workloads_for(limits.kind, held_out=False)
     if not workloads:
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
+    task, reasons = with_rules(task, limits.backend)
     templates = task.sources(limits.backend).templates
     found = [
         _space(template, workloads, task.workloads_for(limits.kind, held_out=True), limits) for template in templates
     ]
     if not found:
-        raise TaskError(f"The task {task.name} has no {limits.backend} template, so it has no space.")
+        why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
+        raise TaskError(
+            f"The task {task.name} has no {limits.backend} template{why}, so it has no space: add one to `templates` "
+            f"under [backends.{limits.backend}] of its task.toml."
+        )
     if as_json:
         _print_json(
             {

@@ -19,6 +19,7 @@ from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.planning.rules import describe, headroom, plan_by_rules, share
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.template import with_rules
 
 KEEP = 3
 """Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
@@ -52,9 +53,11 @@ class Planner:
         if context.models is None:
             if not context.sources.templates:
                 backend = context.device.backend
+                _, reasons = with_rules(context.task, backend)
+                why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
                 raise NoTemplate(
-                    f"The task {context.task.name} has no {backend} template: add one to `templates` under "
-                    f"[backends.{backend}] of its task.toml."
+                    f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
+                    f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())

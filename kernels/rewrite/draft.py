@@ -1,0 +1,346 @@
+"""Drafts a task from a CUDA source: task.toml, the start of a reference, and the source as Tunesmith takes it.
+
+Owns what can be read from the code and how it is written down; what cannot be read stands in lines with the mark of
+`tunesmith.kernels.spec.unfinished`, which the task's reader refuses until they are filled in.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass
+
+from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.rewrite.extent import Polynomial, extents
+from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
+from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, sharing
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.operations import FUNCTIONS
+from tunesmith.kernels.spec.unfinished import MARK
+
+C_TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "nv_half": "float16",
+    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16",
+    "char": "int8", "signed char": "int8", "int8_t": "int8", "unsigned char": "uint8", "uint8_t": "uint8",
+    "bool": "uint8", "short": "int16", "int16_t": "int16", "unsigned short": "uint16", "uint16_t": "uint16",
+    "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32",
+    "uint": "uint32", "long": "int64", "long long": "int64", "int64_t": "int64", "long int": "int64",
+    "unsigned long": "uint64", "unsigned long long": "uint64", "uint64_t": "uint64", "size_t": "uint64",
+}  # fmt: skip
+"""Data types by their names in C, on a platform with 64-bit longs."""
+BLOCKS = {1: ("256",), 2: ("32", "8"), 3: ("32", "4", "2")}
+"""Threads of a block by its number of axes, where the source does not say."""
+_BOUND = re.compile(r"[\w\s+*/()-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in; notes:
+    what its author should know, a sentence each."""
+
+    name: str
+    files: dict[str, str]
+    left: int
+    notes: tuple[str, ...] = ()
+
+
+def draft(code: str, entry: str | None, where: str) -> Draft:
+    """The draft of a task for the kernel `entry`, or the only one. where: the source's file. Raises `SourceError`."""
+    kernel = Source(code).kernel(entry, where)
+    source = _source(code, kernel, where)
+    names = {one.name: _python_name(one.name) for one in kernel.parameters}
+    work = sharing(kernel)
+    launch = _Launch(kernel, work)
+    sizes = [one.name for one in kernel.parameters if _is_size(one)] + launch.new_sizes
+    for size in sizes:
+        if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
+            raise SourceError(
+                f"{where}: the parameter {size} of {kernel.name} has a reserved name; rename it, as to {size}_."
+            )
+    found = extents(kernel, launch.coordinates, launch.blocks)
+    guess = next(iter(found.values()), None)
+    arrays = {one.name: found.get(one.name, guess) for one in kernel.parameters if one.pointer}
+    lines = [
+        f"# Drafted from {where}. Lines with a FILL comment need your answer; delete the comment when it is there.",
+        "",
+        f'name = "{kernel.name}"',
+        'summary = ""',
+        f'entry = "{kernel.name}"',
+        f'reference = "reference.py:{kernel.name}"',
+        "",
+        "# Least traffic: each input read once, each output written once.",
+        _bytes(kernel, arrays, found),
+        "",
+        "arguments = [",
+        *(f"    {_argument(kernel, one, names, found, arrays)}" for one in kernel.parameters),
+        "]",
+        "",
+        "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
+        "# [tolerance]",
+        "# float32 = { rtol = 1e-5, atol = 1e-6 }",
+        "",
+        "[backends.cuda.baseline]",
+        'source_file = "baseline.cu"',
+        'label = "plain"',
+        *launch.lines,
+        "",
+        "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
+        "# checked and compared.",
+        "[[workloads]]",
+        f"sizes = {{ {', '.join(f'{size} = 1' for size in sizes)} }}  {MARK} the sizes you use",
+        'devices = ["gpu"]',
+        "",
+    ]
+    files = {
+        "task.toml": "\n".join(lines),
+        "reference.py": _reference(kernel, names, arrays),
+        "baseline.cu": source,
+    }
+    left = sum(
+        line.count(f" {MARK}") for name, one in files.items() if name != "baseline.cu" for line in one.splitlines()
+    )
+    notes = tuple(f"The rules leave this kernel as it is: {one.why}." for one in kernel.oddities)
+    return Draft(kernel.name, files, left, notes)
+
+
+def _source(code: str, kernel: Kernel, where: str) -> str:
+    """The source with the kernel as `extern "C"`; raises `SourceError` with what has to be changed."""
+    if kernel.templated:
+        raise SourceError(
+            f"{where}: {kernel.name} is a template: write a kernel without template parameters that calls it, such as "
+            f'`extern "C" __global__ void {kernel.name}_float(...)`, with its body as a __device__ function, and draft '
+            "that one."
+        )
+    for node in walk(Source(code).root):
+        if node.type == "function_definition":
+            head = text(node).split("{")[0]
+            if re.search(r"\bmain\s*\(", head):
+                line = node.start_point[0] + 1
+                raise SourceError(f"{where}, line {line}: `main` runs on the host; keep only device code in the file.")
+    if not kernel.extern_c:
+        start = kernel.function.start_byte
+        code = (code.encode()[:start] + b'extern "C" ' + code.encode()[start:]).decode()
+    refused = refuse_text(code, "cuda")
+    if refused is not None:
+        raise SourceError(f"{where}: {refused.detail.rstrip('.')}; remove it or write out what you need of it.")
+    for one in kernel.parameters:
+        if not one.name:
+            raise SourceError(f"{where}: a parameter of {kernel.name} has no name; give it one.")
+        if one.c_type not in C_TYPES:
+            raise SourceError(
+                f"{where}: the parameter {one.name} of {kernel.name} has the type `{one.c_type}`, for which tasks have "
+                f"no name; write the C type that it stands for ({', '.join(list(C_TYPES)[:5])}, ...)."
+            )
+    return code
+
+
+class _Launch:
+    """The launch as far as the code tells it. coordinates: by axis, the bound of global coordinates; blocks: by axis,
+    the number of blocks; new_sizes: sizes that no parameter gives; lines: of task.toml."""
+
+    def __init__(self, kernel: Kernel, work: object) -> None:
+        self.coordinates: dict[str, str] = {}
+        self.blocks: dict[str, str] = {}
+        self.new_sizes: list[str] = []
+        grid, unknown = ["1", "1", "1"], list[str]()
+        block = ["1", "1", "1"]
+        declared = next((one for one in kernel.function.children if one.type == "launch_bounds"), None)
+        given = re.search(r"\(\s*(\d+)\s*[,)]", text(declared)) if declared is not None else None
+        if isinstance(work, Cells):
+            extents_ = BLOCKS[len(work.axes)] if given is None or len(work.axes) > 1 else (given.group(1),)
+            for axis, threads in zip(work.axes, extents_, strict=True):
+                at = "xyz".index(axis.name)
+                bound = _expression(axis.bound or (_stride_bound(kernel) if axis.strided else ""), kernel)
+                block[at] = threads
+                if bound:
+                    self.coordinates[axis.name] = bound
+                    blocks = f"ceil_div({bound}, {threads})"
+                    grid[at] = f"min({blocks}, 1056)" if axis.strided else blocks
+                else:
+                    unknown.append(f"the number of blocks along {axis.name}")
+        else:
+            block[0] = "256" if given is None else given.group(1)
+            if not isinstance(work, Rows):
+                unknown.append("the launch (grid in blocks, block in threads)")
+        self._bare_blocks(kernel, work, grid)
+        mark = f"  {MARK} {' and '.join(unknown)}" if unknown else ""
+        used = max((at + 1 for at in range(3) if grid[at] != "1" or block[at] != "1"), default=1)
+        shown = ", ".join(f'"{one}"' for one in grid[:used])
+        self.lines = [f"launch = {{ grid = [{shown}], block = [{', '.join(block[:used])}] }}{mark}"]
+        static = _static_shared(kernel)
+        if static is None:
+            self.lines.append(f'static_shared_bytes = "0"  {MARK} bytes of shared memory that the source declares')
+        elif static:
+            self.lines.append(f'static_shared_bytes = "{static}"')
+        if re.search(r"\bextern\s+__shared__", kernel.plain):
+            last = self.lines[0].split(" }")[0]
+            self.lines[0] = f'{last}, shared_bytes = "0" }}  {MARK} ' + " and ".join(
+                [*unknown, "shared_bytes, the bytes of dynamic shared memory"]
+            )
+
+    def _bare_blocks(self, kernel: Kernel, work: object, grid: list[str]) -> None:
+        """Axes along which a block is a row, a plane or the like: parameters that nothing else uses count them."""
+        axes = {axis.name for axis in work.axes} if isinstance(work, Cells) else set()
+        bare = sorted(
+            {kernel.builtin(one)[-1] for one in kernel.builtin_uses() if kernel.builtin(one).startswith("blockIdx.")}
+            - axes
+        )
+        bounds = set(re.findall(r"\w+", " ".join(self.coordinates.values())))
+        words = re.findall(r"[A-Za-z_]\w*", kernel.plain)
+        unused = [
+            one.name for one in kernel.parameters if _is_size(one) and one.name not in words and one.name not in bounds
+        ]
+        if not isinstance(work, Cells | Rows):
+            return
+        for axis in bare:
+            if len(bare) == 1 and len(unused) == 1:
+                size = unused[0]
+            else:
+                size = "rows" if len(bare) == 1 else f"blocks_{axis}"
+                taken = {one.name for one in kernel.parameters}
+                size = size if size not in taken else f"{size}_"
+                self.new_sizes.append(size)
+            self.blocks[axis] = grid["xyz".index(axis)] = size
+
+
+def _stride_bound(kernel: Kernel) -> str:
+    """The bound of the only loop over the grid."""
+    found = set()
+    for node in walk(kernel.body):
+        loop = loop_of(node) if node.type == "for_statement" and block_stride(kernel, node) is None else None
+        if loop is None:
+            continue
+        if any(kernel.builtin(one).startswith("blockIdx") for one in walk(loop[1])) or "gridDim" in text(loop[3]):
+            found.add(loop[2])
+    return found.pop() if len(found) == 1 else ""
+
+
+def _expression(bound: str, kernel: Kernel) -> str:
+    """A C expression of integer parameters as an expression of a task; empty where it is not one."""
+    sizes = {one.name for one in kernel.parameters if _is_size(one)}
+    names = set(re.findall(r"[A-Za-z_]\w*", bound))
+    return bound.replace("/", "//") if _BOUND.fullmatch(bound) and names and names <= sizes else ""
+
+
+def _is_size(parameter: Parameter) -> bool:
+    return not parameter.pointer and "int" in C_TYPES.get(parameter.c_type, "")
+
+
+def _static_shared(kernel: Kernel) -> int | None:
+    """Bytes of the shared memory that the kernel declares statically; None where their number is not written out."""
+    total = 0
+    for body in (kernel.body, *kernel.functions):
+        for node in walk(body):
+            if node.type != "declaration" or not re.match(r"(?:static\s+)?__shared__", text(node)):
+                continue
+            kind = node.child_by_field_name("type")
+            dtype = C_TYPES.get("" if kind is None else " ".join(text(kind).split()))
+            for declarator in node.children_by_field_name("declarator"):
+                dims = re.findall(r"\[([^\]]*)\]", text(declarator))
+                if dtype is None or not all(dim.strip().isdigit() for dim in dims):
+                    return None
+                count = 1
+                for dim in dims:
+                    count *= int(dim)
+                total += count * DTYPES[dtype].size
+    return total
+
+
+def _python_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def _product(names: tuple[str, ...], factor: int) -> str:
+    return " * ".join([*([str(factor)] if factor != 1 or not names else []), *names])
+
+
+def _sum(count: Polynomial) -> str:
+    """A polynomial as an expression of a task, the largest powers first."""
+    terms = sorted(count.items(), key=lambda one: (-len(one[0]), one[0]))
+    return " + ".join(_product(names, factor) for names, factor in terms).replace("+ -", "- ")
+
+
+def _shape(kernel: Kernel, count: Polynomial) -> list[str]:
+    """A product of sizes as the dimensions of an array, in the order of the parameters; anything else as one."""
+    if len(count) != 1:
+        return [_sum(count)]
+    ((names, factor),) = count.items()
+    order = [one.name for one in kernel.parameters]
+    dims = sorted(names, key=lambda name: order.index(name) if name in order else -1)
+    if factor != 1 or not dims:
+        dims = [*dims[:-1], _product(tuple(dims[-1:]), factor)]
+    return dims
+
+
+def _argument(
+    kernel: Kernel,
+    one: Parameter,
+    names: dict[str, str],
+    found: dict[str, Polynomial],
+    arrays: dict[str, Polynomial | None],
+) -> str:
+    dtype, questions = C_TYPES[one.c_type], list[str]()
+    if not one.pointer:
+        value = one.name
+        if not _is_size(one):
+            value = "1.0"
+            questions.append(f"the value of {one.name}")
+        fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
+    else:
+        role: str = kernel.role(one.name)
+        if role == "unknown":
+            role = "inout"
+            questions.append(f"the role of {one.name} (in, out or inout), which a function of yours uses")
+        count = arrays[one.name]
+        shape = ["1"] if count is None else _shape(kernel, count)
+        if one.name not in found:
+            questions.append(f"the shape of {one.name}, an expression for each dimension")
+        shown = ", ".join(f'"{dim}"' for dim in shape)
+        fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{shown}]'
+        if role != "out" and not DTYPES[dtype].is_float:
+            fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
+            questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
+    mark = f"  {MARK} {'; '.join(questions)}" if questions else ""
+    return f"{{ {fields} }},{mark}"
+
+
+def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str, Polynomial]) -> str:
+    terms, unknown = [], False
+    for one in kernel.parameters:
+        if one.pointer:
+            count = arrays[one.name]
+            unknown |= one.name not in found
+            shape = (
+                "1" if count is None else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, count))
+            )
+            twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
+            terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
+    mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
+    return f'bytes = "{" + ".join(terms)}"{mark}'
+
+
+def _reference(kernel: Kernel, names: dict[str, str], arrays: dict[str, Polynomial | None]) -> str:
+    read = [names[one.name] for one in kernel.parameters if not one.pointer or kernel.role(one.name) != "out"]
+    outputs = [names[one.name] for one in kernel.parameters if one.pointer and kernel.role(one.name) not in ("in",)]
+    shapes = [
+        f"    {names[one.name]}: [{', '.join(_shape(kernel, count))}]"
+        for one in kernel.parameters
+        if one.pointer and (count := arrays[one.name]) is not None
+    ]
+    returned = ", ".join(f'"{name}": ...' for name in outputs)
+    return "\n".join(
+        [
+            f'"""What {kernel.name} computes, in float64."""',
+            "",
+            "import numpy as np",
+            "",
+            "",
+            f"def {kernel.name}({', '.join(read)}):",
+            '    """Arrays come as float64, in the shapes of task.toml:',
+            "",
+            *shapes,
+            '    """',
+            f"    return {{{returned}}}  {MARK} an array for each, computed with NumPy (np) from the arguments",
+            "",
+        ]
+    )

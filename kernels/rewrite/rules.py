@@ -1,0 +1,286 @@
+"""The rewrites: each looks at a kernel, and either contributes edits and parameters or says why it does not apply.
+
+Owns the rules and what each of them writes. Every rule has a value of its parameters that undoes it, and that value is
+the default: the kernel as it came is always a point of the space. Putting contributions together is for `template`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
+from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Constraint, Launch
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+AXES = "xyz"
+_SLOW_MATH = re.compile(r"\b(?:expf?|exp2f|logf?|log2f|powf?|sinf?|cosf?|tanf|tanhf?|sqrtf|rsqrtf|erff)\s*\(|/")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that takes the place of the source's bytes from start to end."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a rule contributes. header: lines before the source; block: of the launch, by axis; scale: by how much the
+    number of threads along an axis shrinks; exact: axes whose threads must be as many as they were."""
+
+    parameters: tuple[Parameter, ...]
+    edits: tuple[Edit, ...] = ()
+    header: str = ""
+    constraints: tuple[Constraint, ...] = ()
+    block: tuple[tuple[str, str], ...] = ()
+    scale: tuple[tuple[str, str], ...] = ()
+    exact: tuple[str, ...] = ()
+    fast_math: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """why: a sentence without its full stop."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
+    name that the source and the task do not use."""
+
+    kernel: Kernel
+    launch: Launch
+    work: Cells | Rows | Fixed
+    name: Callable[[str], str]
+
+    def block(self, axis: str) -> str:
+        """The block's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.block[position] if position < len(self.launch.block) else "1"
+
+    def grid(self, axis: str) -> str:
+        """The grid's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.grid[position] if position < len(self.launch.grid) else "1"
+
+
+Rule = Callable[[Subject], Applied | Skipped]
+
+
+def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subject:
+    """What the rules look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
+    work = sharing(kernel)
+    one = Subject(kernel, launch, work, name)
+    if isinstance(work, Rows) and (one.block("y"), one.block("z")) != ("1", "1"):
+        work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
+    if isinstance(work, Cells):
+        used = {axis.name for axis in work.axes}
+        for axis in set(AXES) - used:
+            if one.block(axis) != "1":
+                work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
+    return Subject(kernel, launch, work, name)
+
+
+def block_size(given: Subject) -> Applied | Skipped:
+    """The threads of a block, where the code does the same with another number of them; 0 is the task's own number."""
+    axes: tuple[str, ...]
+    exact: tuple[str, ...]
+    match given.work:
+        case Fixed(why):
+            return Skipped(f"the size of a block stays: {why}")
+        case Rows(most):
+            values = [0, *(value for value in (32, 64, 128, 256, 512, 1024) if value <= most)]
+            axes, sizes, exact = ("x",), {"x": values}, ()
+        case Cells(found):
+            axes = tuple(axis.name for axis in found)
+            several = {"x": [0, 8, 16, 32, 64, 128], "y": [1, 2, 4, 8, 16], "z": [1, 2, 4]}
+            sizes = several if len(axes) > 1 else {axes[0]: [0, 64, 128, 256, 512, 1024]}
+            sizes[axes[0]] = [0, *sizes[axes[0]][1:]] if sizes[axes[0]][0] == 0 else [0, *sizes[axes[0]]]
+            exact = tuple(axis.name for axis in found if not axis.bound and not axis.strided)
+    names = {axis: given.name("BLOCK" if len(axes) == 1 else f"BLOCK_{axis.upper()}") for axis in axes}
+    first = names[axes[0]]
+    parameters = [
+        Parameter(
+            name=names[axis],
+            values=tuple(sizes[axis]),
+            doc=f"threads of a block along {axis}"
+            + ("; 0: as many as the kernel came with" if axis == axes[0] else ""),
+        )
+        for axis in axes
+    ]
+    header, edits = [], []
+    for axis in axes:
+        macro = given.name(f"BLOCK_DIM_{axis.upper()}")
+        header += [f"#if {first} > 0", f"#define {macro} ((unsigned int)({names[axis]}))", "#else"]
+        header += [f"#define {macro} blockDim.{axis}", "#endif"]
+        edits += [Edit(one.start_byte, one.end_byte, macro) for one in _builtins(given.kernel, f"blockDim.{axis}")]
+    # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
+    constraints = [
+        Constraint(
+            expression=f"{first} > 0 or {names[axis]} == {sizes[axis][0]}",
+            because="The kernel's own block has its own extents.",
+        )
+        for axis in axes[1:]
+    ]
+    block = tuple((axis, f"({names[axis]} if {first} > 0 else ({given.block(axis)}))") for axis in axes)
+    return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, exact=exact)
+
+
+def work_per_thread(given: Subject) -> Applied | Skipped:
+    """Several elements for a thread, a whole block apart so that neighbouring threads stay neighbours; 1 is as it was.
+
+    A kernel that steps through its data by the size of the grid gets a smaller grid. Any other gets a loop around its
+    body, in which each block does the work of several, one after another.
+    """
+    if not isinstance(given.work, Cells):
+        why = given.work.why if isinstance(given.work, Fixed) else "a block already takes turns on its row"
+        return Skipped(f"threads keep their work: {why}")
+    kernel, parameters, edits, scale = given.kernel, list[Parameter](), list[Edit](), list[tuple[str, str]]()
+    opening, closing = "", ""
+    several = len(given.work.axes) > 1
+    for axis in given.work.axes:
+        name = given.name(f"ITEMS_{axis.name.upper()}" if several else "ITEMS")
+        values = (1, 2, 4, 8, 16) if axis.strided else (1, 2, 4, 8) if not several else (1, 2, 4)
+        doc = f"elements that a thread computes along {axis.name}"
+        parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=axis.strided))
+        scale.append((axis.name, name))
+        if axis.strided:
+            continue
+        item = given.name(f"item_{axis.name}")
+        opening += f"\n#pragma unroll\nfor (unsigned int {item} = 0; {item} < {name}; ++{item})"
+        replacement = f"(blockIdx.{axis.name} * {name} + {item})"
+        edits += [Edit(one.start_byte, one.end_byte, replacement) for one in _builtins(kernel, f"blockIdx.{axis.name}")]
+    if opening:
+        body = given.name("body")
+        captured = ", ".join(given.name(f"item_{axis.name}") for axis in given.work.axes if not axis.strided)
+        signature = ", ".join(f"const unsigned int {one}" for one in captured.split(", "))
+        # A function of its own, so that a return ends one element and not all of them.
+        edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{\nconst auto {body} = [&]({signature}) "))
+        closing = f";{opening} {body}({captured});\n}}"
+        edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, closing))
+    exact = tuple(axis.name for axis in given.work.axes if not axis.bound and not axis.strided)
+    return Applied(tuple(parameters), tuple(edits), scale=tuple(scale), exact=exact)
+
+
+def launch_bounds(given: Subject) -> Applied | Skipped:
+    """What the compiler is told of a block's size, and how many blocks shall fit on a multiprocessor; 0 leaves that to
+    the compiler."""
+    declared = [node for node in given.kernel.function.children if node.type == "launch_bounds"]
+    original = text(declared[0]) if declared else ""
+    minimum = given.name("MIN_BLOCKS")
+    threads, otherwise, constraints = "", "", list[Constraint]()
+    if isinstance(given.work, Fixed):
+        if not all(extent.isdigit() for extent in given.launch.block):
+            return Skipped("launch bounds stay: the size of a block depends on the workload")
+        threads = str(math.prod(int(extent) for extent in given.launch.block))
+    else:
+        size = block_size(given)
+        assert isinstance(size, Applied)
+        names = [parameter.name for parameter in size.parameters]
+        threads, otherwise = " * ".join(names), names[0]
+        constraints.append(
+            Constraint(
+                expression=f"{otherwise} > 0 or {minimum} == 0",
+                because="The kernel keeps its own launch bounds with its own block.",
+            )
+        )
+    constraints.append(
+        Constraint(expression=f"{threads} * {minimum} <= 2048", because="No multiprocessor holds more threads.")
+    )
+    macro = given.name("LAUNCH_BOUNDS")
+    header = [f"#if {minimum} > 0", f"#define {macro} __launch_bounds__({threads}, {minimum})"]
+    if otherwise:
+        header += [f"#elif {otherwise} > 0", f"#define {macro} __launch_bounds__({threads})"]
+    header += ["#else", f"#define {macro} {original}", "#endif"]
+    if declared:
+        edit = Edit(declared[0].start_byte, declared[0].end_byte, macro)
+    else:
+        start = given.kernel.declarator.start_byte
+        edit = Edit(start, start, f"{macro} ")
+    parameter = Parameter(name=minimum, values=(0, 1, 2, 4, 8), doc="blocks that shall fit on a multiprocessor at once")
+    return Applied((parameter,), (edit,), "\n".join(header), tuple(constraints))
+
+
+def unrolling(given: Subject) -> Applied | Skipped:
+    """How far loops are unrolled; 0 leaves that to the compiler."""
+    name = given.name("UNROLL")
+    edits = []
+    for body in (given.kernel.body, *given.kernel.functions):
+        for node in walk(body):
+            if node.type == "for_statement" and _may_unroll(node):
+                pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
+                edits.append(Edit(node.start_byte, node.start_byte, pragma))
+    if not edits:
+        return Skipped("there is no loop to unroll whose length the compiler does not know")
+    parameter = Parameter(name=name, values=(0, 1, 2, 4, 8), doc="how far loops are unrolled; 0: as the compiler likes")
+    return Applied((parameter,), tuple(edits))
+
+
+def _may_unroll(loop: Node) -> bool:
+    """Whether it is a counting loop of unknown length, without a pragma of its own."""
+    condition, update = loop.child_by_field_name("condition"), loop.child_by_field_name("update")
+    if condition is None or update is None or loop.parent is None or loop.parent.type != "compound_statement":
+        return False
+    right = bare(condition.child_by_field_name("right"))
+    if right is None or right.type == "number_literal":
+        return False
+    counts = update.type == "update_expression" or operator(update) == "+="
+    before = loop.prev_named_sibling
+    return counts and (before is None or not before.type.startswith("preproc"))
+
+
+def restricted_pointers(given: Subject) -> Applied | Skipped:
+    """Whether the compiler may assume that arrays do not overlap, which also lets it read through the read-only cache.
+    A task's arrays never overlap."""
+    name, macro = given.name("RESTRICT"), given.name("RESTRICTED")
+    edits = []
+    for node, parameter in zip(given.kernel.parameter_nodes, given.kernel.parameters, strict=True):
+        declarator = node.child_by_field_name("declarator")
+        if parameter.pointer and not parameter.restrict and declarator is not None:
+            if declarator.type != "pointer_declarator":
+                continue
+            inner = declarator.child_by_field_name("declarator")
+            if inner is not None and inner.type == "identifier":
+                edits.append(Edit(inner.start_byte, inner.start_byte, f"{macro} "))
+    if not edits:
+        return Skipped("all pointers are __restrict__ already")
+    header = f"#if {name}\n#define {macro} __restrict__\n#else\n#define {macro}\n#endif"
+    parameter_ = Parameter(name=name, values=(False, True), doc="whether pointers are __restrict__")
+    return Applied((parameter_,), tuple(edits), header)
+
+
+def fast_math(given: Subject) -> Applied | Skipped:
+    """The compiler's faster and less exact functions and division; the check decides whether they are exact enough."""
+    if not _SLOW_MATH.search(given.kernel.plain):
+        return Skipped("no function or division has a faster, less exact form")
+    name = given.name("FAST_MATH")
+    return Applied(
+        (Parameter(name=name, values=(False, True), doc="whether to compile with fast math"),), fast_math=name
+    )
+
+
+RULES: tuple[Rule, ...] = (block_size, work_per_thread, launch_bounds, unrolling, restricted_pointers, fast_math)
+"""In the order in which a template lists their parameters."""
+assert MOST_THREADS == 1024, "the values of block_size end there"
+
+
+def _builtins(kernel: Kernel, name: str) -> list[Node]:
+    """Where the kernel, or a function that it calls, writes the builtin `name`."""
+    return [
+        node
+        for body in (kernel.body, *kernel.functions)
+        for node in walk(body)
+        if node.type == "field_expression" and text(node) == name
+    ]

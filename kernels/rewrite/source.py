@@ -1,0 +1,509 @@
+"""Reads CUDA C++: the kernels of a source, their arguments, and what each does with them, as typed facts.
+
+Owns the syntax tree and questions about it. It understands what is written, not what macros make of it: whatever
+hides from it is an `Oddity`, and code with one is left alone. What to do with the facts is for `draft` and `rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from tunesmith.hw.errors import TunesmithError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+_BARRIERS = re.compile(r"\b(?:__syncthreads\w*|__syncwarp|__barrier_sync\w*)\b")
+_WARP_WIDE = re.compile(r"\b__(?:shfl|ballot|any|all|match|reduce|activemask)\w*\b")
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_HIDING = re.compile(r"\b(?:threadIdx|blockIdx|blockDim|gridDim|return|__syncthreads|__global__|__shared__|for)\b|\[")
+
+OddKind = Literal[
+    "syntax", "macro", "texture", "assembly", "dynamic parallelism", "cooperative groups", "early return", "pointer"
+]
+
+
+class SourceError(TunesmithError):
+    """A CUDA source cannot be read as a kernel to tune."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """Something for which a kernel is left as it is. why: a sentence for its author."""
+
+    kind: OddKind
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel's signature. c_type: of an element for a pointer, without qualifiers."""
+
+    name: str
+    c_type: str
+    pointer: bool
+    const: bool = False
+    restrict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One place where a kernel touches what a pointer parameter points to. node: the whole `p[i]` or `*p`; root: the
+    parameter; path: the expressions that are added to it, outermost pointer first; atomic: through an atomic call."""
+
+    node: Node
+    root: str
+    path: tuple[Node, ...]
+    read: bool
+    written: bool
+    atomic: bool = False
+
+
+def text(node: Node) -> str:
+    """The node's source text."""
+    return (node.text or b"").decode()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and all nodes below it, in the order of the source."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def bare(node: Node | None) -> Node | None:
+    """The node without the parentheses and casts around it."""
+    while node is not None and node.type in ("parenthesized_expression", "cast_expression", "condition_clause"):
+        node = node.child_by_field_name("value") or (node.named_children[0] if node.named_children else None)
+    return node
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    try:
+        import tree_sitter_cuda
+        from tree_sitter import Language, Parser
+    except ImportError as error:
+        raise SourceError(
+            f"CUDA sources cannot be read here ({error}): install the parser with "
+            "`pip install tree-sitter tree-sitter-cuda`."
+        ) from error
+    return Parser(Language(tree_sitter_cuda.language()))
+
+
+class Kernel:
+    """One `__global__` function with its body. code: the whole source; extern_c, templated: how it is declared."""
+
+    def __init__(self, code: bytes, root: Node, function: Node) -> None:
+        self.code, self.root, self.function = code, root, function
+        declarator = _function_declarator(function)
+        body = function.child_by_field_name("body")
+        assert declarator is not None and body is not None
+        self.declarator, self.body = declarator, body
+        name = declarator.child_by_field_name("declarator")
+        self.name_node = name
+        self.name = "" if name is None else text(name)
+        above = _ancestors(function)
+        self.templated = any(node.type == "template_declaration" for node in above)
+        self.extern_c = any(node.type == "linkage_specification" and '"C"' in text(node)[:20] for node in above)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of the signature, in their order."""
+        return tuple(_parameter(one) for one in self.parameter_nodes)
+
+    @property
+    def parameter_nodes(self) -> list[Node]:
+        inside = self.declarator.child_by_field_name("parameters")
+        return [] if inside is None else [one for one in inside.named_children if one.type == "parameter_declaration"]
+
+    @cached_property
+    def functions(self) -> tuple[Node, ...]:
+        """Bodies of the device functions that the kernel calls, directly or not."""
+        known: dict[str, list[Node]] = {}
+        for node in walk(self.root):
+            if node.type == "function_definition" and node != self.function:
+                declarator, body = _function_declarator(node), node.child_by_field_name("body")
+                name = None if declarator is None else declarator.child_by_field_name("declarator")
+                if name is not None and body is not None:
+                    known.setdefault(text(name), []).append(body)
+        found: list[Node] = []
+        waiting, seen = [self.body], set[str]()
+        while waiting:
+            for node in walk(waiting.pop()):
+                if node.type == "identifier" and (name_ := text(node)) in known and name_ not in seen:
+                    seen.add(name_)
+                    found += known[name_]
+                    waiting += known[name_]
+        return tuple(found)
+
+    @cached_property
+    def plain(self) -> str:
+        """The text of the kernel's body and of the functions it calls, without comments."""
+        return "\n".join(_COMMENTS.sub(" ", text(node)) for node in (self.body, *self.functions))
+
+    @property
+    def barriers(self) -> bool:
+        return _BARRIERS.search(self.plain) is not None
+
+    @property
+    def warp_wide(self) -> bool:
+        """Whether threads of a warp exchange values."""
+        return _WARP_WIDE.search(self.plain) is not None
+
+    @property
+    def shared(self) -> bool:
+        return "__shared__" in self.plain
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Variables that are nothing but a builtin, such as `const int tid = threadIdx.x`, by name."""
+        found = {}
+        for node in walk(self.body):
+            if node.type == "init_declarator":
+                name, value = node.child_by_field_name("declarator"), bare(node.child_by_field_name("value"))
+                if name is not None and name.type == "identifier" and value is not None and _is_builtin(value):
+                    found[text(name)] = text(value)
+        changed = {text(node) for node in self.changed_names}
+        repeated = {name for name in found if self._declared(name) != 1}
+        return {name: value for name, value in found.items() if name not in changed | repeated}
+
+    def _declared(self, name: str) -> int:
+        return sum(text(node) == name for node in self.declared_names)
+
+    @cached_property
+    def declared_names(self) -> list[Node]:
+        """The names in the body's declarations, also of loops."""
+        found = []
+        for node in walk(self.body):
+            if node.type == "declaration":
+                for one in node.children_by_field_name("declarator"):
+                    inner: Node | None = one
+                    while inner is not None and inner.type != "identifier":
+                        inner = inner.child_by_field_name("declarator")
+                    if inner is not None:
+                        found.append(inner)
+        return found
+
+    @cached_property
+    def changed_names(self) -> list[Node]:
+        """The variables that the body assigns to or counts, as often as it does."""
+        found = []
+        for node in walk(self.body):
+            if node.type in ("assignment_expression", "update_expression"):
+                target = bare(node.child_by_field_name("left") or node.child_by_field_name("argument"))
+                if target is not None and target.type == "identifier":
+                    found.append(target)
+        return found
+
+    def builtin(self, node: Node | None) -> str:
+        """`threadIdx.x` and the like where the node is that or an alias of it, behind casts; else empty."""
+        node = bare(node)
+        if node is None:
+            return ""
+        if _is_builtin(node):
+            return text(node)
+        return self.aliases.get(text(node), "") if node.type == "identifier" else ""
+
+    def builtin_uses(self) -> Iterator[Node]:
+        """Where the body or a function that it calls uses a builtin or an alias; declarations of aliases are none. A
+        builtin that is not followed by .x, .y or .z comes as the bare name."""
+        for body in (self.body, *self.functions):
+            for node in walk(body):
+                if node.type == "identifier":
+                    name, parent = text(node), node.parent
+                    if name in BUILTINS:
+                        whole = parent if parent is not None and _is_builtin(parent) else node
+                        if not self._declares_alias(whole):
+                            yield whole
+                    elif body == self.body and name in self.aliases and not _is_declared(node):
+                        yield node
+
+    def _declares_alias(self, node: Node) -> bool:
+        above: Node | None = node.parent
+        while above is not None and above.type in ("cast_expression", "parenthesized_expression"):
+            above = above.parent
+        if above is None or above.type != "init_declarator":
+            return False
+        name = above.child_by_field_name("declarator")
+        return name is not None and text(name) in self.aliases
+
+    @cached_property
+    def _pointers(self) -> dict[str, tuple[str, tuple[Node, ...]]]:
+        """Pointer parameters and the local pointers made from them: the parameter, and what was added to it."""
+        found: dict[str, tuple[str, tuple[Node, ...]]] = {
+            one.name: (one.name, ()) for one in self.parameters if one.pointer
+        }
+        for node in walk(self.body):
+            if node.type == "init_declarator":
+                declarator, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+                if declarator is not None and declarator.type == "pointer_declarator" and value is not None:
+                    names = [one for one in walk(declarator) if one.type == "identifier"]
+                    based = self._based(value, found)
+                    if based is not None and len(names) == 1:
+                        found[text(names[0])] = based
+        return found
+
+    def _based(self, node: Node, known: dict[str, tuple[str, tuple[Node, ...]]]) -> tuple[str, tuple[Node, ...]] | None:
+        """What pointer an expression is, if it is one of `known` with something added to it."""
+        node = bare(node) or node
+        if node.type == "identifier":
+            return known.get(text(node))
+        if node.type == "pointer_expression" and text(node).startswith("&"):
+            inner = bare(node.child_by_field_name("argument"))
+            if inner is not None and inner.type == "subscript_expression":
+                base, index = inner.child_by_field_name("argument"), _index(inner)
+                if base is not None and index is not None and (found := self._based(base, known)) is not None:
+                    return found[0], (*found[1], index)
+        if node.type == "binary_expression" and _operator(node) == "+":
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            for pointer, added in ((left, right), (right, left)):
+                if pointer is not None and added is not None and (found := self._based(pointer, known)) is not None:
+                    return found[0], (*found[1], added)
+        return None
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """Where the body reads or writes what its pointer parameters point to."""
+        return self._scan[0]
+
+    @cached_property
+    def escaping(self) -> frozenset[str]:
+        """Pointer parameters that the body uses in another way than to read or write through them, such as passing
+        them to a function: what happens to their data is not known."""
+        return self._scan[1]
+
+    @cached_property
+    def _scan(self) -> tuple[tuple[Access, ...], frozenset[str]]:
+        accesses: list[Access] = []
+        escaping: set[str] = set()
+        for node in walk(self.body):
+            if node.type != "identifier" or text(node) not in self._pointers or _is_declared(node):
+                continue
+            root, path = self._pointers[text(node)]
+            found = self._access(node, root, path)
+            if found is None:
+                continue
+            if isinstance(found, str):
+                escaping.add(found)
+            else:
+                accesses.append(found)
+        return tuple(accesses), frozenset(escaping)
+
+    def _access(self, node: Node, root: str, path: tuple[Node, ...]) -> Access | str | None:
+        """The access through the pointer `node`; None where it only makes another pointer, the parameter's name where
+        it goes elsewhere."""
+        at: Node = node
+        while True:
+            above = at.parent
+            if above is None:
+                return root
+            if above.type in ("parenthesized_expression", "cast_expression"):
+                if above.type == "cast_expression" and "*" not in text(above).split(")")[0]:
+                    return root
+                if above.type == "cast_expression":
+                    # Elements of another type: their places are no longer those of the parameter.
+                    return root
+                at = above
+            elif above.type == "binary_expression" and _operator(above) == "+":
+                other = above.child_by_field_name("right" if above.child_by_field_name("left") == at else "left")
+                if other is not None:
+                    path = (*path, other)
+                at = above
+            elif above.type == "subscript_expression" and above.child_by_field_name("argument") == at:
+                index = _index(above)
+                return root if index is None else self._used(above, root, (*path, index))
+            elif above.type == "pointer_expression" and text(above).startswith("*"):
+                return self._used(above, root, path)
+            elif above.type == "argument_list" and (call := above.parent) is not None:
+                called = text(call.child_by_field_name("function") or call)
+                if called in ("__ldg", "__ldcs", "__ldca", "__ldcg"):
+                    return Access(call, root, path, True, False)
+                if called.startswith("atomic") and above.named_children[0] == at:
+                    return Access(call, root, path, True, True, True)
+                return root
+            elif above.type == "init_declarator":
+                declarator = above.child_by_field_name("declarator")
+                made = declarator is not None and declarator.type == "pointer_declarator"
+                return None if made else root
+            else:
+                return root
+
+    def _used(self, node: Node, root: str, path: tuple[Node, ...]) -> Access | str | None:
+        at, above = node, node.parent
+        while above is not None and above.type in ("parenthesized_expression", "field_expression"):
+            at, above = above, above.parent
+        if above is None:
+            return root
+        if above.type == "assignment_expression" and above.child_by_field_name("left") == at:
+            reads = _operator(above) != "="
+            return Access(node, root, path, reads, True)
+        if above.type == "update_expression":
+            return Access(node, root, path, True, True)
+        if above.type == "pointer_expression" and text(above).startswith("&"):
+            outer = above.parent
+            call = None if outer is None else outer.parent
+            if outer is not None and outer.type == "argument_list" and call is not None:
+                called = text(call.child_by_field_name("function") or call)
+                if called.startswith("atomic"):
+                    return Access(node, root, path, True, True, True)
+                if called in ("__ldg", "__ldcs", "__ldca", "__ldcg"):
+                    return Access(node, root, path, True, False)
+            if outer is not None and outer.type == "init_declarator":
+                return None
+            return root
+        return Access(node, root, path, True, False)
+
+    def role(self, name: str) -> Literal["in", "out", "inout", "unknown"]:
+        """What the kernel does with an array: never written, only written, or both. A pointer to const is never
+        written; of one that goes to a function nothing else is known."""
+        parameter = next(one for one in self.parameters if one.name == name)
+        if parameter.const:
+            return "in"
+        if name in self.escaping:
+            return "unknown"
+        own = [one for one in self.accesses if one.root == name]
+        read, written = any(one.read for one in own), any(one.written for one in own)
+        return "inout" if read and written else "out" if written else "in"
+
+    @cached_property
+    def oddities(self) -> tuple[Oddity, ...]:
+        """Why the kernel is left as it is; empty for code that rules may rewrite."""
+        found = []
+        if self.function.has_error:
+            found.append(Oddity("syntax", "the parser does not understand the kernel's code; a macro may hide it"))
+        for name, replacement in _macros(self.code.decode(errors="replace")).items():
+            if _HIDING.search(replacement) and re.search(rf"\b{name}\b", text(self.function)):
+                found.append(Oddity("macro", f"the macro {name} hides what the kernel does"))
+        words = _COMMENTS.sub(" ", self.code.decode(errors="replace"))
+        if re.search(r"\btexture\s*<|\bcuda(?:Texture|Surface)Object_t\b|\b(?:tex|surf)[123]D\w*\s*[<(]", words):
+            found.append(Oddity("texture", "it reads or writes textures"))
+        if re.search(r"\b(?:asm|__asm__|__asm)\b", words):
+            found.append(Oddity("assembly", "it has inline assembly"))
+        if "<<<" in words:
+            found.append(Oddity("dynamic parallelism", "it launches kernels"))
+        if re.search(r"\bcooperative_groups\b", words):
+            found.append(Oddity("cooperative groups", "it uses cooperative groups"))
+        if self.barriers and any(node.type == "return_statement" for node in walk(self.body)):
+            found.append(Oddity("early return", "threads may return while others wait at a barrier"))
+        return tuple(found)
+
+
+class Source:
+    """A CUDA source. kernels: its `__global__` functions with a body, in their order."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code.encode()
+        self.root = _parser().parse(self.code).root_node
+        self.kernels = tuple(
+            Kernel(self.code, self.root, node)
+            for node in walk(self.root)
+            if node.type == "function_definition" and _is_kernel(node)
+        )
+
+    def kernel(self, name: str | None, where: str, option: str = "--entry") -> Kernel:
+        """The kernel `name`, or the only one. Raises `SourceError` that names `where` and `option`."""
+        names = list(dict.fromkeys(one.name for one in self.kernels))
+        if not names:
+            raise SourceError(
+                f"{where}: there is no kernel, that is no function `__global__ void NAME(...)` with its body; if a "
+                "macro makes it, write out what the macro stands for."
+            )
+        if name is None:
+            if len(names) > 1:
+                raise SourceError(
+                    f"{where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}."
+                )
+            name = names[0]
+        found = [one for one in self.kernels if one.name == name]
+        if not found:
+            raise SourceError(f"{where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
+        if len(found) > 1:
+            raise SourceError(f"{where}: there are {len(found)} kernels '{name}'; keep one of them in the file.")
+        return found[0]
+
+
+def _ancestors(node: Node) -> list[Node]:
+    found, above = [], node.parent
+    while above is not None:
+        found.append(above)
+        above = above.parent
+    return found
+
+
+def _function_declarator(function: Node) -> Node | None:
+    at = function.child_by_field_name("declarator")
+    while at is not None and at.type != "function_declarator":
+        at = at.child_by_field_name("declarator")
+    return at
+
+
+def _is_kernel(function: Node) -> bool:
+    body = function.child_by_field_name("body")
+    return (
+        body is not None
+        and _function_declarator(function) is not None
+        and any(text(child) == "__global__" for child in function.children)
+    )
+
+
+def _parameter(node: Node) -> Parameter:
+    declarator = node.child_by_field_name("declarator")
+    kind = node.child_by_field_name("type")
+    pointer = restrict = False
+    name = ""
+    if declarator is not None:
+        pointer = any(one.type in ("pointer_declarator", "array_declarator") for one in walk(declarator))
+        restrict = re.search(r"\b(?:__restrict__|__restrict)\b", text(declarator)) is not None
+        name = next((text(one) for one in walk(declarator) if one.type == "identifier"), "")
+    const = any(one.type == "type_qualifier" and text(one) == "const" for one in node.children)
+    return Parameter(name, "" if kind is None else " ".join(text(kind).split()), pointer, const, restrict)
+
+
+def _is_builtin(node: Node) -> bool:
+    if node.type != "field_expression":
+        return False
+    argument = node.child_by_field_name("argument")
+    return argument is not None and text(argument) in BUILTINS
+
+
+def _is_declared(node: Node) -> bool:
+    """Whether an identifier is the name that a declaration gives."""
+    at = node
+    above = node.parent
+    while above is not None and above.type in ("pointer_declarator", "array_declarator", "reference_declarator"):
+        at = above
+        above = at.parent
+    if above is None:
+        return False
+    return above.type in ("init_declarator", "declaration", "parameter_declaration") and at in (
+        above.children_by_field_name("declarator")
+    )
+
+
+def _index(subscript: Node) -> Node | None:
+    """The only index of a subscript."""
+    inside = subscript.child_by_field_name("indices")
+    children = [] if inside is None else inside.named_children
+    return children[0] if len(children) == 1 else None
+
+
+def _operator(node: Node) -> str:
+    operator = node.child_by_field_name("operator")
+    return "" if operator is None else text(operator)
+
+
+def _macros(code: str) -> dict[str, str]:
+    """The macros that a source defines, with their replacements."""
+    joined = re.sub(r"\\[ \t]*\n", " ", _COMMENTS.sub(" ", code))
+    return dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)(.*)$", joined, re.MULTILINE))
+
+
+operator = _operator
+"""The operator of a binary or assignment expression."""
+index_of = _index

@@ -1,0 +1,119 @@
+"""A template from a plain kernel: what the rules contribute, put together.
+
+Owns names, the order of edits, and the launch. A task without templates gets one here (`with_rules`); a task that has
+some, or whose kernel is left alone, stays as it is, with the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tunesmith.kernels.rewrite.rules import RULES, Applied, Edit, Skipped, subject
+from tunesmith.kernels.rewrite.source import Source, SourceError
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Constraint, Launch, Template
+
+NAME = "by-rules"
+DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
+_PREFIX = "TUNED_"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
+    a sentence each, or why none does."""
+
+    template: Template | None
+    skipped: tuple[str, ...] = ()
+
+
+def with_rules(task: Task, backend: str) -> tuple[Task, tuple[str, ...]]:
+    """`task` with a template made of its baseline where it has none for CUDA, and why rules did not apply."""
+    if backend != "cuda" or (sources := task.backends.get("cuda")) is None or sources.templates:
+        return task, ()
+    found = rewrite(task)
+    if found.template is None:
+        return task, found.skipped
+    extended = sources.model_copy(update={"templates": (found.template,)})
+    return task.model_copy(update={"backends": {**task.backends, "cuda": extended}}), found.skipped
+
+
+def rewrite(task: Task) -> Rewritten:
+    """The template that the rules make of the CUDA baseline of `task`."""
+    plain = task.sources("cuda").baseline.template
+    try:
+        kernel = Source(plain.source).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
+    except SourceError as error:
+        return Rewritten(None, (str(error).rstrip("."),))
+    if kernel.oddities:
+        return Rewritten(None, tuple(one.why for one in kernel.oddities))
+    if plain.parameters:
+        return Rewritten(None, ("the baseline has parameters of its own",))
+    used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
+
+    def name(wanted: str) -> str:
+        return wanted if wanted not in used else f"{_PREFIX}{wanted}"
+
+    given = subject(kernel, plain.launch, name)
+    applied, skipped = list[Applied](), list[str]()
+    for rule in RULES:
+        match rule(given):
+            case Applied() as one:
+                applied.append(one)
+            case Skipped(why):
+                skipped.append(why)
+    if not applied:
+        return Rewritten(None, tuple(skipped))
+    launch, constraints = _launch(plain.launch, applied)
+    headers = [one.header for one in applied if one.header]
+    template = Template(
+        name=NAME,
+        backend="cuda",
+        source="\n".join([*headers, _edited(kernel.code, [edit for one in applied for edit in one.edits])]),
+        entry=task.entry,
+        parameters=tuple(parameter for one in applied for parameter in one.parameters),
+        constraints=(*(found for one in applied for found in one.constraints), *constraints),
+        launch=launch,
+        static_shared_bytes=plain.static_shared_bytes,
+        max_registers=plain.max_registers,
+        fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
+        device_globals=plain.device_globals,
+        description=" ".join([DESCRIPTION, *(f"Not applied: {why}." for why in skipped)]),
+    )
+    return Rewritten(template, tuple(skipped))
+
+
+def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
+    """The launch, and the conditions under which it computes what the plain one does."""
+    blocks = dict(pair for one in applied for pair in one.block)
+    scales = dict(pair for one in applied for pair in one.scale)
+    exact = {axis for one in applied for axis in one.exact}
+    # Only where threads have global coordinates does the grid depend on the block.
+    flat = set(scales)
+    grid, block, constraints = list[str](), list[str](), list[Constraint]()
+    for position, axis in enumerate("xyz"):
+        old_grid = plain.grid[position] if position < len(plain.grid) else "1"
+        old_block = plain.block[position] if position < len(plain.block) else "1"
+        new_block = blocks.get(axis, old_block)
+        block.append(new_block)
+        if axis not in flat:
+            grid.append(old_grid)
+            continue
+        total, share = f"({old_grid}) * ({old_block})", f"({new_block}) * {scales[axis]}"
+        grid.append(f"ceil_div({total}, {share})")
+        if axis in exact:
+            because = "The kernel has no guard against more threads than it came with."
+            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=because))
+    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=plain.shared_bytes), constraints
+
+
+def _edited(code: bytes, edits: list[Edit]) -> str:
+    """The source with all edits made; those at one place in their order."""
+    parts, at = list[bytes](), 0
+    for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+        assert edit.start >= at, "edits do not overlap"
+        parts += [code[at : edit.start], edit.text.encode()]
+        at = edit.end
+    return b"".join([*parts, code[at:]]).decode()

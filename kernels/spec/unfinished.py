@@ -1,0 +1,26 @@
+"""Lines of a drafted task that are still to be filled in: each carries a comment that begins with `# FILL:`.
+
+Owns the mark and the sentence; who writes such lines is `tunesmith.kernels.rewrite.draft`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tunesmith.kernels.spec.task import TaskError
+
+MARK = "# FILL:"
+_MARKED = re.compile(rf"{MARK}[ \t]*(.*)")
+
+
+def require_filled(path: Path, text: str) -> None:
+    """Raises `TaskError` for the first line of `text`, which stands in `path`, that is still to be filled in."""
+    marked = [(number, _MARKED.search(line)) for number, line in enumerate(text.splitlines(), 1)]
+    left = [(number, found.group(1).rstrip(". ")) for number, found in marked if found is not None]
+    if left:
+        (number, what), more = left[0], len(left) - 1
+        others = f" ({more} more line{'s' if more > 1 else ''} after it)" if more else ""
+        raise TaskError(
+            f"{path}, line {number}, is still to be filled in: {what}; then delete its comment `{MARK} ...`{others}."
+        )

@@ -1,0 +1,148 @@
+"""Runs CUDA kernels on the CPU: the source as C++ with a shim, the threads of a block as fibers that meet at barriers.
+
+It executes what a kernel says, in one order of many; it says nothing of speed, and of races only what that order shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.rewrite.source import Source
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
+
+SHIM = r"""
+#include <ucontext.h>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+struct Extent { unsigned int x, y, z; };
+static Extent threadIdx, blockIdx, blockDim, gridDim;
+#define __global__
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __forceinline__ inline
+namespace shim {
+struct Barrier { unsigned int arrived = 0, turn = 0; };
+static ucontext_t scheduler;
+static std::vector<ucontext_t> fibers;
+static std::vector<char> done;
+static std::vector<Barrier> warps;
+static Barrier block;
+static std::vector<double> slots;
+static unsigned int current, threads;
+static std::function<void()> kernel;
+inline void place(unsigned int id) {
+    current = id;
+    threadIdx = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
+}
+inline void yield() { unsigned int me = current; swapcontext(&fibers[me], &scheduler); }
+inline void meet(Barrier& barrier, unsigned int count) {
+    const unsigned int turn = barrier.turn;
+    if (++barrier.arrived == count) { barrier.arrived = 0; ++barrier.turn; } else while (barrier.turn == turn) yield();
+}
+inline void meet_warp() {
+    const unsigned int warp = current / 32, rest = threads - warp * 32;
+    meet(warps[warp], rest < 32 ? rest : 32);
+}
+inline void body() { kernel(); done[current] = 1; }
+inline void run(Extent grid, Extent dims, std::function<void()> what) {
+    gridDim = grid; blockDim = dims; kernel = what; threads = dims.x * dims.y * dims.z;
+    std::vector<std::vector<char>> stacks(threads, std::vector<char>(1 << 16));
+    for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
+        blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
+        fibers.assign(threads, ucontext_t()); done.assign(threads, 0); slots.assign(threads, 0);
+        warps.assign((threads + 31) / 32, Barrier()); block = Barrier();
+        for (unsigned int id = 0; id < threads; ++id) {
+            getcontext(&fibers[id]);
+            fibers[id].uc_stack.ss_sp = stacks[id].data(); fibers[id].uc_stack.ss_size = stacks[id].size();
+            fibers[id].uc_link = &scheduler;
+            makecontext(&fibers[id], body, 0);
+        }
+        for (unsigned int left = threads; left;) {
+            left = 0;
+            for (unsigned int id = 0; id < threads; ++id)
+                if (!done[id]) { place(id); swapcontext(&scheduler, &fibers[id]); left += !done[id]; }
+        }
+    }
+}
+}
+inline void __syncthreads() { shim::meet(shim::block, shim::threads); }
+template <class V> V __shfl_xor_sync(unsigned int, V value, int mask) {
+    const unsigned int me = shim::current;
+    shim::slots[me] = (double)value; shim::meet_warp();
+    const V other = (V)shim::slots[me ^ (unsigned int)mask]; shim::meet_warp();
+    return other;
+}
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline int __float2int_rn(float x) { return (int)lrintf(x); }
+inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
+"""
+
+
+def run_kernel(
+    template: Template, config: Config, task: Task, workload: Workload, arrays: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """The outputs of `template` at `config`, from copies of `arrays` (by argument)."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++ here")
+    source = specialise(template, config, workload.types).source
+    source = source.replace("#include <cuda_runtime.h>", "")
+    kernel = Source(task.sources("cuda").baseline.template.source).kernel(task.entry, "the baseline")
+    declared = ", ".join((one.text or b"").decode() for one in kernel.parameter_nodes)
+    names = ", ".join(one.name for one in kernel.parameters)
+    extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")
+    launcher = (
+        f'\nextern "C" void shim_run({extents}, {declared}) '
+        f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {task.entry}({names}); }}); }}\n"
+    )
+    file, library = folder / "kernel.cpp", folder / f"kernel{len(list(folder.iterdir()))}.so"
+    file.write_text(SHIM + source + launcher)
+    command = [compiler, "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[:2000]
+    where = geometry(template, config, workload)
+    copies = {name: np.array(value, copy=True) for name, value in arrays.items()}
+    arguments: list[Any] = [*map(ctypes.c_uint, (*where.grid, *where.block))]
+    for argument in task.arguments:
+        if argument.role != "scalar":
+            arguments.append(copies[argument.name].ctypes.data_as(ctypes.c_void_p))
+        else:
+            value = task.scalar_of(argument, workload)
+            arguments.append(
+                ctypes.c_float(value) if task.dtype_of(argument, workload) == "float32" else ctypes.c_int(int(value))
+            )
+    ctypes.CDLL(str(library)).shim_run(*arguments)
+    return {one.name: copies[one.name] for one in task.outputs}
+
+
+def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:
+    """Random arrays for every argument; outputs hold NaN, or -1 where they are whole numbers."""
+    rng, found = np.random.default_rng(seed), {}
+    for argument in task.arguments:
+        if argument.role != "scalar":
+            shape, dtype = task.shape_of(argument, workload), task.dtype_of(argument, workload)
+            if argument.role == "out":
+                found[argument.name] = np.full(shape, np.nan if dtype.startswith("float") else -1).astype(dtype)
+            elif dtype.startswith("float"):
+                found[argument.name] = rng.standard_normal(shape).astype(dtype)
+            else:
+                found[argument.name] = rng.integers(0, 100, shape).astype(dtype)
+    return found

@@ -1,0 +1,103 @@
+"""Kernels in the styles that people write, as tasks without a template."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
+from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
+from tunesmith.kernels.spec.template import Launch, Template
+
+RAW = Path(__file__).resolve().parents[2] / "raw"
+
+
+def task_of(
+    name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, scalars: dict[str, str]
+) -> Task:
+    """A task of one kernel. arrays: role, data type and length by name; scalars: data type by name, in their order."""
+    arguments = [
+        Argument(name=one, role=role, dtype=dtype, shape=(shape,)) for one, (role, dtype, shape) in arrays.items()
+    ]
+    arguments += [
+        Argument(name=one, role="scalar", dtype=dtype, value=one if dtype == "int32" else "1.5")
+        for one, dtype in scalars.items()
+    ]
+    template = Template(name="baseline", backend="cuda", source=textwrap.dedent(code), entry=name, launch=launch)
+    return Task(
+        name=name,
+        entry=name,
+        arguments=tuple(arguments),
+        reference=f"def {name}(**given): return given\n",
+        reference_name=name,
+        bytes="n",
+        workloads=(Workload(name="w", sizes={"n": 1000}, types={}), Workload(name="odd", sizes={"n": 3331}, types={})),
+        backends={"cuda": BackendSources(baseline=Baseline(template=template))},
+    )
+
+
+LINE = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+SAXPY = task_of(
+    "saxpy",
+    """
+    #include <cuda_runtime.h>
+    #define BLOCK 256
+    extern "C" __global__ void saxpy(const float* x, float* y, float a, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = a * x[i] + y[i];
+    }
+    """,
+    {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")},
+    LINE,
+    {"a": "float32", "n": "int32"},
+)
+EARLY = task_of(
+    "early",
+    """
+    extern "C" __global__ void early(const float* x, float* y, float a, int n) {
+        const unsigned int tid = threadIdx.x;
+        const int i = tid + (int)blockDim.x * blockIdx.x;
+        if (i >= n) return;
+        float sum = 0;
+        for (int k = 0; k < n % 7; ++k) { if (x[i] < -1.0f) return; sum += x[i] / (k + 1); }
+        y[i] = sum * a;
+    }
+    """,
+    {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")},
+    LINE,
+    {"a": "float32", "n": "int32"},
+)
+STRIDE = task_of(
+    "stride",
+    """
+    extern "C" __global__ void stride(const float* x, float* y, float a, int n) {
+        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = a * x[n - 1 - i];
+    }
+    """,
+    {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")},
+    Launch(grid=("min(ceil_div(n, 256), 4)",), block=("256",)),
+    {"a": "float32", "n": "int32"},
+)
+BARE = task_of(
+    "bare",
+    """
+    extern "C" __global__ void bare(float* y, int n) {
+        y[blockIdx.x * blockDim.x + threadIdx.x] += 1.0f + n;
+    }
+    """,
+    {"y": ("inout", "float32", "8 * n")},
+    Launch(grid=("n",), block=("8",)),
+    {"n": "int32"},
+)
+OWN = {task.name: task for task in (SAXPY, EARLY, STRIDE, BARE)}
+RAW_NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
+LIBRARY_NAMES = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
+
+
+def plain_task(name: str) -> Task:
+    """The task `name` without any template."""
+    if name in OWN:
+        return OWN[name]
+    task = read_task((RAW if name in RAW_NAMES else LIBRARY) / name / "task.toml")
+    bare_sources = task.backends["cuda"].model_copy(update={"templates": ()})
+    return task.model_copy(update={"backends": {"cuda": bare_sources}})

@@ -1,0 +1,162 @@
+"""What is read from CUDA sources: roles, launches, shapes, and drafts of tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.rewrite.source import Source, SourceError
+from tunesmith.kernels.rewrite.threads import Axis, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import read_task
+
+SAXPY = """
+__global__ void saxpy(float a, const float* in, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * in[i] + y[i];
+}
+"""
+
+
+@pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES])
+def test_roles_are_those_that_a_person_gave(name: str) -> None:
+    task = plain_task(name)
+    kernel = Source(task.sources("cuda").baseline.template.source).kernel(name, "here")
+    assert kernel.oddities == () and kernel.extern_c
+    roles = {one.name: kernel.role(one.name) for one in kernel.parameters if one.pointer}
+    assert roles == {one.name: one.role for one in task.arguments if one.role != "scalar"}
+
+
+@pytest.mark.parametrize(
+    ("body", "role"),
+    [
+        ("p[threadIdx.x] = 1;", "out"),
+        ("*p = 1;", "out"),
+        ("p[0] += 1;", "inout"),
+        ("p[0]++;", "inout"),
+        ("atomicAdd(&p[0], 1.0f);", "inout"),
+        ("atomicAdd(p + 1, 1.0f);", "inout"),
+        ("float* q = p + 4; q[1] = 2;", "out"),
+        ("float* q = &p[4]; float x = q[1];", "in"),
+        ("float x = __ldg(p + 1);", "in"),
+        ("use(p);", "unknown"),
+        ("float4 x = *(float4*)p;", "unknown"),
+        ("p = p + 1;", "unknown"),
+    ],
+)
+def test_role_of_a_pointer(body: str, role: str) -> None:
+    assert Source(f"__global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1;", Cells((Axis("x", "n"),))),
+        ("int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;", Cells((Axis("x", "n"),))),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; p[i] = 1;", Cells((Axis("x", ""),))),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1; p[0] = 2;", Cells((Axis("x", ""),))),
+        ("for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;", Rows()),
+        (
+            "__shared__ float s[8]; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[threadIdx.x / 32];",
+            Rows(256),
+        ),
+    ],
+)
+def test_how_work_is_shared(body: str, expected: object) -> None:
+    assert sharing(Source(f"__global__ void k(float* p, int n) {{ {body} }}").kernel(None, "here")) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int i = blockIdx.x * 256 + threadIdx.x; if (i < n) p[i] = 1;",
+        "__shared__ float s[256]; s[threadIdx.x] = 1; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[0];",
+        "int w = threadIdx.x / 32; p[w] = 1; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;",
+        "for (int i = threadIdx.x; i < n; i += blockDim.x) { __syncthreads(); p[i] = 1; }",
+        "extern __shared__ float s[]; for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = s[threadIdx.x / 32];",
+        "if (threadIdx.x < 7) p[threadIdx.x] = 1;",
+        "p[0] = blockDim.x;",
+    ],
+)
+def test_what_may_depend_on_the_block_stays(body: str) -> None:
+    assert isinstance(sharing(Source(f"__global__ void k(float* p, int n) {{ {body} }}").kernel(None, "here")), Fixed)
+
+
+@given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200))
+def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
+    try:
+        kernel = Source(code).kernel(None, "here")
+    except SourceError as error:
+        assert str(error).startswith("here: ")
+    else:
+        sharing(kernel)
+        assert isinstance(kernel.oddities, tuple)
+
+
+class TestDraft:
+    def write(self, code: str, folder: Path) -> Path:
+        for name, text in draft(code, None, "my.cu").files.items():
+            (folder / name).write_text(text)
+        return folder / "task.toml"
+
+    def test_what_is_not_known_is_named_line_by_line_until_nothing_is_left(self, tmp_path: Path) -> None:
+        path = self.write(SAXPY, tmp_path)
+        with pytest.raises(TaskError, match=r"task.toml, line \d+, is still to be filled in: the value of a;"):
+            read_task(path)
+        path.write_text(path.read_text().replace("  # FILL: the value of a", ""))
+        with pytest.raises(TaskError, match="is still to be filled in: the sizes you use"):
+            read_task(path)
+        path.write_text(path.read_text().replace("  # FILL: the sizes you use", ""))
+        with pytest.raises(TaskError, match=r"reference.py, line \d+, is still to be filled in: an array for each"):
+            read_task(path)
+        reference = tmp_path / "reference.py"
+        reference.write_text(reference.read_text().split("    return")[0] + '    return {"y": a * in_ + y}\n')
+        task = read_task(path)
+        roles = {one.name: (one.role, one.dtype, one.shape, one.value) for one in task.arguments}
+        assert roles == {
+            "a": ("scalar", "float32", (), "1.0"),
+            "in_": ("in", "float32", ("n",), None),
+            "y": ("inout", "float32", ("n",), None),
+            "n": ("scalar", "int32", (), "n"),
+        }
+        assert task.bytes == "n * sizeof(float32) + 2 * n * sizeof(float32)"
+        assert 'extern "C" __global__ void saxpy' in task.sources("cuda").baseline.template.source
+
+    @pytest.mark.parametrize("name", ["int8_quant", "layernorm", "silu_and_mul", "softmax"])
+    def test_shapes_and_bytes_are_those_that_a_person_gave(self, name: str, tmp_path: Path) -> None:
+        task = plain_task(name)
+        code = task.sources("cuda").baseline.template.source.replace("T*", "float*").replace("T(", "float(")
+        path = self.write(code, tmp_path)
+        for file in (path, tmp_path / "reference.py"):
+            file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+        drafted = read_task(path)
+        assert {one.name: one.shape for one in drafted.arguments} == {one.name: one.shape for one in task.arguments}
+        workload = task.workloads[0].model_copy(update={"types": {"T": "float32"}})
+        assert drafted.bytes_of(workload) == task.bytes_of(workload)
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("int x;", "there is no kernel"),
+            (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
+            ("template <typename T> " + SAXPY, "is a template: write a kernel without template parameters"),
+            (SAXPY + "int main() { return 0; }", "line 6: `main` runs on the host"),
+            ("#include <stdio.h>\n" + SAXPY, "stdio.h"),
+            (SAXPY.replace("float* y", "Thing* y"), "has the type `Thing`"),
+            (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
+        ],
+    )
+    def test_what_cannot_be_drafted_is_said_with_the_remedy(self, code: str, message: str) -> None:
+        with pytest.raises(SourceError) as caught:
+            draft(code, None, "my.cu")
+        assert message in str(caught.value) and str(caught.value).startswith("my.cu")
+
+    def test_an_entry_that_is_not_there_is_refused(self) -> None:
+        with pytest.raises(TunesmithError, match="there is no kernel 'sax'; choose --entry from saxpy"):
+            draft(SAXPY, "sax", "my.cu")

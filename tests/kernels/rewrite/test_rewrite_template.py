@@ -1,0 +1,143 @@
+"""Templates by rules: every point compiles, computes what the baseline does, and the default is the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, SAXPY, plain_task
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.rewrite.template import rewrite, with_rules
+from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.soundness import require_sound_template
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
+
+H200 = resolve_target("h200")
+SMALL = {"n": 5, "d": 333, "h": 3, "half": 8, "w": 45, "e": 40, "k": 3, "m": 20}
+EMULATED = (*OWN, "int8_quant", "layernorm", "rope", "stencil3x3", "fused_add_rmsnorm", "merge_attn_states",
+            "silu_and_mul", "softmax")  # fmt: skip
+
+
+def template_of(task: Task) -> Template:
+    found = rewrite(task).template
+    assert found is not None
+    return found
+
+
+def points(template: Template, workload: Workload, count: int) -> list[Config]:
+    """The default and `count` feasible points."""
+    space = feasible(template, [workload], H200)
+    sampled = space.sample(np.random.default_rng(5), count)
+    return [template.default_config, *(space.config(point) for point in sampled)]
+
+
+def small(task: Task) -> Workload:
+    """A workload whose sizes nothing divides, in float32."""
+    if task.name in OWN:
+        return task.workloads[1]
+    sizes = {name: SMALL[name] for name in task.size_names}
+    return Workload(name="small", sizes=sizes, types=dict.fromkeys(task.types, "float32"))
+
+
+@pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES])
+class TestEveryKernel:
+    def test_its_template_is_sound_and_begins_with_the_baseline(self, name: str) -> None:
+        task = plain_task(name)
+        template, plain = template_of(task), task.sources("cuda").baseline.template
+        require_sound_template(template, task, "here")
+        template.validate_names(frozenset(task.size_names), frozenset(task.types), "here")
+        for workload in task.workloads:
+            assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
+            assert feasible(template, [workload], H200).reject(template.default_config) is None
+
+    def test_its_default_is_compiled_to_the_same_code(self, name: str) -> None:
+        pytest.importorskip("cuda.bindings")
+        task = plain_task(name)
+        template, plain = template_of(task), task.sources("cuda").baseline.template
+        compiler = open_compiler(H200, 0)
+        made, came = (
+            compiler.compile(specialise(one, one.default_config, task.workloads[0].types)) for one in (template, plain)
+        )
+        assert isinstance(made, Artifact) and isinstance(came, Artifact)
+        assert made.resources.registers == came.resources.registers
+
+    def test_its_points_compile(self, name: str) -> None:
+        pytest.importorskip("cuda.bindings")
+        task, compiler = plain_task(name), open_compiler(H200, 0)
+        template, workload = template_of(task), task.workloads[0]
+        for config in points(template, workload, 3):
+            source = specialise(template, config, workload.types)
+            assert refuse(source) is None
+            artifact = compiler.compile(source)
+            assert isinstance(artifact, Artifact), (config, artifact)
+            assert compiler_rejection(H200, geometry(template, config, workload), artifact.resources) is None, config
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in ("early", "softmax") else pytest.param(one, marks=pytest.mark.slow) for one in EMULATED]
+)
+def test_every_point_computes_what_the_baseline_does(name: str, tmp_path: Path) -> None:
+    task = plain_task(name)
+    template, workload, plain = template_of(task), small(task), task.sources("cuda").baseline.template
+    arrays = contents(task, workload, seed=3)
+    expected = run_kernel(plain, {}, task, workload, arrays, tmp_path)
+    assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
+    for config in points(template, workload, 3):
+        found = run_kernel(template, config, task, workload, arrays, tmp_path)
+        for output, values in expected.items():
+            assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, output)
+
+
+class TestWithRules:
+    def test_a_task_with_a_template_keeps_it(self) -> None:
+        task, _ = with_rules(SAXPY, "cuda")
+        assert [one.name for one in task.sources("cuda").templates] == ["by-rules"]
+        assert with_rules(task, "cuda") == (task, ())
+
+    def test_other_backends_get_nothing(self) -> None:
+        assert with_rules(SAXPY, "opencl") == (SAXPY, ())
+
+    def test_names_that_the_source_uses_are_left_to_it(self) -> None:
+        names = [one.name for one in template_of(SAXPY).parameters]
+        assert "TUNED_BLOCK" in names and "ITEMS" in names
+
+    @pytest.mark.parametrize(
+        ("line", "why"),
+        [
+            ('asm volatile("mov.u32 %0, 1;" : "=r"(n));', "inline assembly"),
+            ("tex2D<float>(0, 1, 2);", "textures"),
+            ("saxpy<<<1, 2>>>(x, y, a, n);", "launches kernels"),
+            ("cooperative_groups::this_grid();", "cooperative groups"),
+            ("__syncthreads(); if (n < 0) return;", "barrier"),
+            ("HIDDEN(y, n)", "macro HIDDEN"),
+        ],
+    )
+    def test_odd_code_is_left_alone_with_the_reason(self, line: str, why: str) -> None:
+        plain = SAXPY.sources("cuda").baseline
+        code = "#define HIDDEN(p, k) p[threadIdx.x] = k;\n" + plain.template.source.replace(
+            "int i", f"{line}\n    int i"
+        )
+        template = plain.template.model_copy(update={"source": code})
+        sources = SAXPY.backends["cuda"].model_copy(
+            update={"baseline": plain.model_copy(update={"template": template})}
+        )
+        task = SAXPY.model_copy(update={"backends": {"cuda": sources}})
+        kept, reasons = with_rules(task, "cuda")
+        assert kept is task and why in " ".join(reasons)
+
+    def test_a_kernel_without_a_guard_is_covered_exactly(self) -> None:
+        task = plain_task("bare")
+        template, workload = template_of(task), task.workloads[0]
+        for config in points(template, workload, 40):
+            where = geometry(template, config, workload)
+            assert where.grid[0] * where.block[0] * int(config["ITEMS"]) == 8 * workload.sizes["n"]
