@@ -22,9 +22,10 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check import fused_check
-from tunesmith.kernels.measure.bench import Bench, Candidate, Duel
+from tunesmith.kernels.measure.bench import Bench, Duel
 from tunesmith.kernels.measure.calibrate import compile_probes
 from tunesmith.kernels.measure.health import compile_health, trouble
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.journal.records import FailureExample, Racing
-from tunesmith.kernels.measure.bench import weighted_geomean
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.search import Observation
 
@@ -17,6 +16,12 @@ MAX_EXAMPLES = 12
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
     """Seconds per workload of those that were measured."""
     return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
+
+
+def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
+    total = sum(weights[name] for name in ratios)
+    return math.exp(sum(weights[name] * math.log(ratio) for name, ratio in ratios.items()) / total)
 
 
 def objective(

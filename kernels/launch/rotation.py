@@ -67,11 +67,6 @@ class Rotation:
         return self._orders[self._last][-1]
 
     @property
-    def distinct_sets(self) -> int:
-        """How many sets a round of samples goes over before it comes back to one."""
-        return len({index for order in self._orders for index in order})
-
-    @property
     def _last(self) -> int:
         return (self._next - 1) % len(self._orders)
 

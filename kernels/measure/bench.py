@@ -8,7 +8,6 @@ deadlines and replacement are the pool's business.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
 from tunesmith.kernels.backends import Device, DeviceError, OutOfDeviceMemory, open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.check import warm_up
 from tunesmith.kernels.check.trial import Checked, load_again, prepare, recheck
 from tunesmith.kernels.launch.rotation import Rotation
@@ -32,8 +31,6 @@ from tunesmith.kernels.measure.modes import Modes, measure_modes
 from tunesmith.kernels.measure.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
 from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
 from tunesmith.kernels.spec.task import Task, Workload
-
-__all__ = ["Bench", "Candidate", "Duel", "Rotation", "TypesKey", "types_key", "weighted_geomean"]
 
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""
@@ -273,9 +270,3 @@ class Bench:
                 continue
             self._workloads[workload.name] = data
             return data
-
-
-def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
-    total = sum(weights[name] for name in ratios)
-    return math.exp(sum(weights[name] * math.log(ratio) for name, ratio in ratios.items()) / total)

@@ -16,9 +16,8 @@ from tunesmith.actors.process.workers import CompileWorker, Lane
 from tunesmith.cli.measure.planted import small
 from tunesmith.cli.measure.pool_runs import Place
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import types_key
+from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.measure.bench import Candidate
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
 

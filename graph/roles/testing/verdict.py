@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import Examinee
+from tunesmith.graph.journal.measurements import weighted_geomean
 from tunesmith.graph.journal.records import (
     BestHere,
     Dispatched,
@@ -18,7 +19,6 @@ from tunesmith.graph.journal.records import (
     Winner,
     WorkloadRow,
 )
-from tunesmith.kernels.measure.bench import weighted_geomean
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.parameter import Config, config_key

@@ -14,14 +14,13 @@ from tunesmith.actors.pool.pool import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Asked, Evaluated, Searched
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.journal.measurements import racing
+from tunesmith.graph.journal.measurements import racing, weighted_geomean
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.templating.trial import recorded
 from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
 from tunesmith.graph.state import Plan, State
-from tunesmith.kernels.measure.bench import weighted_geomean
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.parameter import Config, assignments, config_key
 from tunesmith.kernels.spec.task import TaskError
