@@ -260,13 +260,16 @@ def _sum(count: Polynomial) -> str:
     return " + ".join(_product(names, factor) for names, factor in terms).replace("+ -", "- ")
 
 
-def _shape(kernel: Kernel, count: Polynomial) -> list[str]:
-    """A product of sizes as the dimensions of an array, in the order of the parameters; anything else as one."""
+def _shape(kernel: Kernel, array: str, count: Polynomial) -> list[str]:
+    """A product of sizes as the dimensions of an array, anything else as one. Sizes that stand in an index are strides,
+    so they come last; of equals, in the order of the parameters."""
     if len(count) != 1:
         return [_sum(count)]
     ((names, factor),) = count.items()
     order = [one.name for one in kernel.parameters]
-    dims = sorted(names, key=lambda name: order.index(name) if name in order else -1)
+    parts = [part for one in kernel.accesses if one.root == array for part in one.path]
+    strides = {text(node) for part in parts for node in walk(part) if node.type == "identifier"}
+    dims = sorted(names, key=lambda name: (name in strides, order.index(name) if name in order else -1))
     if factor != 1 or not dims:
         dims = [*dims[:-1], _product(tuple(dims[-1:]), factor)]
     return dims
@@ -292,7 +295,7 @@ def _argument(
             role = "inout"
             questions.append(f"the role of {one.name} (in, out or inout), which a function of yours uses")
         count = arrays[one.name]
-        shape = ["1"] if count is None else _shape(kernel, count)
+        shape = ["1"] if count is None else _shape(kernel, one.name, count)
         if one.name not in found:
             questions.append(f"the shape of {one.name}, an expression for each dimension")
         shown = ", ".join(f'"{dim}"' for dim in shape)
@@ -311,7 +314,9 @@ def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str
             count = arrays[one.name]
             unknown |= one.name not in found
             shape = (
-                "1" if count is None else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, count))
+                "1"
+                if count is None
+                else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, one.name, count))
             )
             twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
             terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
@@ -323,7 +328,7 @@ def _reference(kernel: Kernel, names: dict[str, str], arrays: dict[str, Polynomi
     read = [names[one.name] for one in kernel.parameters if not one.pointer or kernel.role(one.name) != "out"]
     outputs = [names[one.name] for one in kernel.parameters if one.pointer and kernel.role(one.name) not in ("in",)]
     shapes = [
-        f"    {names[one.name]}: [{', '.join(_shape(kernel, count))}]"
+        f"    {names[one.name]}: [{', '.join(_shape(kernel, one.name, count))}]"
         for one in kernel.parameters
         if one.pointer and (count := arrays[one.name]) is not None
     ]

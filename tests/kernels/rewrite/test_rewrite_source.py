@@ -140,6 +140,19 @@ class TestDraft:
         workload = task.workloads[0].model_copy(update={"types": {"T": "float32"}})
         assert drafted.bytes_of(workload) == task.bytes_of(workload)
 
+    def test_the_size_that_an_index_multiplies_by_is_the_inner_dimension(self) -> None:
+        code = """__global__ void mm(const float* A, const float* B, float* C, int M, int N, int K) {
+            int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
+            if (r < M && c < N) {
+                float s = 0;
+                for (int k = 0; k < K; ++k) s += A[r * K + k] * B[k * N + c];
+                C[r * N + c] = s;
+            }
+        }"""
+        task = draft(code, None, "mm.cu").files["task.toml"]
+        for name, shape in (("A", '["M", "K"]'), ("B", '["K", "N"]'), ("C", '["M", "N"]')):
+            assert f"shape = {shape} }}" in next(line for line in task.splitlines() if f'name = "{name}"' in line)
+
     @pytest.mark.parametrize(
         ("code", "message"),
         [
