@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -20,11 +21,21 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import DeviceError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
-from tunesmith.kernels.check.verify import Passed, Skipped, Step, excluded, plan, prepare_step, verify
+from tunesmith.kernels.check.verify import (
+    Passed,
+    Skipped,
+    excluded,
+    launch_read_only,
+    measure_baseline,
+    prepare_step,
+    verify,
+)
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, Duel
 from tunesmith.kernels.measure.modes import Modes
@@ -58,7 +69,8 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline."""
+    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline; seconds: what checking
+    took, compiling included and compute-sanitizer left out."""
 
     verdict: Literal["accepted", "rejected"]
     reason: str = ""
@@ -66,6 +78,7 @@ class Verdict:
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def accepted(self) -> bool:
@@ -93,6 +106,8 @@ class Examiner:
         self._bench = Bench(task, limits, index, seed=seed)
         self._data: tuple[Step, WorkloadData] | None = None
         """What was prepared for the next step."""
+        self._loaded: dict[str, object] = {}
+        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
     def uuid(self) -> str:
         """The device's, by which it is locked."""
@@ -112,6 +127,32 @@ class Examiner:
         return None
 
     def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
+            self._loaded.clear()
+        return verify(self._bench.device, candidate, baseline, step, data, self._loaded)
+
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | None:
+        """Runs the baseline alone: None where nothing is wrong with it."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        found = measure_baseline(self._bench.device, baseline, step, data)
+        return found if isinstance(found, Skipped) else None
+
+    def try_read_only(self, candidate: Candidate, step: Step) -> bool | LaunchFailed:
+        """See `launch_read_only`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return False
+        try:
+            return launch_read_only(self._bench.device, candidate, data)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def _prepared(self, step: Step) -> WorkloadData | Skipped:
         if self._data is None or self._data[0] != step:
             # Another process has prepared it, which was killed from outside.
             skipped = self.prepare_step(step)
@@ -119,7 +160,7 @@ class Examiner:
                 return skipped
         assert self._data is not None
         (_, data), self._data = self._data, None
-        return verify(self._bench.device, candidate, baseline, step, data)
+        return data
 
     def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
         return self._bench.visit(candidate, [workload], precision)[workload]
@@ -239,7 +280,9 @@ def judge(
     ):
         bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, device, roofline, listener)
         for template, config, only in questions:
-            judged.append(bench.judge(template, config, plan(task, limits.kind, seed, largest_bytes, only)))
+            started = time.monotonic()
+            verdict, suspect = bench.judge(template, config, plan(task, limits, seed, largest_bytes, only))
+            judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
         # What the tool runs needs the memory that the examiner's buffers take.
         examiner.end()
         suspects = [suspect for _, suspect in judged if suspect is not None]
@@ -305,8 +348,15 @@ class _Bench:
         for step in steps:
             found = self._step(candidate, baseline, step)
             if not isinstance(found, Passed | Skipped):
+                self._renew(found)
                 return rejected(found, passed), None
             passed.append(found)
+        notes: tuple[str, ...] = ()
+        protected = self._with_read_only_inputs(candidate, baseline, next(step for step in steps if not step.derived))
+        if isinstance(protected, WrongResult):
+            return rejected(protected, passed), None
+        if protected:
+            notes += (protected,)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))
@@ -315,9 +365,11 @@ class _Bench:
         listener(f"checking timed launches on {timed.name}")
         measured = self.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
         if not isinstance(measured, Measured):
+            self._renew(measured)
             return rejected(measured, passed), None
         steady = all(step.deterministic for step in passed if isinstance(step, Passed))
-        notes = () if steady else ("repeated launches differ in some bits, within the tolerance",)
+        if not steady:
+            notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
         looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
         return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
@@ -333,7 +385,44 @@ class _Bench:
         self.device.take()
         self.listener(f"checking {step.name}")
         found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+        self._renew(found)
+        if step.derived and isinstance(found, Crashed | TimedOut):
+            # Nobody promised that the baseline bears a size that was made up here.
+            alone = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
+            self._renew(alone)
+            if isinstance(alone, Crashed | TimedOut):
+                return Skipped(step.name, f"the baseline fails there: {describe(alone)}")
+            if isinstance(alone, Skipped):
+                return alone
         return found
+
+    def _with_read_only_inputs(self, candidate: Candidate, baseline: Candidate, step: Step) -> WrongResult | str:
+        """Wrong where `candidate`, and not the baseline, fails on inputs that cannot be written. Otherwise why nothing
+        is known, or an empty text."""
+        if all(argument.role != "in" for argument in self.task.arguments):
+            return ""
+        for one in (baseline, candidate):
+            self.listener(f"checking inputs that cannot be written on {step.name}")
+            prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
+            found = self.examiner.call("try_read_only", self.deadlines.run, one, step)
+            self._renew(found)
+            if found is True:
+                continue
+            if one is candidate and isinstance(found, Crashed | LaunchFailed):
+                name = next(argument.name for argument in self.task.arguments if argument.role == "in")
+                detail = (
+                    f"on {step.name}: a launch fails when arrays declared `in` cannot be written: {describe(found)}"
+                )
+                return WrongResult("input_modified", name, detail)
+            return (
+                "whether inputs are written for a moment was not looked at: this device has no memory for reading only"
+            )
+        return ""
+
+    def _renew(self, found: object) -> None:
+        """Ends the process whose device cannot be used any more, so that the next call starts another."""
+        if (isinstance(found, LaunchFailed) and found.sticky) or (isinstance(found, Skipped) and found.sticky):
+            self.examiner.end()
 
     def _roofs(self) -> Roofline:
         """The device's roofs; none where the probes do not run on it."""

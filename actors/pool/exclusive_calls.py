@@ -18,8 +18,9 @@ from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
+from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.measure.bench import Candidate, Duel
+from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Failure, LaunchFailed, Outcome, TimedOut
 from tunesmith.kernels.spec.task import Task
 
@@ -111,7 +112,10 @@ class ExclusiveCalls:
             measured = iter([one.results[0] if isinstance(one, Duel) else one for one in alone])
         else:
             measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
-        return Duel(workload, tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:]))
+        results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
+        key = types_key(self._task.workload(workload))
+        codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
+        return Duel(workload, results, tuple(codes), self._workers.compilers[0].version)
 
     def examine(self, questions: Sequence[Question], seed: int, roofline: Roofline) -> list[Verdict] | Failure:
         """See `Pool.examine`."""

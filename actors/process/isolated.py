@@ -156,7 +156,17 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+def _silence() -> None:
+    """Nothing that is printed here reaches the standard output of the process that started this one: it carries
+    verdicts, and kernels can print."""
+    sys.stdout.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 def _serve(pipe: Connection) -> None:
+    _silence()
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Standard output is for results: what a reference or a kernel prints is not one.

@@ -273,12 +273,17 @@ class Searched(RoundAccount, Event):
 
 
 class Compared(Event):
-    """Finalists against the baseline on one workload. Written and read by the tester."""
+    """Finalists against the baseline on one workload. Written and read by the tester.
+
+    baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
+    Empty in journals of versions that did not keep them."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)
     workload: str
     entries: tuple[FinalistResult, ...]
+    baseline_code: str = ""
+    compiler: str = ""
 
 
 class Examined(Event):

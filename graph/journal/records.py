@@ -100,12 +100,15 @@ class Verdict(Record):
 
 
 class FinalistResult(Record):
-    """A finalist against the baseline on one workload: either the comparison, or why there is none."""
+    """A finalist against the baseline on one workload: either the comparison, or why there is none.
+
+    code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept."""
 
     template: str
     config: Config
     comparison: Comparison | None = None
     failure: AnyOutcome | None = None
+    code: str = ""
 
 
 class Examination(Record):

@@ -6,7 +6,8 @@ best/
     <workload>/     the best for one shape, where it differs from the general one
     dispatch.json   which folder to use for which shape and types, and how sure that is
     reference.py    the task's reference
-Each folder holds kernel sources, launch.json and launch.py, which runs without Tunesmith.
+Each folder holds kernel sources, launch.json and launch.py, which runs without Tunesmith; for CUDA also the machine
+code that was measured (`tunesmith.graph.results.machine_code`), beside the source for other architectures.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.records import Figures, Verdict, Winner, WorkloadRow
+from tunesmith.graph.results.machine_code import MachineCodes
+from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.measure.bench import types_key
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
@@ -38,6 +41,11 @@ BASELINE, GENERAL = "baseline", "general"
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
     """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
+    with MachineCodes(context, folder).open() as codes:
+        _export_all(context, folder, verdict, codes)
+
+
+def _export_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     general = verdict.general
     if general is None and not verdict.dispatch:
@@ -46,9 +54,9 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
     (folder / "reference.py").write_text(context.task.reference, encoding="utf-8")
     workloads = [*context.tuned, *context.held_out]
     baseline = context.sources.baseline.template
-    _export(context, folder / BASELINE, baseline, baseline.default_config, workloads)
+    _export(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
     if general is not None:
-        _export(context, folder / GENERAL, context.template(general.template), general.config, workloads)
+        _export(context, folder / GENERAL, context.template(general.template), general.config, workloads, codes)
     own = {row.workload: row for row in verdict.dispatch}
     shapes = []
     for row in (*verdict.tuned, *verdict.held_out):
@@ -62,7 +70,8 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
             name = GENERAL
         else:
             name = _free_name(folder, row.workload)
-            _export(context, folder / name, context.template(used.template), used.config, [_workload(context, row)])
+            only = [_workload(context, row)]
+            _export(context, folder / name, context.template(used.template), used.config, only, codes)
         shapes.append(_shape(row, name, figures, held_out=row in verdict.held_out))
     about = {
         "task": context.task.name,
@@ -121,18 +130,34 @@ def _free_name(folder: Path, workload: str) -> str:
     return name
 
 
-def _export(context: Context, folder: Path, template: Template, config: Config, workloads: Sequence[Workload]) -> None:
+def _export(
+    context: Context,
+    folder: Path,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    codes: MachineCodes,
+) -> None:
     folder.mkdir()
+    measured = _measured_seconds(context, template, config)
     launches: dict[str, Any] = {}
     sources: dict[str, Any] = {}
     for workload in workloads:
         source = specialise(template, config, workload.types)
         file = "-".join(["kernel", *(dtype for _, dtype in types_key(workload))]) + SUFFIX[template.backend]
-        (folder / file).write_text(source.source, encoding="utf-8")
-        compiled = {"source": file, "max_registers": source.max_registers, "fast_math": source.fast_math}
-        sources[file] = {"types": workload.types, **compiled}
+        if file not in sources:
+            (folder / file).write_text(source.source, encoding="utf-8")
+            compiled: dict[str, Any] = {
+                "source": file,
+                "max_registers": source.max_registers,
+                "fast_math": source.fast_math,
+            }
+            if template.backend == "cuda":
+                compiled["machine_code"] = _write_code(codes, folder / file, template, config, workload)
+            sources[file] = {"types": workload.types, **compiled}
         launches[workload.name] = {
-            **compiled,
+            **{name: value for name, value in sources[file].items() if name != "types"},
+            "measured_seconds": measured.get(workload.name),
             **_launch(context, template, config, workload),
         }
     about = {
@@ -149,6 +174,38 @@ def _export(context: Context, folder: Path, template: Template, config: Config, 
     }
     (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+
+
+def _write_code(
+    codes: MachineCodes, source: Path, template: Template, config: Config, workload: Workload
+) -> dict[str, Any]:
+    """The entry of launch.json for the machine code of `source`, which is written beside it if it can be had."""
+    found = codes.find(template, config, workload)
+    if isinstance(found, str):
+        return {"file": None, "measured": False, "note": found}
+    file = source.with_suffix(".cubin")
+    file.write_bytes(found.code)
+    return {
+        "file": file.name,
+        "sha256": found.sha256,
+        "architecture": found.arch,
+        "compiler": found.compiler,
+        "measured": found.measured,
+        "note": found.note,
+    }
+
+
+def _measured_seconds(context: Context, template: Template, config: Config) -> dict[str, float]:
+    """Cold seconds in the last comparison on each workload, as the verdict gives them: what this export reproduces."""
+    key, found = (template.id, config_key(config)), {}
+    is_baseline = template.id == context.sources.baseline.template.id
+    for event in context.log.events(Compared):
+        for entry in event.entries:
+            if entry.comparison is not None and is_baseline:
+                found[event.workload] = entry.comparison.baseline.median
+            elif entry.comparison is not None and (entry.template, config_key(entry.config)) == key:
+                found[event.workload] = entry.comparison.baseline.median * entry.comparison.ratio
+    return found
 
 
 def _launch(context: Context, template: Template, config: Config, workload: Workload) -> dict[str, Any]:

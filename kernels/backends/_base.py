@@ -87,6 +87,8 @@ class Device(Protocol):
     """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
     xp: Any
     """The array module (numpy or cupy) of what `array` returns."""
+    base_alignment: int
+    """Bytes at a multiple of which any array of a program starts: `view` takes no others."""
     cold_bytes: int
     """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
     sample_seconds: float
@@ -105,7 +107,12 @@ class Device(Protocol):
     def read(self, buffer: Any) -> NDArray[np.uint8]: ...
     def copy(self, target: Any, source: Any) -> None: ...
     def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
-        """A part of a buffer as a buffer (no copy); `offset` is a multiple of 512 bytes."""
+        """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
+        ...
+
+    def read_only_copy(self, buffer: Any) -> Any:
+        """A copy of a buffer that no kernel can write: the launch that tries fails, or its process dies. None where the
+        device has no such memory. It is kept for as long as the process runs."""
         ...
 
     def array(self, buffer: Any, dtype: str) -> Any:

@@ -127,6 +127,8 @@ class CudaDevice:
             self.stream = cupy.cuda.Stream(non_blocking=True)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
+        # Slices start anywhere; 16 bytes are what the widest load of a thread needs.
+        self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
         self._spin: Any = None
         self._edges: float | None = None
@@ -212,6 +214,42 @@ class CudaDevice:
     def view(self, buffer: CudaBuffer, offset: int, nbytes: int) -> CudaBuffer:
         _require_room(buffer, offset, nbytes)
         return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
+
+    def read_only_copy(self, buffer: CudaBuffer) -> CudaBuffer | None:
+        """Memory of the virtual memory API (CUDA driver API, "Virtual Memory Management"), mapped for reading."""
+        from cuda.bindings import driver as cu
+
+        def done(answer: Any) -> Any:
+            if answer[0] != cu.CUresult.CUDA_SUCCESS:
+                raise DeviceError(f"no memory for reading only: {answer[0].name}")
+            return answer[1] if len(answer) > 1 else None
+
+        index = self.cupy.cuda.Device().id
+        wanted = cu.CUmemAllocationProp()
+        wanted.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = index
+        access = cu.CUmemAccessDesc()
+        access.location.type, access.location.id = wanted.location.type, index
+        grain = done(
+            cu.cuMemGetAllocationGranularity(
+                wanted, cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+            )
+        )
+        size = -(-buffer.nbytes // grain) * grain
+        memory = done(cu.cuMemCreate(size, wanted, 0))
+        start = done(cu.cuMemAddressReserve(size, 0, 0, 0))
+        done(cu.cuMemMap(start, size, 0, memory, 0))
+        access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        done(cu.cuMemSetAccess(start, size, [access], 1))
+        owner = self.cupy.cuda.UnownedMemory(int(start), size, self)
+        array = self.cupy.ndarray((buffer.nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+        with self.guarded():
+            array[...] = buffer.array
+            self.stream.synchronize()
+        access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+        done(cu.cuMemSetAccess(start, size, [access], 1))
+        return CudaBuffer(array, buffer.nbytes)
 
     def array(self, buffer: CudaBuffer, dtype: str) -> Any:
         return buffer.array.view(DTYPES[dtype].array)

@@ -16,12 +16,16 @@ from typing import Any
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends._base import MAX_LOG
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.cubin import global_variables, used_variables
+from tunesmith.kernels.build.cubin import global_variables, special_registers, used_variables
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.ptx import instruction_mix
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 
+HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
+"""Below the folders of CUDA's headers, which until CUDA 12 are one for each package: the C++ standard library, where it
+is installed, lies in one of its own, and the headers of the last three include each other by their bare names, which
+`--no-source-include` ends."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
@@ -62,8 +66,10 @@ class NvrtcCompiler:
                 "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
             )
         self.arch = arch
-        # The CUDA C++ standard library, where it is installed, lies in a folder of its own.
-        header_folders = [folder for folder in (Path(headers), Path(headers, "cccl")) if folder.is_dir()]
+        found = [headers, *(find_nvidia_header_directory(name) for name in ("cccl", "nvcc"))]
+        roots = [Path(root) for root in found if root is not None]
+        folders = dict.fromkeys(Path(root, name) for root in roots for name in HEADER_FOLDERS)
+        header_folders = [folder for folder in folders if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
         self._options = [
             f"--gpu-architecture={_with_features(arch)}",
@@ -106,8 +112,8 @@ class NvrtcCompiler:
                 return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
-            if variables := global_variables(code):
-                variables = used_variables(variables, _assembly(program))
+            assembly = _assembly(program)
+            variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
             missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'

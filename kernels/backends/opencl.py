@@ -5,6 +5,8 @@ Serves GPUs and CPUs alike. Buffers carry their own offsets, as OpenCL has no po
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,9 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
 NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
 """`guard` refuses these words in a source; as macros they fail as well where tokens are pasted to make one."""
+NO_SECTIONS = tuple(f"-D{word}=tunesmith_ordinary_name" for word in ("section", "__section__"))
+"""OpenCL C 1.2 has no variables that outlast a launch, but a compiler may know the attribute that puts a constant into
+memory that can be written. Whatever else has such a name only gets another one."""
 
 
 class OpenclUnavailable(TunesmithError):
@@ -77,7 +82,9 @@ class OpenclCompiler:
         """OpenCL C 1.2 has no variables that outlast a launch: its compiler refuses them."""
         if (refused := refuse(source)) is not None:
             return refused
-        options = ["-cl-std=CL1.2", *NO_ASSEMBLY] + (["-cl-fast-relaxed-math"] if source.fast_math else [])
+        options = ["-cl-std=CL1.2", *NO_ASSEMBLY, *NO_SECTIONS] + (
+            ["-cl-fast-relaxed-math"] if source.fast_math else []
+        )
         program = self._cl.Program(self._context, source.source)
         try:
             program.build(options=options, cache_dir=False)
@@ -98,6 +105,19 @@ class OpenclCompiler:
         is_gpu = bool(self._device.type & self._cl.device_type.GPU)
         resources = Resources(shared=shared, local=local if is_gpu else None)
         return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
+
+
+def protected_pages(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A copy of `data` in pages of its own, which cannot be written, between others which can."""
+    page = mmap.PAGESIZE
+    size = -(-data.nbytes // page) * page
+    whole = np.frombuffer(mmap.mmap(-1, size + 2 * page), np.uint8)
+    inside = whole[page : page + data.nbytes]
+    inside[:] = data
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(whole.ctypes.data + page), ctypes.c_size_t(size), mmap.PROT_READ) != 0:
+        raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
+    return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +152,10 @@ class OpenclDevice:
         self.name = limits.name
         self._context = pyopencl.Context([self._device])
         self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
+        # OpenCL 1.2, section 5.2.1: sub-buffers start at multiples of CL_DEVICE_MEM_BASE_ADDR_ALIGN, which is in bits.
+        self.base_alignment = max(16, int(self._device.mem_base_addr_align) // 8)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
+        self._protected: list[NDArray[np.uint8]] = []
         self.sample_seconds = 2e-3 if limits.kind == "gpu" else 2e-2
 
     @contextmanager
@@ -168,6 +191,16 @@ class OpenclDevice:
     def view(self, buffer: OpenclBuffer, offset: int, nbytes: int) -> OpenclBuffer:
         with self.guarded():
             return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
+
+    def read_only_copy(self, buffer: OpenclBuffer) -> OpenclBuffer | None:
+        """On CPUs a kernel works in this process's memory, whose pages can be protected."""
+        if self.limits.kind != "cpu":
+            return None
+        pages, flags = protected_pages(self.read(buffer)), self._cl.mem_flags
+        self._protected.append(pages)
+        with self.guarded():
+            made = self._cl.Buffer(self._context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=pages)
+        return OpenclBuffer(made, buffer.nbytes)
 
     def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
         return self.read(buffer).view(DTYPES[dtype].array)

@@ -38,8 +38,15 @@ def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:
     kept = [name for name in artifact.globals if name not in template.device_globals]
     if not kept:
         return None
-    detail = (
-        f"the kernel keeps {', '.join(kept)[:200]} in global memory between launches: pass it as an argument, put a "
-        "constant table in __constant__ memory, or list it in the template's `device_globals`"
-    )
+    registers = [name for name in kept if name.startswith("%")]
+    if registers:
+        detail = (
+            f"the kernel reads {', '.join(registers)[:200]}, by which it can tell one launch from another: do without, "
+            "or list the registers in the template's `device_globals`"
+        )
+    else:
+        detail = (
+            f"the kernel keeps {', '.join(kept)[:200]} in global memory between launches: pass it as an argument, put "
+            "a constant table in __constant__ memory, or list it in the template's `device_globals`"
+        )
     return Rejected("device_state", "device globals", f"{detail}.")

@@ -21,6 +21,11 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMBOL_TABLE = 2
 _SECTION_SYMBOL = 3
 _PTX_NAME = re.compile(r"[A-Za-z_$%][A-Za-z0-9_$]*")
+_DECLARED = re.compile(r"\.global\b[^;={}]*?([A-Za-z_$%][A-Za-z0-9_$]*)\s*(?=[\[=;])")
+"""A variable in global memory; a pattern has a `<` behind its name."""
+_SPECIAL = re.compile(
+    r"%(?:globaltimer(?:_lo|_hi)?|clock(?:_hi|64)?|gridid|n?smid|n?warpid|pm\d+(?:_64)?|envreg\d+|current_graph_exec)\b"
+)
 
 
 class CubinError(ValueError):
@@ -89,7 +94,15 @@ def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
     """Those of `variables` that the code uses. `ptx`: the assembly the cubin was made from.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
-    declared; one that does not stand there at all was renamed, and counts as used.
+    declared; one that does not stand there at all was renamed, and counts as used. So does one whose declaration is not
+    found: PTX can declare a row of names by a pattern (PTX ISA, "Parameterized Variable Names").
     """
     counts = Counter(_PTX_NAME.findall(ptx))
-    return tuple(name for name in variables if counts[name] != 1)
+    declared = set(_DECLARED.findall(ptx))
+    return tuple(name for name in variables if counts[name] != 1 or name not in declared)
+
+
+def special_registers(ptx: str) -> tuple[str, ...]:
+    """The registers that `ptx` reads by which a kernel can tell one launch from another: clocks, timers, numbers of
+    grids and multiprocessors (PTX ISA, "Special Registers")."""
+    return tuple(sorted(set(_SPECIAL.findall(ptx))))

@@ -145,13 +145,13 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
         return _forbidden("characters", f"the character U+{ord(odd.group()):04X} has no place in source code")
     if "??" in spliced and (trigraph := re.search(r"\?\?[=/'()!<>-]", spliced)) is not None:
         return _forbidden("trigraphs", f"the trigraph {trigraph.group()} is not accepted; write the character itself")
-    for hidden in _HIDDEN_INCLUDE.finditer(spliced):
-        # Also inside comments and strings: whoever reads the text otherwise than we do must find nothing there either.
-        if (refused := _include(hidden.group().lstrip("#"), backend)) is not None:
-            return refused
     text = _lex(spliced)
     if isinstance(text, Rejected):
         return text
+    for hidden in _HIDDEN_INCLUDE.finditer(text.code):
+        # Also inside strings: whoever reads the text otherwise than we do must find nothing there either.
+        if (refused := _include(hidden.group().lstrip("#"), backend)) is not None:
+            return refused
     if found := sorted(text.names & FILE_WORDS):
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
     if backend == "opencl" and (found := sorted(text.names & ASM_WORDS)):

@@ -6,6 +6,7 @@ What is compiled is exactly what is handed to the user in the end, so a winner c
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import BackendName, Template
+
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,10 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
-        headers = {DTYPES[dtype].cuda_header for dtype in types.values()} - {""}
-        lines += [f"#include <{header}>" for header in sorted(headers)]
+        headers = sorted({DTYPES[dtype].cuda_header for dtype in types.values()} - {""})
+        # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.
+        headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
+        lines += [f"#include <{header}>" for header in headers]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {DTYPES[dtype].c_name(template.backend)}", f"#define {name}_IS_{dtype.upper()} 1"]
     hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}

@@ -194,7 +194,8 @@ def _compare_source(backend: str, dtype: str) -> str:
 
 
 def _ranges(outputs: list[Place], size: int) -> list[tuple[int, int]]:
-    """What no kernel may change: all bytes of a set but those of `outputs`, which are in the order of their places."""
+    """What no kernel may change: all bytes of a set but those of `outputs`."""
+    outputs = sorted(outputs, key=lambda place: place.offset)
     starts = [0, *(place.offset + place.nbytes for place in outputs)]
     ends = [*(place.offset for place in outputs), size]
     return list(zip(starts, ends, strict=True))

@@ -7,6 +7,7 @@ tool knows allocations and not arrays: in the bench's buffers a read one past th
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import shutil
@@ -24,7 +25,7 @@ import numpy as np
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.launch.workload_data import draw
+from tunesmith.kernels.launch.draw import draw, spread
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
@@ -141,9 +142,9 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
         if argument.role == "scalar":
             arguments.append(DTYPES[dtype].scalar(task.scalar_of(argument, workload)))
             continue
-        count = int(np.prod(task.shape_of(argument, workload)))
-        fill = contents.fill(argument.fill, dtype, 0)
-        host = np.resize(draw(fill, count, dtype, rng), count).view(np.uint8)
+        shape_of = task.shape_of(argument, workload)
+        block = draw(contents, argument.fill, shape_of, dtype, rng)
+        host = spread(np, block, math.prod(shape_of), rng).view(np.uint8)
         # Directly from the driver: CuPy's pool would round the size up.
         memory = cupy.cuda.Memory(host.nbytes)
         held.append(memory)

@@ -39,8 +39,11 @@ class Checked:
         return {name: one.largest for name, one in self.deviations.items()}
 
 
-def bind(device: Device, candidate: Candidate, data: WorkloadData) -> list[Launch] | Outcome:
-    """The launches of `candidate` on each set of `data`, or why it cannot be launched. Raises `DeviceError`."""
+def bind(
+    device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
+) -> list[Launch] | Outcome:
+    """The launches of `candidate` on each set of `data`, or why it cannot be launched. loaded: kernels of this device
+    by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
     workload = data.workload
     artifact = candidate.artifacts[types_key(workload)]
     shape = geometry(candidate.template, candidate.config, workload)
@@ -48,7 +51,11 @@ def bind(device: Device, candidate: Candidate, data: WorkloadData) -> list[Launc
         return rejected
     if (rejected := compiler_rejection(device.limits, shape, artifact.resources)) is not None:
         return rejected
-    kernel = device.load(artifact)
+    kernel = None if loaded is None else loaded.get(artifact.code_digest)
+    if kernel is None:
+        kernel = device.load(artifact)
+        if loaded is not None:
+            loaded[artifact.code_digest] = kernel
     return [Launch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 

@@ -1,52 +1,46 @@
-"""The full verdict on a candidate: many shapes, distributions and seeds, repeats, and the baseline's accuracy beside
-it.
+"""One step of the full verdict on a candidate: launches on drawn contents, repeated, on changed inputs, beside the
+baseline.
 
-A search visit checks one distribution, because it must be quick. Before a candidate is trusted it goes through `plan`
-step by step: each step is one `Step` on one device and needs a deadline of its own, which is the caller's business.
+Owns what is done in a step, and what of it rejects. Which steps there are is `tunesmith.kernels.check.plan`; each is
+run on one device and needs a deadline of its own, which is the caller's business.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import Device, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.check.check import Deviation, check_others, measure_set
+from tunesmith.kernels.check.check import Deviation, check_surroundings, measure_set
+from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.launch.workload_data import Layout, WorkloadData
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
 from tunesmith.kernels.space.feasible import rules
-from tunesmith.kernels.spec.contents import Contents, Kind, kinds_of
 from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import Template
 
-SETS = 3
+SETS = (2, 5)
+"""Fewest and most sets of buffers; how many a step has is drawn."""
+ALIGNMENT = 16
+"""Bytes; arrays start at any multiple that the device allows."""
 REPEATS = 3
 """Launches on the same contents that are compared bit by bit."""
 ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
-SECOND_SEED = 7919
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One workload with one kind of contents. derived: made up here; where the template or the baseline is not meant
-    for it, it is skipped, while the task's own workloads count."""
-
-    workload: Workload
-    contents: Contents
-    derived: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.workload.name}, {self.contents.kind}"
+ACCURACY_ELEMENTS = 4096
+"""Elements of an output below which the root mean square says little: it is that of a few roundings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,49 +56,20 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A step that says nothing about the candidate, and why."""
+    """A step that says nothing about the candidate, and why. sticky: the process can no longer use the device."""
 
     step: str
     why: str
-
-
-def plan(task: Task, kind: str, seed: int, largest_bytes: float = math.inf, only: str | None = None) -> list[Step]:
-    """What a candidate must be right on, cheap steps first: shapes derived from the smallest tuned workload (each size
-    1, all sizes odd), its other distributions and another seed, then all workloads for devices of `kind`, as far as
-    they move at most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents."""
-    own = (*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True))
-    if only is not None:
-        one = task.workload(only)
-        kinds = [Step(one, Contents(kind, seed)) for kind in kinds_of(task) if kind != "task"]
-        return [Step(one, Contents(seed=seed)), *kinds, Step(one, Contents(seed=seed + SECOND_SEED))]
-    if not own:
-        return []
-    smallest = min(own, key=task.bytes_of)
-    tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
-    steps = [Step(workload, Contents(seed=seed), derived=True) for workload in derived_workloads(tuned)]
-    steps.append(Step(tuned, Contents(seed=seed)))
-    steps += [Step(tuned, Contents(kind, seed)) for kind in kinds_of(task) if kind != "task"]
-    steps.append(Step(tuned, Contents(seed=seed + SECOND_SEED)))
-    others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
-    steps += [Step(workload, Contents(seed=seed)) for workload in others]
-    return steps
-
-
-def derived_workloads(workload: Workload) -> list[Workload]:
-    """Shapes that kernels forget: each size alone 1, and all sizes one off an even number."""
-    sizes = [{**workload.sizes, name: 1} for name in workload.sizes]
-    for off in (-1, 1):
-        sizes.append({name: max(1, size + off if size % 2 == 0 else size) for name, size in workload.sizes.items()})
-    distinct = {tuple(one.items()): one for one in sizes if one != workload.sizes}
-    return [
-        workload.model_copy(update={"sizes": one, "name": "x".join(map(str, one.values())) + " (derived)"})
-        for one in distinct.values()
-    ]
+    sticky: bool = False
 
 
 def infeasible_on(template: Template, config: Config, workload: Workload, limits: DeviceLimits) -> Rejected | None:
     """The first rule that `config` breaks on `workload`, or None."""
     try:
+        shape = geometry(template, config, workload)
+        if min(*shape.grid, *shape.block) < 1:
+            detail = f"the launch of {workload.name} is empty: its grid is {shape.grid}, its block {shape.block}"
+            return Rejected("infeasible", "launch", detail)
         for rule in rules(template, [workload], limits):
             if not rule.holds(config):
                 return Rejected("infeasible", rule.label, rule.explain(config))
@@ -125,6 +90,7 @@ def excluded(candidate: Candidate, step: Step, limits: DeviceLimits) -> Skipped 
 def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> WorkloadData | Skipped:
     """The buffers of a step and what the reference gives for them: the user's code runs here, and no kernel does.
     Raises `TaskError`."""
+    layout = Layout.unforeseen(ALIGNMENT)
     try:
         return WorkloadData(
             device,
@@ -133,7 +99,8 @@ def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> W
             seed=step.contents.seed,
             max_bytes=max_bytes,
             contents=step.contents,
-            max_sets=SETS,
+            max_sets=int(np.random.default_rng(layout.seed).integers(SETS[0], SETS[1] + 1)),
+            layout=layout,
         )
     except OutOfDeviceMemory as error:
         return Skipped(step.name, str(error))
@@ -144,90 +111,200 @@ def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> W
 
 
 def verify(
-    device: Device, candidate: Candidate, baseline: Candidate, step: Step, data: WorkloadData
+    device: Device,
+    candidate: Candidate,
+    baseline: Candidate,
+    step: Step,
+    data: WorkloadData,
+    loaded: dict[str, object] | None = None,
 ) -> Passed | Skipped | Outcome:
-    """One step of the full verdict, on what `prepare_step` made. Raises `TaskError` where the task's baseline is at
-    fault."""
-    standard = _baseline(device, baseline, data, step)
+    """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. Raises `TaskError` where the
+    task's baseline is at fault."""
+    standard = measure_baseline(device, baseline, step, data, loaded)
     if isinstance(standard, Skipped):
         return standard
     try:
-        launches = bind(device, candidate, data)
+        launches = bind(device, candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
-        return _examine(device, launches, data, step, standard)
+        return _Examination(device, launches, data, step, standard).verdict()
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
 
-def _baseline(device: Device, baseline: Candidate, data: WorkloadData, step: Step) -> dict[str, Deviation] | Skipped:
-    """The baseline's own deviations, where it is right or only inexact."""
-    own = step.contents.kind == "task" and not step.derived
-    try:
-        launches = bind(device, baseline, data)
-        if isinstance(launches, list):
-            _launch(device, launches, data, 0)
-            names = {argument.name: 1.0 if own else float("inf") for argument in data.task.outputs}
-            found = measure_set(data, 0, names)
-            if isinstance(found, dict) and all(one.largest < float("inf") for one in found.values()):
-                return found
-            why = found.detail if isinstance(found, WrongResult) else "an infinite error"
-        else:
-            why = str(launches)
-    except DeviceError as error:
-        if error.sticky:
-            raise TaskError(
-                f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
-            ) from error
-        why = str(error)
+def measure_baseline(
+    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
+) -> dict[str, Deviation] | Skipped:
+    """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
+    own, sticky = step.contents.kind == "task" and not step.derived, False
+    if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
+        why = outside.detail
+    else:
+        try:
+            launches = bind(device, baseline, data, loaded)
+            if isinstance(launches, list):
+                data.restore()
+                device.launch(launches[0])
+                device.synchronize()
+                names = {argument.name: 1.0 if own else math.inf for argument in data.task.outputs}
+                found = measure_set(data, 0, names)
+                if not own and not _is_finite(found):
+                    found = measure_set(data, 0, names, lenient=True)
+                if isinstance(found, dict) and _is_finite(found):
+                    return found
+                why = found.detail if isinstance(found, WrongResult) else "an infinite error"
+            else:
+                why = str(launches)
+        except DeviceError as error:
+            if error.sticky and not step.derived:
+                raise TaskError(
+                    f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
+                ) from error
+            why, sticky = str(error), error.sticky
     if own:
         raise TaskError(f"Task {data.task.name}: its baseline is not right on {step.name}: {why}.")
-    return Skipped(step.name, f"the baseline is not right there: {why}")
+    return Skipped(step.name, f"the baseline is not right there: {why}", sticky)
 
 
-def _examine(
-    device: Device, launches: Sequence[Launch], data: WorkloadData, step: Step, standard: dict[str, Deviation]
-) -> Passed | WrongResult:
-    # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
-    own = step.contents.kind == "task"
-    allowed = {name: 1.0 if own else max(1.0, ACCURACY_FACTOR * one.largest) for name, one in standard.items()}
-    _launch(device, launches, data, 0)
-    first = measure_set(data, 0, allowed)
-    if isinstance(first, WrongResult):
-        return _at(first, step)
-    if (wrong := check_others(data, 0) or _less_accurate(first, standard)) is not None:
-        return _at(wrong, step)
-    bits, deterministic = data.set_array(0).copy(), True
-    for _ in range(REPEATS - 1):
-        data.restore_set(0, 0)
-        device.launch(launches[0])
-        device.synchronize()
-        if not bool((data.set_array(0) == bits).all()):
+def launch_read_only(device: Device, candidate: Candidate, data: WorkloadData) -> bool:
+    """One launch whose `in` arrays lie in memory that cannot be written: a kernel that uses them as scratch, and puts
+    back what was there, leaves no other trace. False where the device has no such memory. Raises `DeviceError` where
+    the launch fails; on a CPU the process dies."""
+    launches = bind(device, candidate, data)
+    if not isinstance(launches, list):
+        return False
+    data.restore()
+    protected: dict[str, object] = {}
+    for place in data.places:
+        if place.argument.role == "in":
+            copied = device.read_only_copy(data.view(place, 0))
+            if copied is None:
+                return False
+            protected[place.argument.name] = copied
+    arguments = tuple(
+        protected.get(argument.name, given)
+        for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
+    )
+    device.launch(replace(launches[0], arguments=arguments))
+    device.synchronize()
+    return True
+
+
+def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
+    return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
+
+
+class _Examination:
+    """The launches of one step. Which set they are on, and their order, is drawn."""
+
+    def __init__(
+        self,
+        device: Device,
+        launches: Sequence[Launch],
+        data: WorkloadData,
+        step: Step,
+        standard: Mapping[str, Deviation],
+    ) -> None:
+        self._device, self._launches, self._data, self._step, self._standard = device, launches, data, step, standard
+        self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
+        self._rng = np.random.default_rng([data.layout.seed, len(launches)])
+        # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
+        self._own = step.contents.kind == "task" and not step.contents.scalars
+        self._allowed = {
+            name: 1.0 if self._own and one.largest <= 1 else max(1.0, ACCURACY_FACTOR * one.largest)
+            for name, one in standard.items()
+        }
+
+    def verdict(self) -> Passed | WrongResult:
+        """Passed, or the first thing that is wrong."""
+        self._data.restore()
+        index = int(self._rng.integers(self._data.sets))
+        self._launch(index)
+        first = self._measure(index)
+        if isinstance(first, WrongResult):
+            return self._at(first)
+        if (
+            wrong := check_surroundings(self._data, {index}) or less_accurate(first, self._standard, self._elements)
+        ) is not None:
+            return self._at(wrong)
+        deterministic = True
+        checks = [partial(self._changed, index), partial(self._another, index)]
+        self._rng.shuffle(checks)
+        if self._step.derived:
+            # There are hundreds of these; on one in four contents elsewhere are looked at too.
+            checks = checks if self._rng.random() < 0.25 else [partial(self._changed, index)]
+        else:
+            repeated = self._repeated(index)
+            if isinstance(repeated, WrongResult):
+                return self._at(repeated)
+            deterministic = repeated
+        for check in checks:
+            if (wrong := check()) is not None:
+                return self._at(wrong)
+        if (wrong := check_surroundings(self._data, set(range(self._data.sets)))) is not None:
+            return self._at(wrong)
+        return Passed(self._step.name, first, dict(self._standard), deterministic)
+
+    def _launch(self, index: int) -> None:
+        self._device.launch(self._launches[index])
+        self._device.synchronize()
+
+    def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
+        return measure_set(self._data, index, self._allowed, lenient=not self._own)
+
+    def _repeated(self, index: int) -> WrongResult | bool:
+        """Whether further launches on the same contents give the same bits; wrong where one is not right."""
+        data, deterministic = self._data, True
+        bits = data.set_array(index).copy()
+        for _ in range(REPEATS - 1):
+            data.restore_set(index, data.held(index))
+            self._launch(index)
+            if bool((data.set_array(index) == bits).all()):
+                continue
             deterministic = False
-            again = measure_set(data, 0, allowed)
+            again = self._measure(index)
             if isinstance(again, WrongResult):
-                return _at(
-                    replace(again, reason="nondeterministic", detail=f"another launch was right, but {again.detail}"),
-                    step,
-                )
-    if data.exchange_inputs(0):
-        changed = _again(device, launches, data, allowed)
-        if isinstance(changed, WrongResult):
-            # On fresh buffers with the same contents: is it these that it gets wrong, or what was left from before?
-            data.restore_set(0, data.held(0))
-            fresh = _again(device, launches, data, allowed)
-            if isinstance(fresh, WrongResult) or changed.reason not in ("mismatch", "unwritten"):
-                return _at(fresh if isinstance(fresh, WrongResult) else changed, step)
-            return _at(
-                replace(changed, reason="stale_output", detail=f"after the inputs had changed, {changed.detail}"), step
-            )
-    return Passed(step.name, first, standard, deterministic)
+                return replace(again, reason="nondeterministic", detail=f"another launch was right, but {again.detail}")
+        return deterministic
+
+    def _changed(self, index: int) -> WrongResult | None:
+        """A launch on other inputs, while outputs are those of an earlier launch: right ones, of other inputs."""
+        data = self._data
+        if not data.exchange_inputs(index):
+            return None
+        self._launch(index)
+        changed = self._measure(index)
+        if not isinstance(changed, WrongResult):
+            return None
+        # On fresh buffers with the same contents: is it these that it gets wrong, or what was left from before?
+        data.restore_set(index, data.held(index))
+        self._launch(index)
+        fresh = self._measure(index)
+        if isinstance(fresh, WrongResult) or changed.reason not in ("mismatch", "unwritten"):
+            return fresh if isinstance(fresh, WrongResult) else changed
+        return replace(changed, reason="stale_output", detail=f"after the inputs had changed, {changed.detail}")
+
+    def _another(self, index: int) -> WrongResult | None:
+        """A launch on another set, at other addresses."""
+        other = (index + 1) % self._data.sets
+        if other == index:
+            return None
+        self._data.restore_set(other, self._data.held(other))
+        self._launch(other)
+        found = self._measure(other)
+        return found if isinstance(found, WrongResult) else None
+
+    def _at(self, wrong: WrongResult) -> WrongResult:
+        return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
 
 
-def _less_accurate(found: dict[str, Deviation], standard: dict[str, Deviation]) -> WrongResult | None:
+def less_accurate(
+    found: Mapping[str, Deviation], standard: Mapping[str, Deviation], elements: Mapping[str, int]
+) -> WrongResult | None:
+    """Whether an output is materially less accurate than the baseline's. elements: of each output."""
     for name, one in found.items():
         bound = max(ACCURACY_FREE, ACCURACY_FACTOR * standard[name].rms)
-        if one.rms > bound:
+        if one.rms > bound and elements[name] >= ACCURACY_ELEMENTS:
             detail = (
                 f"the root mean square error of {name} is {one.rms:.3g} of its tolerance, the baseline's "
                 f"{standard[name].rms:.3g}; at most {bound:.3g} is accepted"
@@ -236,33 +313,14 @@ def _less_accurate(found: dict[str, Deviation], standard: dict[str, Deviation]) 
     return None
 
 
-def _launch(device: Device, launches: Sequence[Launch], data: WorkloadData, index: int) -> None:
-    data.restore()
-    device.launch(launches[index])
-    device.synchronize()
-
-
-def _again(
-    device: Device, launches: Sequence[Launch], data: WorkloadData, allowed: dict[str, float]
-) -> WrongResult | dict[str, Deviation]:
-    device.launch(launches[0])
-    device.synchronize()
-    return measure_set(data, 0, allowed)
-
-
-def _at(wrong: WrongResult, step: Step) -> WrongResult:
-    return replace(wrong, detail=f"on {step.name}: {wrong.detail}")
-
-
 __all__ = [
-    "Kind",
     "Passed",
     "Skipped",
-    "Step",
-    "derived_workloads",
     "excluded",
     "infeasible_on",
-    "plan",
+    "launch_read_only",
+    "less_accurate",
+    "measure_baseline",
     "prepare_step",
     "verify",
 ]

@@ -3,12 +3,14 @@
 Owns layout and contents. Each *set* is a complete copy of the kernel's arrays; there are enough sets that, launching
 over them in turn, each finds its data gone from the last cache. The contents come in two variants, which sets hold
 alternately, so that a launch meets other contents and other addresses than the one before; an image of each variant is
-kept, from which inputs, poison and red zones are restored.
+kept, from which inputs, poison and red zones are restored. Where arrays lie and what bytes surround them is drawn
+anew for each `Layout`, so that a kernel cannot know by its addresses that it is being checked.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,31 +19,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
-from tunesmith.kernels.spec.contents import KINDS, Contents
+from tunesmith.kernels.launch.draw import draw, spread
+from tunesmith.kernels.spec.contents import CHANGES, DEFINED, KINDS, Change, Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Fill, Task, TaskError, Workload
+from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
 
 ALIGNMENT = 512
-"""Bytes; every array starts at a multiple. Enough for the widest vector access and OpenCL sub-buffers."""
+"""Bytes; where a layout says nothing else, every array starts at a multiple, as where a program allocates it."""
 RED_ZONE = 2048
-"""Bytes before and after each array that no kernel may write."""
-RED_ZONE_BYTE = 0xA5
+"""Bytes before and after each array, at least, that no kernel may write."""
+MOST_GAP = 4096
+"""Bytes that a layout may add before an array."""
 MAX_SETS = 512
 VARIANTS = 2
-RANDOM_BLOCK = (1 << 22) - 3
-"""Elements drawn at random; larger arrays repeat them. Odd, so that rows of usual widths differ."""
+ROUNDING = 2.0**-23
+"""By what share of itself an input is changed to see how well the result is determined: a rounding of float32."""
+MOST_ROWS = 1 << 18
+"""Rows of which each is changed or not; where there are more, neighbours share their lot."""
+SENSITIVITY = 16.0
+"""How often such a change a result may be off: sums in another order, exponentials of large arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where arrays lie: in an order, with gaps, and between bytes drawn from `seed`, at multiples of `alignment` bytes
+    or of what the device needs, where that is more."""
+
+    seed: int = 0
+    alignment: int = ALIGNMENT
+
+    @classmethod
+    def unforeseen(cls, alignment: int) -> Layout:
+        """One that no source can have been written for."""
+        return cls(secrets.randbits(64), alignment)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies inside a set: data at [offset, offset + nbytes), then padding up to its red zone."""
+    """Where an array lies inside a set: data at [offset, offset + nbytes), surrounded by red zones."""
 
     argument: Argument
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
-    padded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +74,37 @@ class Variant:
     expected: dict[str, Any]
 
 
-def draw(fill: Fill, count: int, dtype: str, rng: np.random.Generator) -> NDArray[Any]:
-    """At most `count` elements as `fill` says, in the storage type; see `Fill`. Fewer are meant to be repeated."""
-    drawn = min(count, RANDOM_BLOCK)
-    match fill.kind:
-        case "normal":
-            values = fill.mean + fill.scale * rng.standard_normal(drawn, dtype=np.float32)
-        case "uniform":
-            values = fill.mean + fill.scale * (2 * rng.random(drawn, dtype=np.float32) - 1)
-        case "constant":
-            values = np.full(drawn, fill.mean, np.float32)
-    for special in fill.special:
-        values[rng.random(drawn) < special.fraction] = special.value
-    return DTYPES[dtype].from_float(values)
-
-
-def expected_results(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def expected_results(
+    xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any], changed: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """What the reference gives for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
 
     The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
     array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
     host. Magnitudes that the storage type cannot hold become what a kernel's stores make of them
-    (`DataType.limited`). Raises `TaskError` when the reference raises or returns something else than the declared
-    outputs.
+    (`DataType.limited`). changed: scalars with other values than the task's. Raises `TaskError` when the reference
+    raises or returns something else than the declared outputs.
     """
     results: Any = None
+    scalars = {**_scalars(task, workload), **(changed or {})}
     if xp is not np:
         try:
-            results = _call_reference(task, {**inputs, **_scalars(task, workload)})
+            results = _call_reference(task, {**inputs, **scalars})
         except Exception:  # noqa: BLE001 - whatever stops it on the device, the host has the last word
             results = None
         if not isinstance(results, dict) or not all(isinstance(value, xp.ndarray) for value in results.values()):
             results = None
     if results is None:
         on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
-        results = reference_results(task, workload, on_host)
+        results = reference_results(task, workload, {**on_host, **scalars})
     return as_expected(xp, task, workload, results)
 
 
-def reference_results(task: Task, workload: Workload, inputs: Mapping[str, NDArray[Any]]) -> Any:
-    """What the reference returns on the host, as it is. Raises `TaskError` when it raises."""
+def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any]) -> Any:
+    """What the reference returns on the host, as it is, for arrays on the host; scalars that are not among `inputs` are
+    the task's. Raises `TaskError` when it raises."""
     try:
-        return _call_reference(task, {**inputs, **_scalars(task, workload)})
+        return _call_reference(task, {**_scalars(task, workload), **inputs})
     except Exception as error:
         raise TaskError(
             f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
@@ -109,19 +119,18 @@ def where_of(task: Task, workload: Workload) -> str:
 def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
     """The inputs of a workload, of its first variant, as float64 arrays on the host."""
     drawn = {}
-    rng = _generator(contents, 0, workload)
+    rng = np.random.default_rng([*_drawing_key(contents, workload), 0])
     for argument in task.arguments:
         if argument.role in ("in", "inout"):
             dtype, shape = task.dtype_of(argument, workload), task.shape_of(argument, workload)
-            block = draw(contents.fill(argument.fill, dtype, 0), math.prod(shape), dtype, rng)
-            drawn[argument.name] = np.resize(block.astype(np.float64), shape)
+            block = draw(contents, argument.fill, shape, dtype, rng)
+            drawn[argument.name] = spread(np, block.astype(np.float64), math.prod(shape), rng).reshape(shape)
     return drawn
 
 
-def _generator(contents: Contents, variant: int, workload: Workload) -> np.random.Generator:
+def _drawing_key(contents: Contents, workload: Workload) -> list[int]:
     # Names differ in their letters, so that workloads of one seed do not share contents.
-    kind = KINDS.index(contents.kind)
-    return np.random.default_rng([contents.seed, kind, variant, *workload.name.encode()])
+    return [contents.seed, KINDS.index(contents.kind), *workload.name.encode()]
 
 
 def _scalars(task: Task, workload: Workload) -> dict[str, int | float]:
@@ -161,12 +170,33 @@ def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
         return namespace[task.reference_name](**values)
 
 
+def _multiple(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _zone_bytes(rng: np.random.Generator) -> tuple[int, ...]:
+    """What surrounds arrays: mostly a NaN of 16 bits and more, which shows where a kernel multiplies by zero what it
+    reads beside an array; otherwise any byte."""
+    return _nan_bytes(rng) if rng.random() < 0.75 else (int(rng.integers(1, 256)),)
+
+
+def _poison(dtype: str, rng: np.random.Generator) -> tuple[int, ...]:
+    """Bytes that fill outputs before a launch: of 16 bits and more, a NaN that computing does not give; of fewer, that
+    of the data type."""
+    return DTYPES[dtype].poison if DTYPES[dtype].size == 1 else _nan_bytes(rng)
+
+
+def _nan_bytes(rng: np.random.Generator) -> tuple[int, ...]:
+    """Bytes that, in turn, are a NaN of every float type of 16 bits and more, and none that computing gives."""
+    return int(rng.integers(0xF1, 0xFE)), int(rng.choice([0x7F, 0xFF]))
+
+
 class WorkloadData:
     """Everything a launch on `workload` needs, on `device`, drawn from `seed` as `kind` says.
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one.
-    `max_bytes` bounds the device memory taken. Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when
-    not even one set fits.
+    layout: where arrays lie, drawn anew for each object if left out. `max_bytes` bounds the device memory taken. Raises
+    `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
 
     def __init__(
@@ -179,10 +209,16 @@ class WorkloadData:
         max_bytes: int,
         contents: Contents | None = None,
         max_sets: int = MAX_SETS,
+        layout: Layout | None = None,
     ) -> None:
         self.device, self.task, self.workload = device, task, workload
         self.contents = contents or Contents(seed=seed)
-        self.places, self.set_bytes = self._layout()
+        self.layout = layout or Layout.unforeseen(ALIGNMENT)
+        arranging = np.random.default_rng(self.layout.seed)
+        self.places, self.set_bytes = self._arranged(arranging)
+        self._zone = _zone_bytes(arranging)
+        self._poison = {place.dtype: _poison(place.dtype, arranging) for place in self.places}
+        self._changed = dict(self.contents.scalars)
         results = 8 * sum(math.prod(place.shape) for place in self.places if place.argument.role != "in")
         # A second variant where there is room for it; the first needs an image, a set, and the results.
         count = VARIANTS if 4 * self.set_bytes + 2 * results <= max_bytes else 1
@@ -192,75 +228,176 @@ class WorkloadData:
             raise OutOfDeviceMemory(
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
-        self.variants = tuple(self._draw(variant) for variant in range(count))
+        drawn = self._draw_inputs(count)
+        self.variants = tuple(self._variant(inputs) for inputs in drawn)
+        del drawn
         # One more than cold caches need: in-place kernels are checked on a set that a sample goes over only once.
         wanted = 1 + max(2, math.ceil(device.cold_bytes / self.set_bytes))
         self.sets = max(1, min(wanted, max_sets, room // self.set_bytes))
         self._arena = device.allocate(self.sets * self.set_bytes)
         self._held = [0] * self.sets
         self._scalars = {
-            argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(task.scalar_of(argument, workload))
+            argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(
+                self._changed.get(argument.name, task.scalar_of(argument, workload))
+            )
             for argument in task.arguments
             if argument.role == "scalar"
         }
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self._arguments: dict[int, tuple[Any, ...]] = {}
         self._expected_buffers: dict[tuple[int, str], Any] = {}
+        self._sensitivities: dict[int, dict[str, Any]] = {}
         self.restore()
 
-    def _layout(self) -> tuple[tuple[Place, ...], int]:
-        places, cursor = [], 0
-        for argument in self.task.arguments:
-            if argument.role == "scalar":
-                continue
+    def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Place, ...], int]:
+        """The places, in the order of the arguments, and the bytes of a set."""
+        arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
+        step = max(self.layout.alignment, self.device.base_alignment)
+        places: dict[str, Place] = {}
+        cursor = 0
+        for position in rng.permutation(len(arrays)):
+            argument = arrays[position]
             dtype = self.task.dtype_of(argument, self.workload)
             shape = self.task.shape_of(argument, self.workload)
             nbytes = math.prod(shape) * DTYPES[dtype].size
-            padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
-            places.append(Place(argument, dtype, shape, cursor + RED_ZONE, nbytes, padded))
-            cursor += padded + 2 * RED_ZONE
-        return tuple(places), cursor
+            gap = step * int(rng.integers(MOST_GAP // step + 1))
+            offset = _multiple(cursor + RED_ZONE + gap, step)
+            places[argument.name] = Place(argument, dtype, shape, offset, nbytes)
+            cursor = offset + nbytes + RED_ZONE
+        return tuple(places[argument.name] for argument in arrays), _multiple(cursor, step)
 
-    def _draw(self, variant: int) -> Variant:
-        inputs = self._draw_inputs(variant)
+    def _variant(self, inputs: Mapping[str, Any]) -> Variant:
         image = self.device.allocate(self.set_bytes)
         self.device.write(image, self._image(inputs))
-        converted = {
+        return Variant(image, self._expected(inputs))
+
+    def _expected(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The results for flat arrays of the type `DataType.array`."""
+        return self._expected_of_values(self._values(inputs))
+
+    def _values(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """`inputs` in float64, in their shapes."""
+        return {
             place.argument.name: DTYPES[place.dtype]
             .to_float64(self.device.xp, inputs[place.argument.name])
             .reshape(place.shape)
             for place in self.places
             if place.argument.role != "out"
         }
-        return Variant(image, expected_results(self.device.xp, self.task, self.workload, converted))
 
-    def _draw_inputs(self, variant: int) -> dict[str, Any]:
-        """Flat arrays of the type `DataType.array`, on the device."""
+    def _expected_of_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
+
+    def _draw_inputs(self, count: int) -> list[dict[str, Any]]:
+        """For each of `count` variants, flat arrays of the type `DataType.array`, on the device."""
+        key = _drawing_key(self.contents, self.workload)
+        drawn = [self._draw_one(np.random.default_rng([*key, variant]), variant) for variant in range(count)]
+        if count > 1 and self.contents.kind != "constant":
+            rng = np.random.default_rng([*key, count])
+            change = self.contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
+            self._keep_part(drawn[0], drawn[1], change, rng)
+        return drawn
+
+    def _draw_one(self, rng: np.random.Generator, variant: int) -> dict[str, Any]:
         xp = self.device.xp
-        rng = _generator(self.contents, variant, self.workload)
         inputs = {}
         for place in self.places:
-            if place.argument.role == "out":
-                continue
-            count = math.prod(place.shape)
-            fill = self.contents.fill(place.argument.fill, place.dtype, variant)
-            block = draw(fill, count, place.dtype, rng)
-            raw = xp.asarray(block.view(DTYPES[place.dtype].array))
-            inputs[place.argument.name] = raw if block.size == count else xp.resize(raw, count)
+            if place.argument.role != "out":
+                block = draw(self.contents, place.argument.fill, place.shape, place.dtype, rng, variant)
+                raw = xp.asarray(block.view(DTYPES[place.dtype].array))
+                inputs[place.argument.name] = spread(xp, raw, math.prod(place.shape), rng)
         return inputs
 
+    def _keep_part(
+        self, first: Mapping[str, Any], second: dict[str, Any], change: Change, rng: np.random.Generator
+    ) -> None:
+        """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that
+        looks at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
+        if change == "all":
+            return
+        places = [place for place in self.places if place.argument.role != "out"]
+        chosen = int(rng.integers(len(places)))
+        for number, place in enumerate(places):
+            name = place.argument.name
+            kept = first[name].copy()
+            last = place.shape[-1] if len(place.shape) > 1 else 1
+            last *= -(-kept.size // last // MOST_ROWS)
+            rows = kept.size // last
+            fresh, changed = (one[: rows * last].reshape(rows, last) for one in (second[name], kept))
+            if change == "rows":
+                how = rng.random(rows)
+                self._take(changed, fresh, np.flatnonzero(how < 0.5))
+                single = np.flatnonzero((how >= 0.5) & (how < 0.75))
+            elif number == chosen:
+                single = rng.integers(rows, size=min(rows, int(rng.integers(1, 4))))
+            else:
+                single = np.empty(0, np.int64)
+            if single.size:
+                at = self.device.xp.asarray(single * last + rng.integers(last, size=single.size))
+                kept[at] = second[name][at]
+            second[name] = kept
+
+    def _take(self, changed: Any, fresh: Any, rows: Any) -> None:
+        if rows.size:
+            at = self.device.xp.asarray(rows)
+            changed[at] = fresh[at]
+
     def _image(self, inputs: Mapping[str, Any]) -> Any:
-        image = self.device.xp.full(self.set_bytes, RED_ZONE_BYTE, np.uint8)
+        image = self.device.xp.empty(self.set_bytes, np.uint8)
+        for phase, byte in enumerate(self._zone):
+            image[phase :: len(self._zone)] = byte
         for place in self.places:
             values = inputs.get(place.argument.name)
             target = slice(place.offset, place.offset + place.nbytes)
             if values is not None:
                 image[target] = values.view(np.uint8)
                 continue
-            poison = DTYPES[place.dtype].poison
+            poison = self._poison[place.dtype]
             for phase, byte in enumerate(poison):
                 image[place.offset + phase : place.offset + place.nbytes : len(poison)] = byte
         return image
+
+    @property
+    def nan_is_defined(self) -> bool:
+        """Whether a NaN of the reference is the result that a kernel must have."""
+        return self.contents.kind in DEFINED and not self.contents.scalars
+
+    def sensitivity(self, index: int) -> dict[str, Any]:
+        """How much results may be off for what set `index` holds, beside the tolerance, as flat float64 arrays by
+        output name: `SENSITIVITY` times what the reference's results change by when each input changes by a rounding
+        of float32, or of float64 for a task in that.
+
+        Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
+        """
+        variant = self._held[index]
+        if variant not in self._sensitivities:
+            xp, image = self.device.xp, self.variants[variant].image
+            inputs = {
+                place.argument.name: self.device.array(self.device.view(image, place.offset, place.nbytes), place.dtype)
+                for place in self.places
+                if place.argument.role != "out"
+            }
+            values = self._values(inputs)
+            expected = self.variants[variant].expected
+            total = {name: xp.zeros_like(result) for name, result in expected.items()}
+            for attempt in range(2):
+                rng = np.random.default_rng(attempt)
+                moved = {
+                    place.argument.name: values[place.argument.name]
+                    for place in self.places
+                    if place.argument.role != "out"
+                }
+                for place in self.places:
+                    if place.argument.role != "out" and DTYPES[place.dtype].is_float:
+                        rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else ROUNDING
+                        signs = xp.asarray(rng.choice(np.array([-rounding, rounding]), size=place.shape))
+                        moved[place.argument.name] = values[place.argument.name] * (1 + signs)
+                for name, result in self._expected_of_values(moved).items():
+                    with np.errstate(invalid="ignore"):
+                        off = xp.abs(result - expected[name])
+                    total[name] = xp.maximum(total[name], xp.where(xp.isfinite(off), off, 0.0))
+            self._sensitivities[variant] = {name: SENSITIVITY * one for name, one in total.items()}
+        return self._sensitivities[variant]
 
     @property
     def expected(self) -> dict[str, Any]:

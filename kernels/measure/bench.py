@@ -49,10 +49,16 @@ LONG = 13
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not."""
+    """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
+
+    codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for
+    one that did not compile; compiler: what it came from, with its version. Both are empty where nobody filled them in.
+    """
 
     workload: str
     results: tuple[Comparison | Outcome, ...]
+    codes: tuple[str, ...] = ()
+    compiler: str = ""
 
 
 class Bench:

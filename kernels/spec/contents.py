@@ -1,6 +1,7 @@
-"""What buffers hold: the distributions a candidate must be right on, beside the one its task declares.
+"""What buffers hold: the contents a candidate must be right on, beside those its task declares.
 
-A search visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
+Owns the names of the kinds and which of them a task has; drawing them is `tunesmith.kernels.launch.draw`. A search
+visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
 """
 
 from __future__ import annotations
@@ -9,53 +10,79 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Fill, Special, Task
+from tunesmith.kernels.spec.task import Task
 
-Kind = Literal["task", "normal", "uniform", "large", "constant", "zeros", "edges"]
-KINDS: tuple[Kind, ...] = ("task", "normal", "uniform", "large", "constant", "zeros", "edges")
-LARGE = 32.0
-"""How many times the declared scale "large" has."""
-EDGE_SHARE = 0.9
-"""Share of elements that hold one of the declared special values under "edges"."""
+Kind = Literal[
+    "task",
+    "normal",
+    "uniform",
+    "large",
+    "huge",
+    "outliers",
+    "heavy_tails",
+    "shifted",
+    "negative",
+    "tiny",
+    "subnormal",
+    "constant",
+    "zeros",
+    "ties",
+    "sorted",
+    "edges",
+    "infinities",
+    "masked",
+    "nans",
+]
+KINDS: tuple[Kind, ...] = (
+    "task",
+    "normal",
+    "uniform",
+    "large",
+    "huge",
+    "outliers",
+    "heavy_tails",
+    "shifted",
+    "negative",
+    "tiny",
+    "subnormal",
+    "constant",
+    "zeros",
+    "ties",
+    "sorted",
+    "edges",
+    "infinities",
+    "masked",
+    "nans",
+)
+"""In the order of docs/trust.md, which says what each is."""
+DEFINED: tuple[Kind, ...] = ("task", "edges", "nans")
+"""Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
+speak of, such as infinity less infinity, and an element that should be one may be anything."""
+
+Change = Literal["all", "rows", "few"]
+CHANGES: tuple[Change, ...] = ("all", "rows", "few")
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A distribution and a seed. Each set of buffers holds one of several variants of it, drawn independently."""
+    """A distribution, a seed, and values of scalars other than the task's.
+
+    Each set of buffers holds one of two variants. change: how the second differs from the first: everything is drawn
+    anew; half of the rows, and single elements of others; or few elements of a single array. Drawn if left out.
+    """
 
     kind: Kind = "task"
     seed: int = 0
-
-    def fill(self, declared: Fill, dtype: str, variant: int) -> Fill:
-        """How an argument that declares `declared` is filled. Integers keep that, as they may be indices."""
-        if self.kind == "task" or not DTYPES[dtype].is_float:
-            return declared
-        match self.kind:
-            case "normal" | "uniform":
-                return declared.model_copy(update={"kind": self.kind})
-            case "large":
-                return Fill(kind="normal", mean=declared.mean, scale=LARGE * (declared.scale or 1.0))
-            case "constant":
-                return Fill(kind="constant", mean=declared.mean + declared.scale * (1 + variant / 2))
-            case "zeros":
-                return Fill(kind="constant", mean=0.0)
-            case "edges":
-                return declared.model_copy(update={"special": _often(declared.special)})
-
-
-def _often(special: tuple[Special, ...]) -> tuple[Special, ...]:
-    """The same values on `EDGE_SHARE` of all elements, each on an equal part: one is drawn over those before it, so the
-    k-th of n takes 1/k of what the first k share, as far as not every element is taken."""
-    part = EDGE_SHARE / len(special) if special else 0.0
-    return tuple(
-        Special(value=one.value, fraction=part / (1 - part * (len(special) - 1 - index)))
-        for index, one in enumerate(special)
-    )
+    change: Change | None = None
+    scalars: tuple[tuple[str, float], ...] = ()
 
 
 def kinds_of(task: Task) -> tuple[Kind, ...]:
-    """Those that differ from the others for `task`."""
+    """Those that differ from the others for `task`. Integers keep what the task declares, as they may be indices."""
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
+    dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
+    if not any(DTYPES[dtype].is_float for dtype in dtypes):
+        return ("task",)
     if any(argument.fill.special for argument in arrays):
         return KINDS
     return tuple(kind for kind in KINDS if kind != "edges")

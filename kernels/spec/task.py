@@ -50,7 +50,9 @@ class Argument(_Strict):
     """One argument of the kernel, in the order of its signature.
 
     role: `in` is read only, `out` is written only, `inout` both (its result is compared too), `scalar` is passed by
-    value. dtype: a data type or one of the task's type names. shape: an expression for each dimension.
+    value. dtype: a data type or one of the task's type names. shape: an expression for each dimension. values: of a
+    scalar, further values that a kernel must be right for; a scalar of a float type that has none is checked with some
+    of Tunesmith's choice, where reference and baseline follow.
     """
 
     name: Identifier
@@ -59,9 +61,12 @@ class Argument(_Strict):
     shape: tuple[ExpressionText, ...] = ()
     fill: Fill = Fill()
     value: ExpressionText | None = None
+    values: tuple[ExpressionText, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.role != "scalar" and self.values:
+            raise ValueError(f"the array {self.name} needs no `values`: only a scalar has some")
         if self.role == "scalar" and (self.value is None or self.shape):
             raise ValueError(f"the scalar {self.name} needs `value` (an expression) and no `shape`")
         if self.role != "scalar" and (not self.shape or self.value is not None):

@@ -160,6 +160,7 @@ def _validate_expressions(task: Task, path: Path) -> None:
     for argument in task.arguments:
         texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
         texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
+        texts += [(f"argument {argument.name}: values[{i}]", text) for i, text in enumerate(argument.values)]
     for key, text in texts:
         try:
             expression = parse(text)

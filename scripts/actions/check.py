@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.check import REASONS
-from tunesmith.kernels.check.verify import Passed
+from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.candidate_file import parse_config, read_source, template_of
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
@@ -73,6 +74,16 @@ def _silent(text: str) -> None:
     pass
 
 
+def _skipped(verdict: Verdict) -> dict[str, list[str]]:
+    """The steps that were skipped, by the reason: hundreds of derived shapes can share one, but for the numbers in
+    it."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for step in verdict.steps:
+        if isinstance(step, Skipped):
+            found.setdefault(re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.why), (step.why, []))[1].append(step.step)
+    return dict(found.values())
+
+
 def _print(verdict: Verdict) -> None:
     if verdict.accepted:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
@@ -81,8 +92,10 @@ def _print(verdict: Verdict) -> None:
     else:
         typer.echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
         typer.echo(f"  {verdict.detail}")
-    for step in verdict.steps:
-        if not isinstance(step, Passed):
-            typer.echo(f"  skipped {step.step}: {step.why}")
+    for why, steps in _skipped(verdict).items():
+        more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
+        typer.echo(f"  skipped {steps[0]}{more}: {why}")
+    if verdict.seconds:
+        typer.echo(f"  checking took {verdict.seconds:.0f} s")
     for note in verdict.notes:
         typer.echo(f"  {note}")

@@ -126,7 +126,7 @@ def main() -> None:
     for number, fixture in enumerate(chosen, 1):
         if fixture.file in lines and not options.again:
             continue
-        line = judged(fixture, device, Limits(compile=20.0, run=options.seconds))
+        line = judged(fixture, device, Limits(compile=60.0, run=options.seconds))
         lines[fixture.file] = line
         mark = "" if line.get("as_expected") else "   <-- not as expected"
         print(

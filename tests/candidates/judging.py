@@ -8,7 +8,8 @@ index.toml lists candidates that are files of their own. The files in edited/ ho
 - launch: as in a template; the baseline's if left out. device_globals: as in a template
 - backends: those it is for; both if left out
 - class: how it is wrong, a row of docs/trust.md; why: one sentence; both only for reading and counting
-- reasons: as in index.toml; any if left out, as it depends on what is drawn which check finds it first
+- judge, reasons: as in index.toml; if left out, a device, and any reason, as it depends on what is drawn which check
+  finds it first
 
 What stands at the top of such a file counts for all of its candidates that do not say otherwise.
 """
@@ -111,7 +112,7 @@ def _edited_in(path: Path) -> Iterator[Fixture]:
                 yield Fixture(
                     file=f"edited/{one['id']}.{SUFFIX[backend]}",
                     task=task if (FOLDER / task).exists() else one["task"],
-                    judge="gpu" if backend == "cuda" else "pocl",
+                    judge=one.get("judge", "gpu" if backend == "cuda" else "pocl"),
                     text=prelude + text,
                     reasons=tuple(one.get("reasons", ANY_REASON)) if is_wrong else (),
                     kind=one["class"] if is_wrong else "",

@@ -16,8 +16,10 @@ from tunesmith.kernels.backends import Launch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import measure_set
-from tunesmith.kernels.launch.workload_data import WorkloadData, draw, expected_results
+from tunesmith.kernels.launch.draw import draw
+from tunesmith.kernels.launch.workload_data import WorkloadData, expected_results
 from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Fill, Special, Task, TaskError
@@ -148,8 +150,8 @@ def test_opencl_has_no_8_bit_floats(tmp_path: Path, name: str) -> None:
 
 def test_special_values_of_inputs_are_clamped_too() -> None:
     fill = Fill(special=(Special(value=math.inf, fraction=1.0),))
-    assert set(draw(fill, 8, "float8_e4m3", np.random.default_rng(0)).astype(float)) == {448.0}
-    assert set(draw(fill, 8, "float16", np.random.default_rng(0)).astype(float)) == {math.inf}
+    assert set(draw(Contents(), fill, (8,), "float8_e4m3", np.random.default_rng(0)).astype(float)) == {448.0}
+    assert set(draw(Contents(), fill, (8,), "float16", np.random.default_rng(0)).astype(float)) == {math.inf}
 
 
 def test_results_beyond_the_range_become_what_stores_make_of_them(tmp_path: Path) -> None:

@@ -137,13 +137,13 @@ def test_values_without_order(opened: Any, dtype: str) -> None:
 @pytest.mark.parametrize("where", ["first", "before", "after", "input", "last"])
 def test_a_byte_that_no_kernel_may_write(opened: Any, where: str) -> None:
     data = data_of(opened, "float16", TOLERANCES["float16"])
-    x, out, both = data.places
+    x, out, _ = data.places
     at = {
         "first": 0,
         "before": out.offset - 1,
         "after": out.offset + out.nbytes,
         "input": x.offset + 17,
-        "last": both.offset + both.padded + 2047,
+        "last": data.set_bytes - 1,
     }[where]
     for index in (0, 1):
         store_right(data, index)

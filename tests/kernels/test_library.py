@@ -223,7 +223,8 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
     workload = small_workloads(name, dtype)[-1]
     candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]
     for template in sources.templates:
-        candidates += [(template, config) for config in some_configs(template, workload, limits, count, seed)]
+        if template.runs_on(device_names(limits)):
+            candidates += [(template, config) for config in some_configs(template, workload, limits, count, seed)]
     for position, (template, config) in enumerate(candidates):
         artifact = compiler.compile(specialise(template, config, workload.types))
         assert not isinstance(artifact, CompileFailed), (config, artifact.first_error)

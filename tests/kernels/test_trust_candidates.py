@@ -19,13 +19,25 @@ from tunesmith.kernels.build.cubin import CubinError, global_variables, used_var
 from tunesmith.kernels.check.check import REASONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
-from judging import FOLDER, Fixture, compiler_verdict, fixtures, verdict_of
+from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict_of
 
 from tunesmith.actors.judging.judge import Limits
 
+LIBRARY = FOLDER.parent.parent / "kernels" / "library"
 DEADLINES = Limits(compile=8.0, run=8.0)
-ALL = fixtures()
-QUICK = {"residual_not_written", "writes_past_end", "skips_when_written", "include_by_macro", "vectors_with_tail"}
+FILES = fixtures()
+ALL = FILES + edited()
+QUICK = {
+    "residual_not_written",
+    "writes_past_end",
+    "skips_when_written",
+    "include_by_macro",
+    "vectors_with_tail",
+    "silu_input_as_scratch_restored",
+    "softmax_masked_nan",
+    "silu_probes_sixteen",
+    "norm_newton",
+}
 """One of each kind of judging, without which no test run should be."""
 
 
@@ -60,16 +72,28 @@ def h200() -> DeviceLimits:
 
 
 def test_the_index_names_every_file_and_known_reasons() -> None:
-    files = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.c[ul]") if path.parent.name != "tasks"}
-    assert files == {one.file for one in ALL}
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.c[ul]") if path.parent.name in ("bad", "good")}
+    assert files == {one.file for one in FILES}
     assert all(reason in REASONS for one in ALL for reason in one.reasons)
-    assert len({Path(one.file).stem for one in ALL if one.reasons}) >= 20
-    assert len({Path(one.file).stem for one in ALL if not one.reasons}) >= 10
+    assert len({Path(one.file).stem for one in FILES if one.reasons}) >= 20
+    assert len({Path(one.file).stem for one in FILES if not one.reasons}) >= 10
+
+
+@pytest.mark.parametrize("backend", ["opencl", "cuda"])
+def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
+    of_backend = [one for one in edited() if one.backend == backend]
+    assert len([one for one in of_backend if one.reasons]) >= 120
+    assert len([one for one in of_backend if not one.reasons]) >= 25
+    assert len({one.file for one in of_backend}) == len(of_backend)
+    assert len({one.kind for one in of_backend if one.reasons}) == 12
+    assert {one.task for one in of_backend} >= {path.parent.name for path in LIBRARY.glob("*/task.toml")}
 
 
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
 def test_verdicts_with_opencl(fixture: Fixture, opencl: Device) -> None:
-    verdict = verdict_of(fixture, opencl.limits, opencl.index, DEADLINES)
+    # Nothing of these is about deadlines.
+    deadlines = Limits(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
+    verdict = verdict_of(fixture, opencl.limits, opencl.index, deadlines)
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
 
@@ -84,7 +108,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
 def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
     from tunesmith.kernels.check.sanitize import executable

@@ -20,8 +20,8 @@ from tunesmith.graph.roles.testing.examination import disqualified, examine_winn
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
+from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.space.feasible import rules
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.spec.expression import ExpressionError
@@ -93,7 +93,12 @@ class Tester:
             rounds=ROUNDS,
             budget_seconds=min(SECONDS, max(LEAST_SECONDS, share / (2 * (1 + len(entrants))))),
         )
-        event = Compared(workload=workload.name, entries=_entries(entrants, found.results))
+        event = Compared(
+            workload=workload.name,
+            entries=_entries(entrants, found),
+            baseline_code=found.codes[0] if found.codes else "",
+            compiler=found.compiler,
+        )
         context.journal.append(event, f"round-{number}")
         return event
 
@@ -157,12 +162,13 @@ def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
     return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
 
 
-def _entries(entrants: Sequence[Finalist], results: Sequence[Comparison | Outcome]) -> tuple[FinalistResult, ...]:
+def _entries(entrants: Sequence[Finalist], found: Duel) -> tuple[FinalistResult, ...]:
+    codes = found.codes[1:] or ("",) * len(entrants)
     return tuple(
-        FinalistResult(template=template, config=config, comparison=result)
+        FinalistResult(template=template, config=config, comparison=result, code=code)
         if isinstance(result, Comparison)
-        else FinalistResult(template=template, config=config, failure=result)
-        for (template, config), result in zip(entrants, results, strict=True)
+        else FinalistResult(template=template, config=config, failure=result, code=code)
+        for (template, config), result, code in zip(entrants, found.results, codes, strict=True)
     )
 
 

@@ -1,0 +1,270 @@
+"""Which checks a candidate goes through: sizes, types, contents and scalars, combined so that all pairs occur.
+
+Owns the steps of the full verdict and their order. A covering array of strength 2 (every pair of levels of two factors
+occurs in some step; Cohen et al., "The AETG system", IEEE TSE 23(7), 1997) over classes of each size, the combinations
+of types, the kinds of contents and the values of each scalar; within their classes sizes take turns, so that each
+member occurs with each combination of types. The steps are carried out by `tunesmith.kernels.check.verify`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.spec.contents import CHANGES, Contents, Kind, kinds_of
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
+
+LADDER = (
+    (1,),
+    (2, 3, 5, 7),
+    (8,),
+    (15, 16, 17),
+    (31, 32, 33),
+    (63, 64, 65),
+    (80, 96, 100),
+    (127, 128, 129),
+    (255, 256, 257),
+    (1000, 1026),
+    # An odd multiple of 16 and every remainder by it: what vectors of up to 16 elements leave over.
+    tuple(272 + rest for rest in (1, 2, 3, 4, 5)),
+    tuple(272 + rest for rest in (6, 7, 8, 9, 10)),
+    tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
+)
+"""Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
+MOST_BYTES = {"gpu": 16e6, "cpu": 4e5}
+MOST_FLOPS = {"gpu": 1e10, "cpu": 1e7}
+"""Of a derived workload, so that hundreds of them take seconds."""
+ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
+"""Kinds of contents that the smallest tuned workload is checked on too: those whose effect grows with the size."""
+SECOND_SEED = 7919
+SCALARS = ("negated", "zero", "other", "thousandfold")
+"""What a scalar of a float type is, beside the task's own value, where the task lists no `values`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One workload with one kind of contents. derived: made up here; where the template or the baseline is not meant
+    for it, it is skipped, while the task's own workloads count."""
+
+    workload: Workload
+    contents: Contents
+    derived: bool = False
+
+    @property
+    def name(self) -> str:
+        scalars = "".join(f", {name} = {value:g}" for name, value in self.contents.scalars)
+        return f"{self.workload.name}, {self.contents.kind}{scalars}"
+
+
+def plan(
+    task: Task, limits: DeviceLimits, seed: int, largest_bytes: float = math.inf, only: str | None = None
+) -> list[Step]:
+    """What a candidate must be right on, cheap steps first: derived shapes (`derived_steps`), contents whose effect
+    grows with the size and another seed on the smallest tuned workload, then all workloads for the kind of device, as
+    far as they move at most `largest_bytes`. only: for a candidate that is meant for this workload alone: its
+    contents."""
+    own = _of_kind(task, limits)
+    if only is not None:
+        return _on_one(task, task.workload(only), seed)
+    if not own:
+        return []
+    smallest = min(own, key=task.bytes_of)
+    tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
+    steps = derived_steps(task, limits, tuned, seed)
+    steps += _on_one(task, tuned, seed)
+    others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
+    steps += [Step(workload, Contents(seed=seed)) for workload in others]
+    return steps
+
+
+def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
+    known = kinds_of(task)
+    kinds = [Step(workload, Contents(kind, seed)) for kind in ON_TUNED if kind in known]
+    return [
+        Step(workload, Contents(seed=seed, change="rows")),
+        *kinds,
+        Step(workload, Contents(seed=seed + SECOND_SEED, change="few")),
+    ]
+
+
+def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -> list[Step]:
+    """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first."""
+    largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
+    classes = {
+        name: (
+            *LADDER,
+            tuple(max(1, size + off) for off in (0, -1, 1)),
+            tuple(max(1, largest[name] + off) for off in (0, 1, 3)),
+        )
+        for name, size in like.sizes.items()
+    }
+    types = _types(task, limits)
+    kinds = kinds_of(task)
+    scalars = {argument.name: _levels(argument, task) for argument in task.arguments if argument.role == "scalar"}
+    factors = {
+        **{f"size {name}": len(members) for name, members in classes.items()},
+        "types": len(types),
+        "kind": len(kinds),
+        **{f"scalar {name}": count for name, count in scalars.items() if count > 1},
+    }
+    made: dict[str, Step] = {}
+    turns: Counter[tuple[str, int, int]] = Counter()
+
+    def add(chosen: Mapping[str, int], position: int) -> None:
+        types_at = chosen["types"]
+        sizes = {}
+        for name, members in classes.items():
+            of_class = members[chosen[f"size {name}"]]
+            sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
+        kept = max(classes, key=lambda name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2))
+        turns[kept, 0, 0] += 1
+        sizes = _within(task, limits, like, sizes, types[types_at], kept)
+        for name, size in sizes.items():
+            turns[name, size, types_at] += 1
+        shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types[types_at].values())
+        workload = like.model_copy(update={"sizes": sizes, "types": types[types_at], "name": f"{shown} (derived)"})
+        changed = _scalars(task, workload, chosen)
+        contents = Contents(kinds[chosen["kind"]], seed, CHANGES[position % len(CHANGES)], changed)
+        step = Step(workload, contents, derived=True)
+        made.setdefault(step.name, step)
+
+    for position, row in enumerate(_covering(tuple(factors.items()), seed)):
+        add(row, position)
+    for position, row in enumerate(list(_left_out(classes, types, turns))):
+        add({**dict.fromkeys(factors, 0), **row}, position)
+    return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
+
+
+@lru_cache
+def _covering(factors: tuple[tuple[str, int], ...], seed: int) -> tuple[Mapping[str, int], ...]:
+    """Levels of each factor, such that all pairs of levels of two factors occur."""
+    from covertable import make
+
+    wanted = {name: list(range(count)) for name, count in factors}
+    if len([count for count in wanted.values() if len(count) > 1]) < 2:
+        widest = max(wanted.values(), key=len)
+        return tuple({name: levels[at % len(levels)] for name, levels in wanted.items()} for at in range(len(widest)))
+    rows: list[dict[str, int]] = make(wanted, strength=2, salt=str(seed))
+    _balance(rows, "types", len(wanted["types"]))
+    return tuple(rows)
+
+
+def _balance(rows: list[dict[str, int]], name: str, levels: int) -> None:
+    """Gives rows other levels of the factor `name` where no pair is lost: what any level would do gets the first one,
+    and as each type is needed with each size, that would take many further steps."""
+    pairs = Counter((row[name], other, level) for row in rows for other, level in row.items() if other != name)
+    wanted = Counter(row[name] for row in rows)
+    for row in rows:
+        old, new = row[name], min(range(levels), key=lambda level: wanted[level])
+        others = [(other, level) for other, level in row.items() if other != name]
+        if old == new or any(pairs[old, *pair] < 2 for pair in others):
+            continue
+        for pair in others:
+            pairs[old, *pair] -= 1
+            pairs[new, *pair] += 1
+        wanted[old] -= 1
+        wanted[new] += 1
+        row[name] = new
+
+
+def _left_out(
+    classes: Mapping[str, Sequence[Sequence[int]]],
+    types: Sequence[Mapping[str, str]],
+    turns: Mapping[tuple[str, int, int], int],
+) -> Iterator[dict[str, int]]:
+    """Rows for members of classes that did not come up with some combination of types; the other sizes are small."""
+    for name, members in classes.items():
+        for at, of_class in enumerate(members):
+            for types_at in range(len(types)):
+                missing = sum(not turns[name, size, types_at] for size in set(of_class))
+                for turn in range(missing):
+                    small = {f"size {other}": 1 + (at + turn) % 3 for other in classes}
+                    yield {**small, f"size {name}": at, "types": types_at}
+
+
+def _types(task: Task, limits: DeviceLimits) -> list[dict[str, str]]:
+    """The combinations of types that a workload of the task has, on whatever device, and the backend knows."""
+    found = {tuple(workload.types.items()): workload.types for workload in task.workloads}
+    return [
+        dict(types)
+        for types in found.values()
+        if all(limits.backend in DTYPES[dtype].c_names for dtype in types.values())
+    ]
+
+
+def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
+    return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
+
+
+def _within(
+    task: Task, limits: DeviceLimits, like: Workload, sizes: dict[str, int], types: Mapping[str, str], kept: str
+) -> dict[str, int]:
+    """`sizes`, of which the largest are made smaller until the workload is cheap, the one called `kept` last."""
+    ladder = sorted({member for of_class in LADDER for member in of_class}, reverse=True)
+    while True:
+        workload = like.model_copy(update={"sizes": sizes, "types": dict(types)})
+        room, work = MOST_BYTES[limits.kind], MOST_FLOPS[limits.kind]
+        cheap = _array_bytes(task, workload) <= room and _flops(task, workload) <= work
+        name = max(sizes, key=lambda name: (sizes[name] > 1 and name != kept, sizes[name]))
+        lower = [size for size in ladder if size <= sizes[name] // 2]
+        if cheap or not lower:
+            return sizes
+        sizes = {**sizes, name: lower[0]}
+
+
+def _array_bytes(task: Task, workload: Workload) -> float:
+    """Bytes of all arrays; 0 where the task has no such workload, which preparing the step will say."""
+    try:
+        return sum(
+            float(math.prod(task.shape_of(argument, workload))) * DTYPES[task.dtype_of(argument, workload)].size
+            for argument in task.arguments
+            if argument.role != "scalar"
+        )
+    except TunesmithError:
+        return 0.0
+
+
+def _flops(task: Task, workload: Workload) -> float:
+    try:
+        return task.flops_of(workload)
+    except TunesmithError:
+        return 0.0
+
+
+def _levels(argument: Argument, task: Task) -> int:
+    """How many values a scalar takes in the checks, the task's own among them."""
+    if argument.values:
+        return 1 + len(argument.values)
+    dtypes = task.types.get(argument.dtype, (argument.dtype,))
+    return 1 + len(SCALARS) if all(DTYPES[dtype].is_float for dtype in dtypes) else 1
+
+
+def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
+    """The values of scalars that are not the task's own in a step."""
+    found = []
+    for argument in task.arguments:
+        level = chosen.get(f"scalar {argument.name}", 0)
+        if not level:
+            continue
+        try:
+            own = task.scalar_of(argument, workload)
+            value = (
+                task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
+                if (argument.values)
+                else _varied(own, SCALARS[level - 1])
+            )
+        except TaskError:
+            continue
+        if value != own:
+            found.append((argument.name, value))
+    return tuple(found)
+
+
+def _varied(own: float, how: str) -> float:
+    return {"negated": -own, "zero": 0.0, "other": 2 * own + 0.25, "thousandfold": 1000 * own}[how]

@@ -1,0 +1,175 @@
+"""Draws what an array holds: each kind of contents, for floats and integers, in the array's own precision.
+
+Owns the distributions. Which kinds a check goes through is `tunesmith.kernels.check.plan`; where the bytes go is
+`tunesmith.kernels.launch.workload_data`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Fill, Special
+
+RANDOM_BLOCK = (1 << 22) - 3
+"""Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
+LARGE, HUGE, OUTLIER, SHIFT, NEGATIVE = 32.0, 200.0, 1000.0, 50.0, 4.0
+"""How many times the declared scale those kinds have."""
+TINY, SUBNORMAL, SMALL = 2.0**-12, 2.0**-15, 2.0**-60
+"""Scales; float16 is subnormal below 2**-14. Wider types get `SMALL`, whose square is still a normal float32."""
+EDGE_SHARE = 0.9
+"""Share of elements that hold one of the declared special values under "edges"."""
+MASK_SHARE, MASK_LENGTH = 0.4, 12
+"""Of "masked": share of the runs that hold -inf, and their mean length."""
+SPARSE = 1 / 2000
+"""Share of elements that hold an infinity or a NaN, at least one."""
+
+
+def draw(
+    contents: Contents, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
+) -> NDArray[Any]:
+    """The elements of an array of `shape` whose task declares `declared`, flat, in the storage type.
+
+    Of a larger array, `RANDOM_BLOCK` elements, which are meant for `spread`.
+    """
+    count = min(math.prod(shape), RANDOM_BLOCK)
+    kind = DTYPES[dtype]
+    if not kind.is_float:
+        return _integers(declared, count, kind.storage, rng)
+    values = _floats(contents, declared, count, shape[-1] if shape else 1, dtype, rng, variant)
+    return kind.from_float(values)
+
+
+def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
+    """`count` elements of `block`, which is repeated, each time from another place on: no index that is reduced by
+    any length finds the same values."""
+    if block.size >= count:
+        return block[:count]
+    result = xp.empty(count, block.dtype)
+    for start in range(0, count, block.size):
+        part = min(block.size, count - start)
+        offset = int(rng.integers(block.size)) if start else 0
+        ahead = min(part, block.size - offset)
+        result[start : start + ahead] = block[offset : offset + ahead]
+        result[start + ahead : start + part] = block[: part - ahead]
+    return result
+
+
+def _integers(declared: Fill, count: int, storage: np.dtype[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Whole numbers, all of whose bits are drawn."""
+    low, high = (0, 1) if storage.kind == "b" else (int(np.iinfo(storage).min), int(np.iinfo(storage).max))
+    match declared.kind:
+        case "uniform":
+            first, last = (round(declared.mean + sign * declared.scale) for sign in (-1, 1))
+            first, last = max(low, min(first, high)), max(low, min(last, high))
+            values = rng.integers(first, last, size=count, endpoint=True, dtype=np.uint64 if low == 0 else np.int64)
+        case "normal":
+            drawn = np.rint(declared.mean + declared.scale * rng.standard_normal(count))
+            values = np.clip(drawn, float(low), _below(high)).astype(np.int64 if low else np.uint64)
+        case "constant":
+            values = np.full(count, max(low, min(round(declared.mean), high)), np.int64 if low else np.uint64)
+    values = values.astype(storage)
+    for special in declared.special:
+        values[rng.random(count) < special.fraction] = np.float64(special.value).astype(storage)
+    return values
+
+
+def _below(high: int) -> float:
+    """The largest float64 that is at most `high`."""
+    value = float(high)
+    return value if int(value) <= high else math.nextafter(value, 0.0)
+
+
+def _floats(
+    contents: Contents, declared: Fill, count: int, row: int, dtype: str, rng: np.random.Generator, variant: int
+) -> NDArray[Any]:
+    precision: Any = np.float64 if DTYPES[dtype].size == 8 else np.float32
+    mean, scale = precision(declared.mean), precision(declared.scale or 1.0)
+
+    def normal() -> NDArray[Any]:
+        return rng.standard_normal(count, dtype=precision)
+
+    def as_declared(kind: str = declared.kind) -> NDArray[Any]:
+        if kind == "constant":
+            return np.full(count, mean, precision)
+        shape = normal() if kind == "normal" else 2 * rng.random(count, dtype=precision) - 1
+        drawn: NDArray[Any] = mean + precision(declared.scale) * shape
+        return drawn
+
+    def some(share: float) -> NDArray[np.int64]:
+        return rng.integers(count, size=max(1, round(count * share)))
+
+    match contents.kind:
+        case "task":
+            values = _with(declared.special, as_declared(), rng)
+        case "normal" | "uniform":
+            values = _with(declared.special, as_declared(contents.kind), rng)
+        case "edges":
+            values = _with(_often(declared.special), as_declared(), rng)
+        case "large":
+            values = mean + precision(LARGE) * scale * normal()
+        case "huge":
+            values = mean + precision(HUGE) * scale * normal()
+        case "outliers":
+            values, at = as_declared(), some(1 / 300)
+            values[at] = rng.choice([-OUTLIER, OUTLIER], size=at.size) * scale
+        case "heavy_tails":
+            values = np.clip(rng.standard_cauchy(count), -3e4, 3e4).astype(precision) * scale
+        case "shifted":
+            values = as_declared() + (-1) ** variant * precision(SHIFT) * scale
+        case "negative":
+            values = -precision(NEGATIVE) * scale * (np.abs(normal()) + precision(0.01))
+        case "tiny":
+            values = precision(TINY) * scale * normal()
+        case "subnormal":
+            values = precision(SUBNORMAL if dtype == "float16" else SMALL) * normal()
+        case "constant":
+            values = np.full(count, declared.mean + declared.scale * (1 + variant / 2), precision)
+        case "zeros":
+            values = np.zeros(count, precision)
+        case "ties":
+            values = mean + scale * rng.choice(np.array([-1, 0, 0.5, 1], precision), size=count)
+        case "sorted":
+            values = as_declared()
+            whole = count // row * row
+            rows = np.sort(values[:whole].reshape(-1, row), axis=1)
+            values[:whole] = (rows[:, ::-1] if variant else rows).reshape(-1)
+        case "infinities":
+            values, at = as_declared(), some(SPARSE)
+            values[at] = rng.choice([-np.inf, np.inf], size=at.size)
+        case "masked":
+            values = np.where(_runs(count, rng), precision(-np.inf), as_declared())
+        case "nans":
+            values = as_declared()
+            values[some(SPARSE)] = np.nan
+    return values
+
+
+def _runs(count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Flags that hold for whole runs of elements."""
+    lengths = rng.geometric(1 / MASK_LENGTH, size=2 * (count // MASK_LENGTH) + 16)
+    while lengths.sum() < count:
+        lengths = np.concatenate([lengths, lengths])
+    flags: NDArray[np.bool_] = np.repeat(rng.random(lengths.size) < MASK_SHARE, lengths)[:count]
+    return flags
+
+
+def _with(special: tuple[Special, ...], values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    for one in special:
+        values[rng.random(values.size) < one.fraction] = one.value
+    return values
+
+
+def _often(special: tuple[Special, ...]) -> tuple[Special, ...]:
+    """The same values on `EDGE_SHARE` of all elements, each on an equal part: one is drawn over those before it, so the
+    k-th of n takes 1/k of what the first k share, as far as not every element is taken."""
+    part = EDGE_SHARE / len(special) if special else 0.0
+    return tuple(
+        Special(value=one.value, fraction=part / (1 - part * (len(special) - 1 - index)))
+        for index, one in enumerate(special)
+    )

@@ -1,0 +1,132 @@
+"""best/ for CUDA: the machine code that was measured, proved by its digest; here without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Compared, TemplateAdded
+from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.export import export_best
+from tunesmith.graph.settings import make_settings
+from tunesmith.hw.probe import Device
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.taskfile import load_task
+
+LIMITS = resolve_target("sm_90")
+TASK = load_task("silu_and_mul")
+SOURCES = TASK.sources("cuda")
+TEMPLATE = SOURCES.templates[0]
+CONFIG = TEMPLATE.default_config
+WORKLOAD = next(one for one in TASK.workloads if "gpu" in one.devices or not one.devices)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNESMITH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def measured() -> Artifact:
+    made = open_compiler(LIMITS).compile(specialise(TEMPLATE, CONFIG, WORKLOAD.types))
+    assert isinstance(made, Artifact)
+    return made
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    task = TASK.model_copy(update={"workloads": (WORKLOAD,)})
+    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+
+    def no_pool() -> Any:
+        raise AssertionError("an export needs no device")
+
+    with Journal(tmp_path / "run", create=True) as journal:
+        journal.append(TemplateAdded(template=TEMPLATE))
+        yield Context(task, device, (LIMITS,), make_settings(task="silu_and_mul"), journal, no_pool)
+
+
+def export(context: Context, folder: Path, code: str, compiler: str) -> dict[str, Any]:
+    """Exports after a comparison in which machine code of the digest `code` was timed."""
+    comparison = compare([[1e-6] * 3] * 5, [[2e-6] * 3] * 5)
+    entry = FinalistResult(template=TEMPLATE.id, config=CONFIG, comparison=comparison, code=code)
+    context.journal.append(Compared(workload=WORKLOAD.name, entries=(entry,), compiler=compiler), "round-1")
+    export_best(context, folder, Verdict(general=Winner(template=TEMPLATE.id, config=CONFIG), sentence=""))
+    launch = json.loads((folder / "general" / "launch.json").read_text())["workloads"][WORKLOAD.name]
+    assert launch["measured_seconds"] == pytest.approx(1e-6)
+    about: dict[str, Any] = launch["machine_code"]
+    written = (folder / "general" / about["file"]).read_bytes()
+    assert about["file"].endswith(".cubin") and about["architecture"] == "sm_90"
+    assert hashlib.sha256(written).hexdigest() == about["sha256"]
+    return about
+
+
+def test_the_code_comes_from_the_cache_and_then_from_the_export_before(
+    context: Context, measured: Artifact, tmp_path: Path
+) -> None:
+    cache = open_cache()
+    assert cache is not None
+    cache.put(cache_key(specialise(TEMPLATE, CONFIG, WORKLOAD.types), "sm_90", "the compiler of this test"), measured)
+    about = export(context, tmp_path / "best", measured.code_digest, "the compiler of this test")
+    assert about["measured"] and about["sha256"].startswith(measured.code_digest)
+    assert about["compiler"] == "the compiler of this test"
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    again = export(context, tmp_path / "best", measured.code_digest, "the compiler of this test")
+    assert again == about
+
+
+def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
+    context: Context, measured: Artifact, tmp_path: Path
+) -> None:
+    about = export(context, tmp_path / "best", measured.code_digest, "gone")
+    assert about["measured"] and "compiled again, and is byte for byte" in about["note"]
+    about = export(context, tmp_path / "best", "0123456789abcdef", "gone")
+    assert not about["measured"] and "is not the machine code that was measured" in about["note"]
+    baseline = json.loads((tmp_path / "best" / "baseline" / "launch.json").read_text())
+    assert "does not say which machine code" in baseline["sources"][0]["machine_code"]["note"]
+
+
+def test_the_launcher_loads_what_was_measured_and_compiles_elsewhere_with_the_same_options(
+    context: Context, measured: Artifact, tmp_path: Path
+) -> None:
+    export(context, tmp_path / "best", measured.code_digest, "gone")
+    spec = spec_from_file_location("launch", tmp_path / "best" / "general" / "launch.py")
+    assert spec is not None and spec.loader is not None
+    launcher = module_from_spec(spec)
+    spec.loader.exec_module(launcher)
+    (kernel,) = json.loads((tmp_path / "best" / "general" / "launch.json").read_text())["sources"]
+    assert launcher.machine_code(kernel, "sm_90") == measured.code
+    assert launcher.machine_code(kernel, "sm_80") is None
+    assert instructions(launcher.compile_source(kernel, "sm_90")) == instructions(measured.code)
+    assert launcher.compile_source(kernel, "sm_80") != measured.code
+    (tmp_path / "best" / "general" / kernel["machine_code"]["file"]).write_bytes(b"something else")
+    with pytest.raises(SystemExit, match="its sha256 differs"):
+        launcher.machine_code(kernel, "sm_90")
+
+
+def instructions(cubin: bytes) -> list[bytes]:
+    """The sections that hold instructions: the rest of a cubin names files and the compiler's options."""
+    offset = int.from_bytes(cubin[0x28:0x30], "little")
+    size, count = int.from_bytes(cubin[0x3A:0x3C], "little"), int.from_bytes(cubin[0x3C:0x3E], "little")
+    found = []
+    for at in range(offset, offset + size * count, size):
+        if int.from_bytes(cubin[at + 8 : at + 16], "little") & 4:
+            start, length = (int.from_bytes(cubin[at + k : at + k + 8], "little") for k in (0x18, 0x20))
+            found.append(cubin[start : start + length])
+    assert found
+    return found
