@@ -43,7 +43,7 @@ def test_the_summary_says_what_was_found(finished_run: Any) -> None:
         assert row["regret"] >= 0
     assert summary["general"]["config"].keys() == {"GROUP", "ITEMS", "UNROLL"}
     assert summary["settings"]["seed"] == 7
-    assert "baseline's speed" in summary["sentence"]
+    assert "99 % interval" in summary["sentence"] and "baseline" in summary["sentence"]
     assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
 
 
@@ -58,8 +58,10 @@ def test_no_configuration_was_measured_twice(finished_run: Any) -> None:
 def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
     best = finished_run.folder / "best"
     dispatch = json.loads((best / "dispatch.json").read_text())
-    assert dispatch["otherwise"] == "general"
-    assert [shape["sizes"] for shape in dispatch["shapes"]] == [{"n": 16384}]
+    # Which of them is used depends on what the measurements showed, and nothing that lost is.
+    assert dispatch["otherwise"] in ("general", "baseline") and dispatch["verdict"] == finished_run.summary["sentence"]
+    assert [shape["sizes"] for shape in dispatch["shapes"]] == [{"n": 16384}, {"n": 5000}]
+    assert all((shape["folder"] == "baseline") == (shape["verdict"] != "faster") for shape in dispatch["shapes"])
     for folder in {"general", *(shape["folder"] for shape in dispatch["shapes"])}:
         launch = json.loads((best / folder / "launch.json").read_text())
         for workload, about in launch["workloads"].items():
