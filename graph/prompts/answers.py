@@ -125,7 +125,7 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     }
     if isinstance(answer, TemplateAnswer):
         fields |= {
-            "parameters": [parameter.model_dump() for parameter in answer.parameters],
+            "parameters": [_parameter(parameter, answer.source) for parameter in answer.parameters],
             "constraints": [constraint.model_dump() for constraint in answer.constraints],
             "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
             "fast_math": answer.fast_math or "False",
@@ -144,6 +144,12 @@ def template_of(answer: TemplateAnswer | RewriteAnswer, task: Task, backend: Bac
     except TaskError as error:
         raise Unusable(str(error)) from error
     return template
+
+
+def _parameter(answer: ParameterAnswer, source: str) -> dict[str, Any]:
+    """A parameter that the source does not name can only be for the launch."""
+    named = re.search(rf"\b{re.escape(answer.name)}\b", source)
+    return answer.model_dump() | {"launch_only": named is None}
 
 
 def _name(text: str) -> str:

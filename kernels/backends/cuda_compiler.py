@@ -27,6 +27,7 @@ HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/
 is installed, lies in one of its own, and the headers of the last three include each other by their bare names, which
 `--no-source-include` ends."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
+_OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
 _HEADERS_END = "#pragma nv_hdrstop\n"
@@ -72,7 +73,7 @@ class NvrtcCompiler:
         header_folders = [folder for folder in folders if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
         self._options = [
-            f"--gpu-architecture={_with_features(arch)}",
+            f"--gpu-architecture={arch}",
             *(f"--include-path={folder}" for folder in header_folders),
             "--std=c++17",
             # Without it NVRTC adds the working directory, and a source could include the user's files.
@@ -84,7 +85,7 @@ class NvrtcCompiler:
             self._options.append("--no-cache")
         # Leaves textures, surfaces and complex numbers out of what is parsed before each source: 2 to 5 ms less.
         self._shorter = ["--minimal"] if self._accepts("--minimal") else []
-        self._precompiled: dict[tuple[str, bool], int | None] = {}
+        self._precompiled: dict[tuple[str, bool, str], int | None] = {}
 
     def _accepts(self, option: str) -> bool:
         from cuda.bindings import nvrtc
@@ -132,6 +133,7 @@ class NvrtcCompiler:
     def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
         """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
         options = list(self._options)
+        options[0] = f"--gpu-architecture={_target(self.arch, source.source)}"
         if source.max_registers:
             options.append(f"--maxrregcount={source.max_registers}")
         if source.fast_math:
@@ -154,7 +156,7 @@ class NvrtcCompiler:
         head = _INCLUDES.match(source.source)
         if head is None:
             return source.source, []
-        key = (head["includes"], source.fast_math)
+        key = (head["includes"], source.fast_math, _target(self.arch, source.source))
         if key not in self._precompiled:
             self._precompiled[key] = self._precompile(*key)
         file = self._precompiled[key]
@@ -163,9 +165,10 @@ class NvrtcCompiler:
         text = f"{head.group()}{_HEADERS_END}{source.source[head.end() :]}"
         return text, [f"--use-pch=/proc/self/fd/{file}", "--pch-messages=false"]
 
-    def _precompile(self, includes: str, fast_math: bool) -> int | None:
+    def _precompile(self, includes: str, fast_math: bool, architecture: str) -> int | None:
         """An open file in memory with these headers as NVRTC keeps them; None where it cannot (before CUDA 12.8)."""
         options = [*self._options, *(["--use_fast_math"] if fast_math else []), *self._shorter]
+        options[0] = f"--gpu-architecture={architecture}"
         with tempfile.TemporaryDirectory(prefix="tunesmith-headers-") as folder:
             made = Path(folder, "headers.pch")
             options.append(f"--create-pch={made}")
@@ -193,10 +196,10 @@ class NvrtcCompiler:
             nvrtc.nvrtcDestroyProgram(program)
 
 
-def _with_features(arch: str) -> str:
-    """From 9.0 on the instructions that only this architecture has are asked for by an "a" (PTX ISA, "Target
-    architectures"): the machine code is for one architecture in any case."""
-    return f"{arch}a" if int(re.sub(r"\D", "", arch)) >= 90 else arch
+def _target(arch: str, source: str) -> str:
+    """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
+    number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there."""
+    return f"{arch}a" if _OWN_INSTRUCTIONS.search(source) else arch
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

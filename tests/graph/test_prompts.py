@@ -171,7 +171,7 @@ def test_answers_schemas_are_fit_for_strict_structured_output(schema: Any) -> No
 def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
     for name in ("silu_and_mul", "softmax", "gemm", "merge_attn_states", "fused_add_rmsnorm"):
         task = load_task(name)
-        (template,) = task.sources("cuda").templates
+        template = task.sources("cuda").templates[-1]
         answer = TemplateAnswer.model_validate(
             {
                 "name": template.name,
