@@ -1,6 +1,6 @@
 """The root of every mistake a user can make, and the two that concern devices.
 
-A message is one full sentence: what is wrong, where, and how to mend it. Failures of a measurement are
+A message is one full sentence: what is wrong, where, and how to fix it. Failures of a measurement are
 not here: those are values (frozen dataclasses with a reason), never exceptions.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class TunesmithError(Exception):
-    """A mistake the user can mend; the message is one sentence which says how."""
+    """A mistake the user can fix; the message is one sentence which says how."""
 
 
 class UnknownTarget(TunesmithError):

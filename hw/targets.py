@@ -90,7 +90,7 @@ def _from_file(path: Path) -> DeviceLimits:
     except UnicodeDecodeError as error:
         raise UnknownTarget(f"The target file {path} is not UTF-8 text: save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
-        raise UnknownTarget(f"The target file {path} is not valid TOML ({error}): mend that line.") from error
+        raise UnknownTarget(f"The target file {path} is not valid TOML ({error}): fix that line.") from error
     base = data.pop("base", None)
     if not isinstance(base, str):
         raise UnknownTarget(f"The target file {path} lacks the key 'base': begin with a line such as base = \"sm_90\".")

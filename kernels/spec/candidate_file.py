@@ -37,7 +37,7 @@ def parse_config(text: str | None, template: Template) -> Config:
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TunesmithError(f"--config: this is no JSON ({error}); write it as '{{\"VEC\": 4}}'.") from error
+        raise TunesmithError(f"--config: this is not valid JSON ({error}); write it as '{{\"VEC\": 4}}'.") from error
     if not isinstance(given, dict):
         raise TunesmithError("--config: give a JSON object of parameters, such as '{\"VEC\": 4}'.")
     values = {parameter.name: parameter.values for parameter in template.parameters}

@@ -213,7 +213,7 @@ class Task(_Strict):
         if any(extent <= 0 for extent in shape):
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the argument {argument.name} has the shape "
-                f"{shape}; every dimension must be positive: mend the sizes or the shape."
+                f"{shape}; every dimension must be positive: fix the sizes or the shape."
             )
         return shape
 

@@ -180,7 +180,7 @@ def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
     plain = template_of(task, "baseline")
     source = plain.source.replace("const long long row = blockIdx.x;", "const long long row = blockIdx.x % n;")
     if source == plain.source:
-        raise SystemExit("the baseline of silu_and_mul has changed: mend `planted`")
+        raise SystemExit("the baseline of silu_and_mul has changed: adapt `planted`")
     usual = Template.model_validate({**plain.model_dump(), "source": source})
     slower = usual.model_copy(update={"launch": usual.launch.model_copy(update={"grid": ("n + n // 50",)})})
     bench = Bench(task, device.limits, device.index)

@@ -31,7 +31,7 @@ class Subject:
         return self.count, os.getpid()
 
     def mistake(self) -> None:
-        raise TunesmithError("That is no number: give another.")
+        raise TunesmithError("That is not a number: give another.")
 
     def bug(self) -> None:
         raise ZeroDivisionError("ours")

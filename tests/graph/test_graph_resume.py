@@ -270,7 +270,7 @@ def test_an_interruption_by_the_keyboard_is_passed_on(tmp_path: Path, monkeypatc
 
 
 def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a mistake in the task: the mended task is tuned in the same folder."""
+    """As after a mistake in the task: the corrected task is tuned in the same folder."""
     with monkeypatch.context() as patch:
         patch.setattr(SimulatedPool, "_evaluate", lambda self, one: (_ for _ in ()).throw(TaskError("A mistake.")))
         with pytest.raises(TaskError):

@@ -27,7 +27,7 @@ def test_a_value_is_the_templates_own(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{VEC: 4}", "--config: this is no JSON"),
+        ("{VEC: 4}", "--config: this is not valid JSON"),
         ("[]", "--config: give a JSON object"),
         ('{"VEC": 3}', "VEC = 3 is not one of 1, 4."),
         ('{"VEC": [4]}', "VEC = [4] is not one of 1, 4."),

@@ -197,7 +197,7 @@ MISTAKES = [
         'shape = ["n"] },',
         'shape = ["n - 1024"] },',
         "workload 1024: the argument y has the shape (0,); every dimension "
-        "must be positive: mend the sizes or the shape.",
+        "must be positive: fix the sizes or the shape.",
     ),
     (
         "task.toml",
