@@ -116,7 +116,7 @@ class Account:
             if status != "ok" and again_name(name) not in self._ends:
                 row.failed += 1
                 kinds[status] = kinds.get(status, 0) + 1
-        rows = [asdict(row) for row in self._rows.values()]
+        rows = [asdict(row) for _, row in sorted(self._rows.items())]
         totals: dict[str, Any] = {
             name: sum(row[name] for row in rows)
             for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds")

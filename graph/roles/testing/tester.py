@@ -175,7 +175,8 @@ def _entries(entrants: Sequence[Finalist], found: Duel) -> tuple[FinalistResult,
 def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if number >= context.settings.rounds:
         return "rounds"
-    if context.seconds_left() <= 0:
+    # What is left may only do for a comparison: a further round would have nothing to compare.
+    if context.search_seconds_left() <= 0:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
