@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tunesmith.graph.journal.events import Extended
+from tunesmith.graph.journal.events import Extended, StepTaken
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.settings import Settings, SettingsError
@@ -35,7 +35,9 @@ def extend(
         return settings
     log = RunLog(journal)
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
-    if settings.time_limit is not None and spent >= settings.time_limit and not time_limit:
+    # A run also ends by time while what is left would only do for a comparison.
+    by_time = any(event.done == "time" for event in list(log.events(StepTaken))[-1:])
+    if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not time_limit:
         raise SettingsError(
             f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
             "may take."
