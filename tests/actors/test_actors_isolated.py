@@ -97,7 +97,7 @@ def test_a_death_between_calls_is_told_by_the_next() -> None:
 def test_mistakes_are_raised_and_the_process_lives_on() -> None:
     with Isolated("run", Subject) as subject:
         _, pid = subject.call("add", 20.0, 1)
-        with pytest.raises(TunesmithError, match="no number"):
+        with pytest.raises(TunesmithError, match="not a number"):
             subject.call("mistake", 20.0)
         with pytest.raises(BrokenProcess, match="ZeroDivisionError: ours"):
             subject.call("bug", 20.0)
