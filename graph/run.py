@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
+from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -103,6 +105,7 @@ def resume(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -110,10 +113,12 @@ def resume(
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
-    that leaves nothing to do.
+    if left out and none is left); time_limit: seconds it may take beyond those it has; dispatch_shapes: as the setting,
+    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do.
     """
-    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit) as run:
+    with resumed(
+        Path(run_dir), more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+    ) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -154,7 +159,12 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
 
 @contextmanager
 def resumed(
-    folder: Path, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+    folder: Path,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
@@ -171,7 +181,9 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
-        settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
+        settings = extend(
+            journal, settings, more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+        )
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -201,7 +213,35 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
         else:
             connect_models(context, run)
             _invoke(context, run, ask)
+        if run.settings.dispatch_shapes:
+            _measure_shapes(context, run)
         return finish(context, run)
+
+
+def _measure_shapes(context: Context, run: OpenRun) -> None:
+    """Measures the winners on further shapes, with a pool whose task has them."""
+    verdict = context.log.verdict()
+    kernels = kernels_of(verdict) if verdict is not None else []
+    if not kernels:
+        return
+    baseline = context.sources.baseline.template
+    drawn = draw_shapes(
+        run.task,
+        run.device.limits.kind,
+        run.settings.dispatch_shapes,
+        seed=run.settings.seed,
+        fits=lambda shape: can_launch(context, baseline, shape),
+    )
+    if len(drawn) < run.settings.dispatch_shapes:
+        context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
+    context.close()
+    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *drawn)})
+    with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
+        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
+        try:
+            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *drawn[::2]], drawn[1::2])
+        finally:
+            measuring.close()
 
 
 @contextmanager

@@ -198,6 +198,13 @@ class SearchSettings(BaseModel):
     target_device: str | None = Field(
         None, description="The GPU model to tune on (part of its name), where a cluster has several."
     )
+    dispatch_shapes: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
+        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
+    )
     lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
     reference_deadline: float = Field(
         60.0, gt=0, description="Seconds that the task's reference may take for one workload."

@@ -26,7 +26,7 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 
@@ -73,6 +73,7 @@ class Extended(Event):
     evaluations: int | None = None
     rounds: int | None = None
     time_limit: float | None = None
+    dispatch_shapes: int | None = None
 
 
 class PriorKept(Event):
@@ -297,6 +298,16 @@ class Examined(Event):
         return _under("examination", data)
 
 
+class ShapeCompared(Event):
+    """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
+    fitted to it; otherwise it is tried on it. Written and read by `graph.dispatch`."""
+
+    kind: ClassVar[str] = "shape"
+    workload: Workload
+    fitted: bool
+    entries: tuple[FinalistResult, ...]
+
+
 class VerdictReached(Event):
     """The verdict of a round's test. Written by the tester; read by the explainer and the summary."""
 
@@ -411,6 +422,7 @@ AnyEvent = (
     | Compared
     | Examined
     | VerdictReached
+    | ShapeCompared
     | Explained
     | EvidenceKept
     | ModelAsked
