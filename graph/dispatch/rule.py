@@ -14,11 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.graph.journal.records import Figures, Record
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload
 
@@ -32,6 +34,8 @@ GAIN = 0.005
 """What a test must save, as a share of the time of the shapes that reach it."""
 FOLDS = 5
 """Parts of the cross-validation that chooses the depth."""
+THRESHOLDS = 32
+"""Most thresholds of a quantity that are tried, evenly among the shapes."""
 DIVISORS = (2, 4, 8, 16)
 """Vectors of so many elements; a size that they do not divide takes the slower path."""
 
@@ -95,25 +99,22 @@ def fit_rule(seen: Sequence[Seen], kernels: int) -> Rule:
     """
     if not seen:
         return Rule()
-    losses = [_validated(seen, kernels, depth) for depth in range(DEPTH + 1)]
+    fitting = _Fitting(seen, kernels)
+    losses = [_validated(seen, fitting, depth) for depth in range(DEPTH + 1)]
     depth = next(depth for depth, loss in enumerate(losses) if loss <= min(losses) + GAIN)
-    return _fit(seen, kernels, depth)
+    return fitting.rule(np.ones(len(seen)), depth)
 
 
-def _validated(seen: Sequence[Seen], kernels: int, depth: int) -> float:
+def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
     """Mean logarithm of time over baseline on shapes that the fitting did not see."""
     folds = min(FOLDS, len(seen))
     if folds < 2:
         return 0.0
     losses = []
     for fold in range(folds):
-        rule = _fit([one for at, one in enumerate(seen) if at % folds != fold], kernels, depth)
+        rule = fitting.rule((np.arange(len(seen)) % folds != fold).astype(np.float64), depth)
         losses += [math.log(one.ratio(rule.kernel(one.workload))) for one in seen[fold::folds]]
     return sum(losses) / len(losses)
-
-
-def _fit(seen: Sequence[Seen], kernels: int, depth: int) -> Rule:
-    return _Fitting(seen, kernels).rule(np.ones(len(seen)), depth)
 
 
 class _Fitting:
@@ -129,7 +130,7 @@ class _Fitting:
             for verdict in ("slower", "faster")
         ]
         self._columns = (costs, *shown)
-        self.texts, self.tests = _tests([one.workload for one in seen])
+        self.texts, self.tests = _tests([one.workload for one in seen], [_shown(one) for one in seen])
 
     def rule(self, here: Array, depth: int) -> Rule:
         """The best rule for the shapes that are 1 in `here`. Each test is chosen with the best next one in mind."""
@@ -184,26 +185,42 @@ class _Fitting:
         return cost, np.where(use == costs.shape[-1] - 1, BASELINE, use)
 
 
-def _tests(workloads: Sequence[Workload]) -> tuple[list[str], Array]:
-    """Tests that tell some of the shapes from others, simple ones first; of those that part them alike, the first."""
-    names = [name for name in workloads[0].sizes if len({one.sizes[name] for one in workloads}) > 1]
-    quantities = [*names, *([" * ".join(names)] if len(names) > 1 else [])]
+def _shown(seen: Seen) -> tuple[Any, ...]:
+    """What is shown of the kernels on a shape: the verdicts, and which of them is the fastest."""
+    fastest = min([BASELINE, *seen.figures], key=seen.ratio)
+    return fastest, *((kernel, one.verdict) for kernel, one in sorted(seen.figures.items()))
+
+
+def _tests(workloads: Sequence[Workload], kinds: Sequence[tuple[Any, ...]]) -> tuple[list[str], Array]:
+    """Tests that tell some of the shapes from others, simple ones first; of those that part them alike, the first.
+    kinds: what is shown on each shape."""
+    values: dict[str, NDArray[Any]] = {
+        name: np.array([one.sizes[name] for one in workloads]) for name in workloads[0].sizes
+    }
+    names = [name for name, sizes in values.items() if len(set(sizes.tolist())) > 1]
     texts = []
-    for quantity in quantities:
-        values = sorted({int(parse(quantity).integer(one.names)) for one in workloads})
-        texts += [f"{quantity} <= {_between(low, high)}" for low, high in pairwise(values)]
+    for quantity in [*names, *([" * ".join(names)] if len(names) > 1 else [])]:
+        quantities = parse(quantity).evaluate(values).tolist()
+        found = sorted(set(quantities))
+        # Only where what is shown of the kernels changes: a threshold between shapes that are alike parts no better.
+        shown = [{kind for kind, value in zip(kinds, quantities, strict=True) if value == one} for one in found]
+        gaps = [gap for gap, (one, two) in zip(pairwise(found), pairwise(shown), strict=True) if len(one | two) > 1]
+        if not gaps:
+            continue
+        chosen = sorted({round(at) for at in np.linspace(0, len(gaps) - 1, min(THRESHOLDS, len(gaps)))})
+        texts += [f"{quantity} <= {_between(*gaps[at])}" for at in chosen]
     texts += [f"{name} % {divisor} == 0" for name in names for divisor in DIVISORS]
     for name in workloads[0].types:
-        texts += [f"{name} == {dtype}" for dtype in sorted({one.types[name] for one in workloads})]
-    kept: dict[bytes, tuple[str, list[float]]] = {}
+        values[name] = np.array([one.types[name] for one in workloads])
+        texts += [f"{name} == {dtype}" for dtype in sorted(set(values[name].tolist()))]
+    kept: dict[bytes, tuple[str, NDArray[Any]]] = {}
     for text in texts:
-        holds = [float(bool(parse(text).evaluate(one.names))) for one in workloads]
-        if 0 < sum(holds) < len(holds):
+        holds = parse(text).evaluate({**{dtype: dtype for dtype in DTYPES}, **values})
+        if 0 < holds.sum() < len(holds):
             # A test and its opposite part the shapes alike.
-            key = bytes(int(value == holds[0]) for value in holds)
-            kept.setdefault(key, (text, holds))
-    found = list(kept.values())
-    return [text for text, _ in found], np.array([holds for _, holds in found]).reshape(len(found), len(workloads))
+            kept.setdefault((holds == holds[0]).tobytes(), (text, holds))
+    tests = np.array([holds for _, holds in kept.values()], dtype=np.float64)
+    return [text for text, _ in kept.values()], tests.reshape(len(kept), len(workloads))
 
 
 def _between(low: int, high: int) -> int:

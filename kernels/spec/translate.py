@@ -1,7 +1,7 @@
 """Expressions in Python and in C: launch geometry and dispatch for programs that run without Tunesmith.
 
-Owns `folded`, which writes known names as numbers and drops what they decide, and the text in C: C99 and C++ alike, over
-sizes of the type `long long`, calling the functions of `C_FUNCTIONS`.
+Owns `folded`, which writes known names as numbers and drops what they decide, and the text in C (C99 and C++ alike):
+over sizes of the type `long long`, with calls of the functions of `C_FUNCTIONS`.
 """
 
 from __future__ import annotations
