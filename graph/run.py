@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
 from tunesmith.graph.dispatch.shapes import draw_shapes
-from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
+from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
@@ -33,6 +33,8 @@ from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
+from tunesmith.graph.wisdom.database import open_wisdom
+from tunesmith.graph.wisdom.learning import learn, suggest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
-BEFORE_WORK = (PriorKept, RunStarted, BaselineMeasured, RooflineMeasured)
+BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
 
 
@@ -149,7 +151,12 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
     require_work(task, templates, limits_of(device, settings))
     if prior is not None and settings.transport == "none" and models is None:
         require_common(prior, templates)
+    wisdom = open_wisdom() if settings.wisdom else None
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned)
     with Journal(folder, create=True) as journal, alone(folder):
+        if suggested is not None:
+            journal.append(suggested)
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
@@ -295,7 +302,11 @@ def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
 
-    summary = summarise(context, ended_by(context.log))
+    done, verdict = ended_by(context.log), context.log.verdict()
+    wisdom = open_wisdom() if run.settings.wisdom else None
+    if wisdom is not None and verdict is not None and done:
+        learn(wisdom, context, verdict, run.folder.name)
+    summary = summarise(context, done)
     try:
         write_results(context, run.folder, summary)
     except OSError as error:

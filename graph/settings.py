@@ -191,6 +191,9 @@ class SearchSettings(BaseModel):
     prior: str | None = Field(
         None, description="An earlier run's folder, or a table of results, whose best points are tried first."
     )
+    wisdom: bool = Field(
+        True, description="Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
+    )
     seed: int = Field(
         0, ge=0, lt=2**63, description="Seed of the search's random choices and of the contents of all buffers."
     )

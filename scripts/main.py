@@ -42,6 +42,7 @@ COMMANDS = {
     "bench": "Time one configuration against the baseline.",
     "prompts": "Print what a model would be asked, without asking it.",
     "simulate": "Replay a search on recorded tables.",
+    "wisdom": "List, show, export or import what earlier runs found.",
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
 """By name; each is the function of that name in the module of that name in `tunesmith.cli.commands`."""

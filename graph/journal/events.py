@@ -17,6 +17,7 @@ from tunesmith.graph.journal.records import (
     FinalistResult,
     RefusedSeed,
     RoundAccount,
+    Suggestion,
     Tokens,
     Verdict,
 )
@@ -83,6 +84,14 @@ class PriorKept(Event):
     kind: ClassVar[str] = "prior"
     name: str
     results: tuple[tuple[Config, float | None, str | None], ...]
+
+
+class WisdomKept(Event):
+    """What earlier runs found good for the task, to be measured first. Written by `tune` before the run starts, read by
+    the searches."""
+
+    kind: ClassVar[str] = "wisdom"
+    suggestions: tuple[Suggestion, ...]
 
 
 class BaselineMeasured(Event):
@@ -400,6 +409,7 @@ AnyEvent = (
     RunStarted
     | Extended
     | PriorKept
+    | WisdomKept
     | BaselineMeasured
     | RooflineMeasured
     | Planned

@@ -81,4 +81,14 @@ def opencl_environment() -> dict[str, str]:
     """In which the loader that pyopencl brings finds the driver that it brings; another loader ignores it."""
     import pyopencl
 
-    return {**os.environ, "PYOPENCL_HOME": str(Path(pyopencl.__file__).resolve().parent)}
+    folder = Path(pyopencl.__file__).resolve().parent
+    return {**os.environ, "PYOPENCL_HOME": str(folder), "LD_LIBRARY_PATH": str(folder / ".libs")}
+
+
+@pytest.mark.slow
+def test_a_rule_is_fitted_on_the_device(finished_run: Any, command: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run.folder, folder)
+    done = command("resume", folder, "--dispatch-shapes", 4)
+    assert done.returncode == 0, done.stderr
+    assert "Dispatch on 2 unseen shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout
