@@ -35,8 +35,8 @@ class WisdomError(TunesmithError):
 
 
 class Known(BaseModel):
-    """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval from
-    low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people."""
+    """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval
+    from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

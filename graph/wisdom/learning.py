@@ -41,7 +41,8 @@ def suggest(wisdom: Wisdom, task: Task, device: Device, workloads: Sequence[Work
 
 def learn(wisdom: Wisdom, context: Context, verdict: Verdict, run: str) -> None:
     """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
-    where they are shown to be faster than the baseline. A database that cannot be written is told, and costs nothing else."""
+    where they are shown to be faster than the baseline. A database that cannot be written is told, and costs
+    nothing else."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     device, found = context.device, []
     for row in (*verdict.tuned, *verdict.held_out):

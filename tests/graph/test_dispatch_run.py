@@ -88,7 +88,7 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
 
     def wrong(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
         if workload.startswith("drawn-") and any(one.config for one in candidates):
-            failure = WrongResult("the output out is wrong at [3]")
+            failure = WrongResult("mismatch", "out", "it differs at [3]")
             return Duel(workload, tuple(failure for _ in candidates))
         return duel(self, baseline, candidates, workload, **keywords)
 
@@ -104,7 +104,7 @@ def test_a_shape_on_which_the_baseline_fails_tells_nothing(tmp_path: Path, monke
 
     def broken(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
         if workload.startswith("drawn-"):
-            return Duel(workload, tuple(WrongResult("the output out is wrong at [3]") for _ in candidates))
+            return Duel(workload, tuple(WrongResult("mismatch", "out", "it differs at [3]") for _ in candidates))
         return duel(self, baseline, candidates, workload, **keywords)
 
     monkeypatch.setattr(SimulatedPool, "duel", broken)
