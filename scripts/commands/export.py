@@ -10,7 +10,10 @@ import typer
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
-    form: Annotated[str, typer.Option("--as", help="torch, cupy, header, hf-kernels or opencl.")],
+    form: Annotated[
+        str,
+        typer.Option("--as", help="torch, cupy, header, hf-kernels, opencl, or t4 (all results, for other tuners)."),
+    ],
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="A new folder (default: RUN_DIR/exports/FORM)."),

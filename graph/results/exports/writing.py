@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tunesmith.graph.results.exports.c_forms import write_header, write_opencl
+from tunesmith.graph.results.exports.measurements import write_results
 from tunesmith.graph.results.exports.package import ExportError, Package
 from tunesmith.graph.results.exports.python_forms import write_cupy, write_hf_kernels, write_torch
 
@@ -17,6 +18,7 @@ FORMS: Mapping[str, Callable[[Package, Path], None]] = {
     "header": write_header,
     "hf-kernels": write_hf_kernels,
     "opencl": write_opencl,
+    "t4": write_results,
 }
 
 
