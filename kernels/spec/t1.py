@@ -162,7 +162,7 @@ class _Reader:
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise TaskError(f"{self.path}, key KernelFile: there is no {name} beside it or in the folder above.")
-        source = file.read_text(encoding="utf-8")
+        source: str = file.read_text(encoding="utf-8")
         if self.backend == "cuda" and 'extern "C"' not in source:
             # Kernel Tuner adds it, too.
             source = re.sub(rf"(__global__\s[^;{{]*\b{self.entry}\s*\()", r'extern "C" \1', source, count=1)

@@ -23,7 +23,7 @@ def init(
         typer.Option(help="A new or empty folder for the task (default: the kernel's name).", show_default=False),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA source, or a T1 file of Kernel Tuner or BAT: what it says is written down, the rest is marked."""
+    """Draft a task from a CUDA source or a T1 file: what it says is written down, what it does not say is marked."""
     from tunesmith.cli.actions.init import run_init
 
     run_init(source, entry, reference, out)

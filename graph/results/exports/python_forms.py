@@ -148,7 +148,7 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
             entry = {"kind": "pointer", "value": "0", "chosen": False, "given": one.role != "out"}
         arguments.append({"name": name, "position": position, **entry})
     parameters = [*(one["name"] for one in given), *package.explicit_sizes]
-    chosen = [(identifier(one.name), value) for one, value in package.scalars]
+    choices = [(identifier(one.name), value) for one, value in package.scalars]
     function = identifier(package.name)
     returned = ", ".join(one["name"] for one in made)
     schema = [
@@ -156,9 +156,9 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
         for at, one in enumerate(given)
     ]
     schema += [f"SymInt {size}" for size in package.explicit_sizes]
-    schema += [f"{'float' if isinstance(value, float) else 'int'} {name}={value!r}" for name, value in chosen]
+    schema += [f"{'float' if isinstance(value, float) else 'int'} {name}={value!r}" for name, value in choices]
     results = {0: "()", 1: "Tensor"}.get(len(made), f"({', '.join(['Tensor'] * len(made))})")
-    defaults = [*parameters, *(f"{name}={value!r}" for name, value in chosen)]
+    defaults = [*parameters, *(f"{name}={value!r}" for name, value in choices)]
     described = "; ".join(f"{one['name']} [{one['shape']}] {one['role']}, {one['type_text']}" for one in arrays)
     return {
         "function": function,
@@ -173,9 +173,9 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
         "made": made,
         "arguments": arguments,
         "given_names": ", ".join(parameters),
-        "parameters": ", ".join([*parameters, *(name for name, _ in chosen)]),
+        "parameters": ", ".join([*parameters, *(name for name, _ in choices)]),
         "defaults": ", ".join(defaults),
-        "names": ", ".join([*parameters, *(name for name, _ in chosen)]),
+        "names": ", ".join([*parameters, *(name for name, _ in choices)]),
         "schema": f"{function}({', '.join(schema)}) -> {results}",
         "doc_signature": f"{function}({', '.join(defaults)}) -> {returned or 'None'}. {described}.",
         "torch_types": {name: TORCH_TYPES.get(name, name) for name in DTYPES if name != "bool"} | {"bool": "bool"},

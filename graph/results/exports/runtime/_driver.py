@@ -3,17 +3,21 @@
 A launch through ctypes with prepared arguments takes about as long as one through the bindings, and needs no package.
 """
 
+from __future__ import annotations
+
 import ctypes
 import hashlib
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from ._nvrtc import compile_source
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 INVALID_CONTEXT = 201
-C_TYPES = {
+C_TYPES: Mapping[str, Any] = {
     "bool": ctypes.c_bool,
     "int8": ctypes.c_int8,
     "uint8": ctypes.c_uint8,
@@ -36,21 +40,21 @@ class DriverError(RuntimeError):
 class Driver:
     """The CUDA driver's library. name: its file."""
 
-    def __init__(self, name="libcuda.so.1"):
+    def __init__(self, name: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(name)
         # The lock of the interpreter is kept during a launch, which returns at once.
         self.launch = ctypes.PyDLL(name).cuLaunchKernel
         self.launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
         self.launch.restype = ctypes.c_int
 
-    def call(self, name, *arguments):
+    def call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise DriverError(f"{name} fails with CUDA status {status}.")
 
-    def arch(self, device):
+    def arch(self, device: int) -> str:
         """Such as "sm_90"."""
-        number, values = ctypes.c_int(), []
+        number, values = ctypes.c_int(), list[int]()
         self.call("cuDeviceGet", ctypes.byref(number), device)
         for attribute in (MAJOR, MINOR):
             value = ctypes.c_int()
@@ -58,21 +62,21 @@ class Driver:
             values.append(value.value)
         return f"sm_{values[0]}{values[1]}"
 
-    def use(self, device):
+    def use(self, device: int) -> None:
         """Makes the context that PyTorch works in (the primary one) current on this thread."""
         number, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(number), device)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
         self.call("cuCtxSetCurrent", context)
 
-    def load(self, code, entry):
+    def load(self, code: bytes, entry: str) -> Any:
         """The handle of the function `entry` in machine code."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), code)
         self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return function.value
 
-    def allow_shared(self, function, size):
+    def allow_shared(self, function: Any, size: int) -> None:
         """Lets a function have `size` bytes of dynamic shared memory."""
         self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
 
@@ -81,19 +85,19 @@ class Kernels:
     """The functions of an export, each loaded once for a device. folder: where the files lie; table: by types and
     number the source, machine code and options; package: its name."""
 
-    def __init__(self, folder, table, package, driver=None):
+    def __init__(self, folder: str, table: Mapping[Any, Any], package: str, driver: Driver | None = None) -> None:
         self._folder, self._table, self._package = folder, table, package
         self._driver = driver
-        self._functions = {}
+        self._functions: dict[Any, list[Any]] = {}
         self._lock = threading.Lock()
 
     @property
-    def driver(self):
+    def driver(self) -> Driver:
         if self._driver is None:
             self._driver = Driver()
         return self._driver
 
-    def function(self, device, types, number, shared):
+    def function(self, device: int, types: tuple[str, ...], number: int, shared: int) -> Any:
         """The handle of a kernel's function, ready for `shared` bytes of dynamic shared memory."""
         with self._lock:
             known = self._functions.get((device, types, number))
@@ -107,7 +111,7 @@ class Kernels:
                 known[1] = shared
             return known[0]
 
-    def _code(self, about, arch):
+    def _code(self, about: Mapping[str, Any], arch: str) -> bytes:
         if about["cubin"] is not None and about["arch"] == arch:
             with open(os.path.join(self._folder, about["cubin"]), "rb") as file:
                 code = file.read()
@@ -127,13 +131,24 @@ class Launch:
 
     __slots__ = ("_context", "_driver", "_fixed", "_launch", "_packed", "slots")
 
-    def __init__(self, kernels, device, types, number, grid, block, shared, arguments):
-        self.slots = [C_TYPES[kind](value) for kind, value in arguments]
-        self._packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
+    def __init__(
+        self,
+        kernels: Kernels,
+        device: int,
+        types: tuple[str, ...],
+        number: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared: int,
+        arguments: list[tuple[str, Any]],
+    ) -> None:
+        self.slots: list[Any] = [C_TYPES[kind](value) for kind, value in arguments]
+        addresses = [ctypes.addressof(slot) for slot in self.slots]
+        self._packed = (ctypes.c_void_p * len(self.slots))(*addresses)
         self._fixed = (kernels.function(device, types, number, shared), *grid, *block, shared)
         self._driver, self._launch, self._context = kernels.driver, kernels.driver.launch, device
 
-    def __call__(self, stream):
+    def __call__(self, stream: int) -> None:
         status = self._launch(*self._fixed, stream, self._packed, None)
         if status == INVALID_CONTEXT:
             # A thread that has not used the device before.

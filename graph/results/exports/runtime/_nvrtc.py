@@ -4,6 +4,8 @@ NVRTC comes with PyTorch, with CuPy's wheels (nvidia-cuda-nvrtc) or with a CUDA 
 ~/.cache (XDG_CACHE_HOME), by the content of source and options.
 """
 
+from __future__ import annotations
+
 import ctypes
 import ctypes.util
 import glob
@@ -11,13 +13,14 @@ import hashlib
 import os
 import sys
 import tempfile
+from typing import Any
 
 
 class CompilationError(RuntimeError):
     """A source does not compile, or there is no NVRTC; the message says which."""
 
 
-def compile_source(source, arch, fast_math, max_registers, package):
+def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, package: str) -> bytes:
     """The machine code (bytes) of `source` for `arch`, such as "sm_90", with the options it was measured with.
 
     fast_math: relaxed arithmetic; max_registers: cap per thread, 0 for none; package: names the folder of the cache.
@@ -48,7 +51,7 @@ def compile_source(source, arch, fast_math, max_registers, package):
     return code
 
 
-def _library():
+def _library() -> tuple[Any, str]:
     """NVRTC, and where it was found."""
     found = [path for folder in _nvidia("lib") for path in glob.glob(os.path.join(folder, "libnvrtc.so.1?"))]
     found += [f"libnvrtc.so.{major}" for major in (13, 12)]
@@ -64,21 +67,21 @@ def _library():
     )
 
 
-def _headers():
+def _headers() -> list[str]:
     roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)] + ["/usr/local/cuda"]
     found = [*_nvidia("include"), *(os.path.join(root, "include") for root in roots)]
     kept = [folder for folder in found if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))]
     return [path for folder in kept for path in (folder, os.path.join(folder, "cccl"))]
 
 
-def _nvidia(kind):
+def _nvidia(kind: str) -> list[str]:
     """Folders of NVIDIA's wheels, which are laid out by component before CUDA 13 and together from then on."""
     return [path for root in sys.path for path in sorted(glob.glob(os.path.join(root, "nvidia", "*", kind)))]
 
 
-def _compile(library, source, options):
-    def call(name, *arguments):
-        status = getattr(library, name)(*arguments)
+def _compile(library: Any, source: str, options: list[str]) -> bytes:
+    def call(name: str, *arguments: Any) -> int:
+        status: int = getattr(library, name)(*arguments)
         if status != 0 and name != "nvrtcCompileProgram":
             raise CompilationError(f"{name} fails with status {status}.")
         return status
