@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.graph.context import Context
@@ -20,19 +19,13 @@ EXAMPLES = ("silu_and_mul", "softmax")
 
 
 def template_messages(
-    context: Context,
-    plan: Plan,
-    branch: Branch,
-    tree: Tree,
-    objections: list[str],
-    *,
-    parameters: bool = True,
-    history: Sequence[str] = (),
+    context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
 ) -> tuple[Message, ...]:
-    """The prompt for one template (or, without parameters, one kernel) of a round."""
+    """The prompt for what one branch of a round wants written: a template, or for a rewrite a whole kernel."""
     task, device = task_facts(context), device_facts(context)
     node = tree.node(branch.parent)
     limits = context.device.limits
+    parameters = branch.kind != "rewrite"
     system = render(
         "template_system",
         language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
@@ -58,24 +51,25 @@ def template_messages(
         parent=node_facts(context, node, source=True) if node is not None else None,
         analysis=plan.analysis,
         bottleneck=plan.bottleneck,
+        kind=branch.kind,
         moves=branch.moves,
         objections=objections,
         parameters=parameters,
-        history=[scrubbed(line) for line in history],
+        history=[] if parameters else _history(tree),
     )
     return conversation(system, user)
 
 
-def rewrite_messages(context: Context, plan: Plan, tree: Tree) -> tuple[Message, ...]:
-    """The prompt for a kernel as a whole: the best so far, and what became of all others."""
-    history = [
+def _history(tree: Tree) -> list[str]:
+    """What became of all kernels and templates so far, a line each; for an author who sees no plan of many."""
+    measured = [
         f"round {node.round}: {'; '.join(node.moves)}: "
         + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else "not measured")
         for node in tree.nodes
         if node.round
     ]
-    failed = [f"round {a.round}: {'; '.join(a.moves)}: {a.problem[:1500]}" for a in tree.attempts]
-    return template_messages(context, plan, plan.branches[0], tree, [], parameters=False, history=history + failed)
+    failed = [f"round {one.round}: {'; '.join(one.moves)}: {one.problem[:1500]}" for one in tree.attempts]
+    return [scrubbed(line) for line in measured + failed]
 
 
 def example(task: str, backend: str) -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ def context(tmp_path: Path) -> Any:
 
 def messages(context: Context) -> list[str]:
     tree = context.tree()
-    branch = Branch(parent="baseline", moves=("widen the loads",))
+    branch = Branch(parent="baseline", kind="template", moves=("widen the loads",))
     plan = Plan(
         round=1,
         bottleneck="memory",
@@ -136,7 +136,7 @@ def test_the_example_is_never_the_task_itself(context: Any) -> None:
 
 def test_the_planner_sees_library_templates(context: Any) -> None:
     _, user, _, _ = messages(context("softmax"))
-    assert "Templates so far" in user and "Parent: library." in user and "Measured 0 configuration(s)." in user
+    assert "Templates so far" in user and "Parent: library." in user and "Template; 0 measured." in user
 
 
 def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:
