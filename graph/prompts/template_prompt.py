@@ -9,13 +9,12 @@ from tunesmith.graph.journal.tree import Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
+from tunesmith.graph.prompts.similar import most_similar
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.spec.operations import FUNCTIONS
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
-
-EXAMPLES = ("silu_and_mul", "softmax")
-"""Library tasks that may stand as the worked example, the first that is not the task itself."""
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import BackendName
 
 
 def template_messages(
@@ -38,7 +37,7 @@ def template_messages(
         headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
-        example=example(context.task.name, limits.backend) if parameters else None,
+        example=example(context.task, limits.backend) if parameters else None,
         parameters=parameters,
     )
     user = render(
@@ -72,16 +71,15 @@ def _history(tree: Tree) -> list[str]:
     return [scrubbed(line) for line in measured + failed]
 
 
-def example(task: str, backend: str) -> dict[str, Any] | None:
-    """A template of the library, of another task than `task`."""
-    for name in EXAMPLES:
-        if name != task and name in library_tasks():
-            shown = load_task(name)
-            for template in shown.sources(backend).templates[:1]:
-                return {
-                    "name": name,
-                    "summary": shown.summary,
-                    "source": template.source,
-                    "choices": choices(template),
-                }
-    return None
+def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
+    """The first template of the library's task that is most like `task`."""
+    shown = most_similar(task, backend)
+    if shown is None:
+        return None
+    template = shown.sources(backend).templates[0]
+    return {
+        "name": shown.name,
+        "summary": shown.summary,
+        "source": template.source,
+        "choices": choices(template),
+    }
