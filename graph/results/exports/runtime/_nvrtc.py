@@ -43,9 +43,9 @@ def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, 
     code = _compile(library, source, [*options, *headers])
     try:
         os.makedirs(cache, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, path)
+        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as made:
+            made.write(code)
+        os.replace(made.name, path)
     except OSError as error:
         print(f"{package}: what was compiled is not kept in {cache}: {error.strerror}.", file=sys.stderr)
     return code
