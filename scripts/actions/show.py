@@ -18,7 +18,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import feasible, require_points, rules
+from tunesmith.kernels.space.feasible import feasible, reason_of, require_points, rules
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
@@ -164,7 +164,7 @@ def _space(
     require_points(space, template)
     kinds = {rule.label: rule.kind for rule in space.rules}
     rejected = [
-        {"rule": label, "kind": kinds[label], "points": points, "because": _because(template, label)}
+        {"rule": label, "kind": kinds[label], "points": points, "because": reason_of(template, label)}
         for label, points in space.rejected.items()
         if points
     ]
@@ -189,13 +189,6 @@ def _on_held_out(
     )
     why = "" if broken is None else broken.explain(template.default_config)
     return {"workload": held_out.name, "feasible": len(both), "default": why}
-
-
-def _because(template: Template, label: str) -> str:
-    """What the template says of the constraint behind a rule; empty for a limit of the device."""
-    return next(
-        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
-    )
 
 
 def write_measurements(run_dir: Path, out: Path) -> None:
