@@ -25,7 +25,8 @@ def origin_of(task: str) -> Origin:
 
 def _commit(folder: Path) -> str:
     """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
-    where there is no such repository, or no git to ask. (An environment may lie inside a repository that ignores it.)"""
+    where there is no such repository, or no git to ask."""
+    # An environment may lie inside the repository of another project, which ignores it.
     if not _git(folder, "ls-files"):
         return ""
     return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")

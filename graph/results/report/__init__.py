@@ -8,6 +8,7 @@ libraries draw at one size (Matplotlib), or bring scripts that exceed the whole 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,14 +16,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.measurements import objective
-from tunesmith.graph.journal.records import Figures
-from tunesmith.graph.results.report.axis import axis_of, rounded
+from tunesmith.graph.results.report.axis import rounded
 from tunesmith.graph.results.report.caveats import standing, warnings
 from tunesmith.graph.results.report.clocks import clocks
 from tunesmith.graph.results.report.convergence import progress_charts
 from tunesmith.graph.results.report.parameters import space_account, template_effects, template_spaces
 from tunesmith.graph.results.report.roofs import roof_picture
 from tunesmith.graph.results.report.rounds import rounds
+from tunesmith.graph.results.report.speedups import speed_ups
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.settings import Settings
 from tunesmith.kernels.build.specialise import specialise
@@ -51,7 +52,7 @@ def render_report(log: RunLog, summary: Summary) -> str:
             spaces=[space_account(log.template(one), spaces[one]) for one in order],
             rounds=rounds(log, summary),
             clocks=clocks(log),
-            bars=_bars(summary),
+            speedups=speed_ups(summary),
             notes=_examination_notes(summary),
             best=_best(log),
             source=_winning_source(log, summary),
@@ -76,7 +77,7 @@ def _environment(*, html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "us": lambda seconds: rounded(seconds * 1e6),
         "percent": lambda share: f"{share * 100:.1f} %",
         "speedup": lambda ratio: f"{1 / ratio:.2f}x",
@@ -88,6 +89,7 @@ def _environment(*, html: bool) -> Environment:
         "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
         "verdict_class": lambda verdict: {"faster": "faster", "slower": "slower"}.get(verdict, "undecided"),
     }
+    environment.filters.update(filters)
     return environment
 
 
@@ -95,38 +97,6 @@ def _chosen(settings: dict[str, Any]) -> list[tuple[str, Any]]:
     """The settings that are not the defaults, by name; the task stands above."""
     usual = Settings(task=settings["task"]).model_dump(mode="json")
     return [(name, value) for name, value in settings.items() if value != usual.get(name)]
-
-
-def _bars(summary: Summary) -> dict[str, Any] | None:
-    """Speed-ups over the baseline with their intervals: an axis and rows (workload, whether held out, bars), each bar
-    (name, figures, percent of the axis at the ratio and at both ends of the interval)."""
-    rows = [(row, held) for held, rows in ((False, summary.tuned), (True, summary.held_out)) for row in rows]
-    found: list[tuple[str, bool, list[tuple[str, Figures]]]] = []
-    for row, held in rows:
-        bars = [] if row.general is None else [("general", row.general)]
-        if row.best is not None and (row.general is None or (row.regret or 0.0) > 0):
-            bars.append(("best here", row.best))
-        if bars:
-            found.append((row.workload, held, bars))
-    if not found:
-        return None
-    ends = [1 / end for _, _, bars in found for _, one in bars for end in (one.ratio, one.low, one.high)]
-    # An interval of a disturbed measurement may span orders of magnitude: the axis shows what the ratios need.
-    ratios = [1 / one.ratio for _, _, bars in found for _, one in bars]
-    low, high = min(*ratios, 1.0) / 3, max(*ratios, 1.0) * 3
-    axis = axis_of("times as fast as the baseline", [1.0, *(min(high, max(low, end)) for end in ends)], log=True)
-    placed = [
-        (
-            workload,
-            held,
-            [
-                (name, one, axis.place(1 / one.ratio), axis.place(1 / one.high), axis.place(1 / one.low))
-                for name, one in bars
-            ],
-        )
-        for workload, held, bars in found
-    ]
-    return {"axis": axis, "one": axis.place(1.0), "rows": placed}
 
 
 def _examination_notes(summary: Summary) -> dict[str, list[str]]:

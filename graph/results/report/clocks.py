@@ -53,9 +53,9 @@ def clocks(log: RunLog) -> Clocks:
             if one.drift is not None:
                 drifts.append(abs(one.drift - 1.0))
         for field, _, scale in CHARTS:
-            values = [one.telemetry[field] * scale for one in measured if field in one.telemetry]
-            if values:
-                samples[field].append((number, values[-1]))
+            found = [one.telemetry[field] * scale for one in measured if field in one.telemetry]
+            if found:
+                samples[field].append((number, found[-1]))
     charts = []
     for field, label, _ in CHARTS:
         points = samples[field]

@@ -1,7 +1,7 @@
 """The picture of baseline and winners under the device's measured roofs.
 
-Where the task declares its arithmetic and the peak of that type was measured, the classic roofline: flop/s over flop per
-byte. Otherwise the bandwidth that each kernel reaches over the bytes that a launch must move, under the best copy.
+Where the task declares its arithmetic and the peak of that type was measured, the classic roofline: flop/s over flop
+per byte. Otherwise the bandwidth that each kernel reaches over the bytes that a launch must move, under the best copy.
 Source of the model: see `tunesmith.hw.roofline`.
 """
 
@@ -46,9 +46,8 @@ def roof_picture(log: RunLog, summary: Summary) -> RoofPicture | None:
         return None
     task, roofline = started.task, summary.roofline
     rows = [row for row in (*summary.tuned, *summary.held_out) if row.baseline_seconds is not None]
-    work = {
-        row.workload: (task.bytes_of(one), task.flops_of(one)) for row in rows for one in [task.workload(row.workload)]
-    }
+    workloads = [task.workload(row.workload) for row in rows]
+    work = {one.name: (task.bytes_of(one), task.flops_of(one)) for one in workloads}
     if not rows or not all(moved > 0 for moved, _ in work.values()):
         return None
     peak = roofline.peak_flops.get(task.arithmetic)

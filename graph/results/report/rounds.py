@@ -40,11 +40,8 @@ def rounds(log: RunLog, summary: Summary) -> list[Round]:
     told, found = log.explanations(), []
     for plan in log.plans:
         stage, names = stage_of(plan.round), plan.workloads
-        stages = [
-            one for number in range(1, plan.round + 1) for one in (trial_stage(stage_of(number)), stage_of(number))
-        ]
-        earlier = [evaluation for one in stages[:-2] for evaluation in log.evaluations(one)]
-        own = [evaluation for one in stages[-2:] for evaluation in log.evaluations(one)]
+        earlier = [one for number in range(1, plan.round) for one in _evaluations(log, number)]
+        own = _evaluations(log, plan.round)
         baseline = [] if log.baseline is None else [log.baseline]
 
         verdict = log.verdict(stage)
@@ -61,6 +58,11 @@ def rounds(log: RunLog, summary: Summary) -> list[Round]:
             )
         )
     return found
+
+
+def _evaluations(log: RunLog, number: int) -> list[Evaluation]:
+    stage = stage_of(number)
+    return [*log.evaluations(trial_stage(stage)), *log.evaluations(stage)]
 
 
 def _least(found: Iterable[Evaluation], names: Sequence[str], weights: Mapping[str, float]) -> float | None:

@@ -1,4 +1,4 @@
-"""What each parameter does to the time, from what a search has measured: the surrogate's functional analysis of variance.
+"""What each parameter does to the time: a functional analysis of variance of the surrogate, from what was measured.
 
 Owns the decomposition only: it is given a space and observations, and measures nothing. The model is the one that the
 strategy `surrogate` searches with (`gaussian`, `targets`), fitted once to all results, whichever strategy asked for
@@ -123,7 +123,7 @@ def _means(groups: NDArray[np.integer], values: Floats, count: int) -> Floats:
     """The mean of the values of each of `count` groups; NaN for an empty one."""
     total = np.bincount(groups, weights=values, minlength=count)
     size = np.bincount(groups, minlength=count)
-    return np.divide(total, size, out=np.full(count, math.nan), where=size > 0)
+    return np.asarray(np.divide(total, size, out=np.full(count, math.nan), where=size > 0))
 
 
 def _share(means: Floats, variance: float) -> float:
