@@ -197,6 +197,13 @@ def write_measurements(run_dir: Path, out: Path) -> None:
     print(f"{out}: {rows} rows, one for each configuration and workload.")
 
 
+def show_markdown(run_dir: Path) -> None:
+    """Prints a run's report as Markdown."""
+    from tunesmith.graph.results.report import render_markdown
+
+    sys.stdout.write(render_markdown(read_summary(run_dir)))
+
+
 def show_report(run_dir: Path, *, as_json: bool) -> None:
     """Prints the summary of a run."""
     summary = read_summary(run_dir)
