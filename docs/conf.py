@@ -18,6 +18,7 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 # Headings down to this level can be linked to, by the names that GitHub gives them.
 myst_heading_anchors = 4
+# No page may be called `search`: the page of the site's own search would take its place.
 exclude_patterns = ["_build"]
 nitpicky = True
 # A block of TOML may be a part of a file, which alone is no TOML.
