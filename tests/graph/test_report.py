@@ -90,7 +90,7 @@ def test_a_long_run_stays_a_small_page(found: tuple[RunLog, Summary, Path], monk
     entries = list(log.entries(Evaluated))
     many = [
         Entry(entry.sequence + number * 1000, entry.session, entry.at + number, entry.stage, entry.event)
-        for number in range(800)
+        for number in range(150)
         for entry in entries
     ]
     whole = RunLog.entries
@@ -98,7 +98,7 @@ def test_a_long_run_stays_a_small_page(found: tuple[RunLog, Summary, Path], monk
         RunLog, "entries", lambda self, kind, stage=None: many if kind is Evaluated else whole(self, kind)
     )
     (chart,) = progress_charts(log, summary)
-    assert len(many) == 16_000 and len(chart.marks) <= MOST_MARKS + 1
+    assert len(many) == 3_000 and len(chart.marks) <= MOST_MARKS + 1
     assert chart.left_out == len(many) - len(chart.marks)
     assert sum(mark.best for *_, mark in chart.marks) == len(chart.steps) // 2
     assert len(render_report(log, summary).encode()) < MOST_BYTES
@@ -206,6 +206,25 @@ def test_clocks_are_shown_where_a_device_reports_them(
     ]
     assert found_clocks.throttled["sw_power_cap"] > 10
     assert "clock of the multiprocessors, MHz: 1,980 to 1,980" in render_report(log, summary)
+
+
+def test_a_run_without_a_result_has_a_page_too(found: tuple[RunLog, Summary, Path]) -> None:
+    log, summary, _ = found
+    nothing = {"general": None, "ratio": None, "tuned": (), "held_out": (), "dispatch": (), "examined": ()}
+    older = {"origin": None, "started_at": None, "sentence": "no valid configuration was found."}
+    poor = summary.model_copy(update=nothing | older)
+    page = render_report(log, poor)
+    assert "no valid configuration was found." in page and "The search" in page
+    assert "The winning source" not in page and "Speed-up on each shape" not in page and ">None<" not in page
+    assert "no valid configuration was found." in render_markdown(poor)
+
+    class Unmeasured(RunLog):
+        def entries(self, kind: Any, stage: str | None = None) -> Any:
+            return log.entries(kind, stage) if kind.kind in ("run", "template") else []
+
+    bare = poor.model_copy(update={"templates": (), "evaluations": 0, "plans": (), "searches": (), "failures": {}})
+    page = render_report(Unmeasured(log._journal), bare)
+    assert "The search" not in page and "What each parameter does" not in page and "Failures" in page
 
 
 def test_the_gravest_warning_comes_first(found: tuple[RunLog, Summary, Path]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -69,6 +70,7 @@ def render_markdown(summary: Summary) -> str:
     )
 
 
+@cache
 def _environment(*, html: bool) -> Environment:
     environment = Environment(
         loader=PackageLoader("tunesmith.graph.results.report"),

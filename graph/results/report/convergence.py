@@ -73,6 +73,8 @@ def progress_charts(log: RunLog, summary: Summary) -> list[Progress]:
         return []
     tuned = [row.workload for row in summary.tuned] or list(log.baseline_seconds or {})
     weights = {workload.name: workload.weight for workload in started.task.workloads}
+    if not tuned:
+        return []
     alone = [plan.workloads[0] for plan in log.plans if len(plan.workloads) == 1]
     goals = [tuple(tuned)] + [(name,) for name in dict.fromkeys(alone) if len(tuned) > 1]
     charts = [_chart(log, summary, goal, weights, whole=goal == tuple(tuned)) for goal in goals]

@@ -141,6 +141,8 @@ def template_effects(log: RunLog, summary: Summary, template_id: str, space: Spa
     if started is None or not before:
         return None
     names = [row.workload for row in summary.tuned] or list(before)
+    if not set(names) <= set(before):
+        return None
     weights = {workload.name: workload.weight for workload in started.task.workloads}
     found = [entry.event.evaluation for entry in log.evaluations_of(template_id)]
     results: dict[int, Observation] = {}
