@@ -272,7 +272,8 @@ def test_axes_have_round_ticks(values: list[float], log: bool, labels: list[str]
         assert [tick.label for tick in ticks] == labels
 
 
-def test_numbers_have_three_digits() -> None:
+def test_numbers_have_few_digits() -> None:
+    assert [rounded(value, digits=4) for value in (1577.801, 9.9801, 10.04, 0.9)] == ["1,578", "9.98", "10.04", "0.9"]
     assert [rounded(value) for value in (0, 1234567.8, 811450.23, 72.56, 0.0123456, 2.5e-9, 5.0)] == [
         "0",
         "1,234,568",

@@ -80,7 +80,7 @@ def _environment(*, html: bool) -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., Any]] = {
-        "us": lambda seconds: rounded(seconds * 1e6),
+        "us": lambda seconds: rounded(seconds * 1e6, digits=4),
         "percent": lambda share: f"{share * 100:.1f} %",
         "speedup": lambda ratio: f"{1 / ratio:.2f}x",
         "rounded": rounded,

@@ -71,10 +71,10 @@ def axis_of(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
     return Axis(label, low - room, high + room)
 
 
-def rounded(value: float) -> str:
-    """A number for people: three significant digits, in full up to a million."""
+def rounded(value: float, digits: int = 3) -> str:
+    """A number for people: so many significant digits, and all those before the point below ten million."""
     if value == 0:
         return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(digits, 9)}f}" if 1e-4 <= abs(value) < 1e7 else f"{value:.2g}"
+    behind = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(behind, 9)}f}" if 1e-4 <= abs(value) < 1e7 else f"{value:.2g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
