@@ -23,10 +23,11 @@ from tunesmith.graph.results.report import render_markdown, render_report
 from tunesmith.graph.results.report.axis import axis_of, rounded
 from tunesmith.graph.results.report.caveats import warnings
 from tunesmith.graph.results.report.clocks import clocks
-from tunesmith.graph.results.report.convergence import MOST_MARKS, progress_charts
-from tunesmith.graph.results.report.parameters import template_effects, template_spaces
+from tunesmith.graph.results.report.convergence import MOST_MARKS, search_charts
+from tunesmith.graph.results.report.parameters import template_effects
 from tunesmith.graph.results.report.roofs import roof_picture
 from tunesmith.graph.results.report.rounds import rounds
+from tunesmith.graph.results.report.spaces import template_spaces
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured
@@ -70,7 +71,7 @@ def test_the_page_begins_with_what_matters(found: tuple[RunLog, Summary, Path]) 
 
 def test_every_configuration_is_in_the_chart(found: tuple[RunLog, Summary, Path]) -> None:
     log, summary, _ = found
-    (chart,) = progress_charts(log, summary)
+    (chart,) = search_charts(log, summary)
     evaluations = log.evaluations()
     assert [mark.number for *_, mark in chart.marks] == list(range(1, len(evaluations) + 1))
     failed = [mark for *_, mark in chart.marks if mark.kind == "failed"]
@@ -97,7 +98,7 @@ def test_a_long_run_stays_a_small_page(found: tuple[RunLog, Summary, Path], monk
     monkeypatch.setattr(
         RunLog, "entries", lambda self, kind, stage=None: many if kind is Evaluated else whole(self, kind)
     )
-    (chart,) = progress_charts(log, summary)
+    (chart,) = search_charts(log, summary)
     assert len(many) == 3_000 and len(chart.marks) <= MOST_MARKS + 1
     assert chart.left_out == len(many) - len(chart.marks)
     assert sum(mark.best for *_, mark in chart.marks) == len(chart.steps) // 2
@@ -116,7 +117,7 @@ def test_the_time_between_two_sessions_does_not_count(
     monkeypatch.setattr(
         RunLog, "entries", lambda self, kind, stage=None: entries if kind is Evaluated else whole(self, kind)
     )
-    (chart,) = progress_charts(log, summary)
+    (chart,) = search_charts(log, summary)
     assert max(mark.at for *_, mark in chart.marks) < 3600
 
 

@@ -20,10 +20,11 @@ from tunesmith.graph.journal.measurements import objective
 from tunesmith.graph.results.report.axis import rounded
 from tunesmith.graph.results.report.caveats import standing, warnings
 from tunesmith.graph.results.report.clocks import clocks
-from tunesmith.graph.results.report.convergence import progress_charts
-from tunesmith.graph.results.report.parameters import space_account, template_effects, template_spaces
+from tunesmith.graph.results.report.convergence import search_charts
+from tunesmith.graph.results.report.parameters import template_effects
 from tunesmith.graph.results.report.roofs import roof_picture
 from tunesmith.graph.results.report.rounds import rounds
+from tunesmith.graph.results.report.spaces import space_account, template_spaces
 from tunesmith.graph.results.report.speedups import speed_ups
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.settings import Settings
@@ -47,7 +48,7 @@ def render_report(log: RunLog, summary: Summary) -> str:
             summary=summary,
             warnings=warnings(summary),
             caveats=standing(summary),
-            charts=progress_charts(log, summary),
+            charts=search_charts(log, summary),
             effects=[one for one in effects if one is not None],
             picture=roof_picture(log, summary),
             spaces=[space_account(log.template(one), spaces[one]) for one in order],

@@ -47,7 +47,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchChart:
     """The chart of one search goal. marks: as drawn, positions in percent: (x by number, x by time, y, mark); steps:
     the best so far as corners (x by number, x by time, y); baseline: y of the baseline as it was timed before the
     search, with its interval (y of the upper end, height); left_out: marks that are not drawn."""
@@ -66,7 +66,7 @@ class Progress:
     left_out: int
 
 
-def progress_charts(log: RunLog, summary: Summary) -> list[Progress]:
+def search_charts(log: RunLog, summary: Summary) -> list[SearchChart]:
     """A chart for what all tuned workloads take together, and one for each workload that was searched by itself."""
     started = log.started
     if started is None:
@@ -83,7 +83,7 @@ def progress_charts(log: RunLog, summary: Summary) -> list[Progress]:
 
 def _chart(
     log: RunLog, summary: Summary, goal: tuple[str, ...], weights: Mapping[str, float], *, whole: bool
-) -> Progress | None:
+) -> SearchChart | None:
     marks = list(_marks(log, goal, weights))
     known = [mark.seconds for mark in marks if mark.seconds is not None]
     if len(known) < 2:
@@ -111,7 +111,7 @@ def _chart(
     steps.append((numbers.place(marks[-1].number), times.place(marks[-1].at), height(best)))
     many = len(goal) > 1
     title = "All tuned workloads together: geometric mean of their times" if many else f"On {goal[0]}"
-    return Progress(
+    return SearchChart(
         title=title if many or not whole else f"On {goal[0]}, the one tuned workload",
         numbers=numbers,
         times=times,
