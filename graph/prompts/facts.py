@@ -62,7 +62,7 @@ def _argument(task: Task, argument: Argument) -> dict[str, Any]:
     if argument.role == "scalar":
         return {"name": argument.name, "role": "scalar", "dtype": argument.dtype, "shape": "", "holds": argument.value}
     fill = argument.fill
-    holds = f"{fill.kind}, mean {fill.mean:g}, scale {fill.scale:g}" if argument.role != "out" else "not defined"
+    holds = fill.described if argument.role != "out" else "not defined"
     if argument.role != "out" and fill.special:
         holds += "; " + ", ".join(f"{one.value:g} in {one.fraction:.1%}" for one in fill.special)
     shape = "[" + ", ".join(argument.shape) + "]"
@@ -73,8 +73,9 @@ def _tolerances(task: Task) -> dict[str, str]:
     found = {}
     for argument in task.outputs:
         for dtype in task.types.get(argument.dtype, (argument.dtype,)):
-            tolerance = task.tolerance_of(dtype)
-            found[dtype] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+            tolerance = task.tolerance_of(dtype, argument.name)
+            key = f"{argument.name} ({dtype})" if argument.name in task.tolerance else dtype
+            found[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
     return found
 
 

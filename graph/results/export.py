@@ -222,7 +222,7 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
             entry["value"] = task.scalar_of(argument, workload)
         else:
             entry["shape"] = task.shape_of(argument, workload)
-            tolerance = task.tolerance_of(entry["dtype"])
+            tolerance = task.tolerance_of(entry["dtype"], entry["name"])
             entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
         arguments.append(entry)
     return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, sharing
@@ -18,16 +19,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.operations import FUNCTIONS
 from tunesmith.kernels.spec.unfinished import MARK
 
-C_TYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "nv_half": "float16",
-    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16",
-    "char": "int8", "signed char": "int8", "int8_t": "int8", "unsigned char": "uint8", "uint8_t": "uint8",
-    "bool": "uint8", "short": "int16", "int16_t": "int16", "unsigned short": "uint16", "uint16_t": "uint16",
-    "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32",
-    "uint": "uint32", "long": "int64", "long long": "int64", "int64_t": "int64", "long int": "int64",
-    "unsigned long": "uint64", "unsigned long long": "uint64", "uint64_t": "uint64", "size_t": "uint64",
-}  # fmt: skip
-"""Data types by their names in C, on a platform with 64-bit longs."""
 BLOCKS = {1: ("256",), 2: ("32", "8"), 3: ("32", "4", "2")}
 """Threads of a block by its number of axes, where the source does not say."""
 _BOUND = re.compile(r"[\w\s+*/()-]+")
