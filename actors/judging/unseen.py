@@ -52,7 +52,7 @@ def examine_task(
                 seen.append(f"{what}: its signature is that of the arguments")
         for clause, found in _compiled(task, limits, index, workloads):
             (seen if found else unseen).append(clause)
-        if task.reference:
+        if not task.original_is_reference:
             reference.result()
             seen.append(f"reference: {task.reference_name} gives every output on {small.name}")
     finally:

@@ -37,7 +37,7 @@ def task_facts(context: Context) -> dict[str, Any]:
         "tolerances": _tolerances(task),
         "bytes": task.bytes,
         "flops": task.flops,
-        "reference": cut(task.reference),
+        "reference": cut(task.reference) if task.reference else "(the original kernel)",
         "sizes": sorted(task.size_names),
     }
 

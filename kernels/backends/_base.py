@@ -82,6 +82,8 @@ class Device(Protocol):
 
     backend: ClassVar[str]
     limits: DeviceLimits
+    index: int
+    """Its number among the backend's devices, as `open_device` takes it."""
     uuid: str
     name: str
     """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""

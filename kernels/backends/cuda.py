@@ -117,7 +117,7 @@ class CudaDevice:
 
         self.cupy, self._driver, self._runtime = cupy, driver, runtime
         self.xp = cupy
-        self.limits = limits
+        self.limits, self.index = limits, index
         with self.guarded():
             cupy.cuda.Device(index).use()
             properties = runtime.getDeviceProperties(index)

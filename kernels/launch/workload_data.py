@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
 from tunesmith.kernels.launch.draw import draw, spread
+from tunesmith.kernels.launch.original import original_results
 from tunesmith.kernels.spec.contents import CHANGES, DEFINED, KINDS, Change, Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
 
 ALIGNMENT = 512
@@ -170,7 +172,7 @@ def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[s
 
 def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
     namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
-    exec(compile(task.reference, f"<reference of {task.name}>", "exec"), namespace)
+    exec(compile(runnable_reference(task), f"<reference of {task.name}>", "exec"), namespace)
     if task.reference_name not in namespace:
         raise NameError(f"there is no function {task.reference_name} in it")
     with np.errstate(all="ignore"):
@@ -310,6 +312,9 @@ class WorkloadData:
         }
 
     def _expected_of_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if self.task.original_is_reference:
+            found = original_results(self.device, self.task, self.workload, values, self._changed)
+            return as_expected(self.device.xp, self.task, self.workload, found)
         return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
 
     def _draw_inputs(self, count: int) -> list[dict[str, Any]]:

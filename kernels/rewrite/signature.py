@@ -34,7 +34,7 @@ def require_signature(task: Task, template: Template, where: str) -> str:
     if len(given) != len(names) + extra:
         raise TaskError(
             f"{where}: the kernel {task.entry} has {len(given)} parameters ({', '.join(one.name for one in given)}), "
-            f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` the kernel's, in their order."
+            f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` those of the kernel."
         )
     for argument, parameter in zip(task.arguments, given, strict=False):
         _require_match(task, argument, parameter, kernel, where)
@@ -50,8 +50,8 @@ def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel:
         raise TaskError(f"{place}: the task says {kinds[0]}, but the parameter is {other}; change one of the two.")
     if argument.role in ("out", "inout") and parameter.const:
         raise TaskError(
-            f'{place}: the task says it is written (`role = "{argument.role}"`), but the parameter is const; change one '
-            "of the two."
+            f'{place}: the task says it is written (`role = "{argument.role}"`), but the parameter is const; change '
+            "one of the two."
         )
     if argument.dtype in task.types:
         # A macro or the type that it stands for: which one is for the compiler, type by type.

@@ -118,6 +118,12 @@ class Argument(_Strict):
         return self
 
 
+ORIGINAL_IS_REFERENCE = (
+    "The reference is the original kernel: results agree with those of the original, which is no proof that they are "
+    "right."
+)
+
+
 class Tolerance(_Strict):
     """An element is right when |got - expected| <= atol + rtol * |expected|, or both are the same infinity or NaN."""
 
@@ -163,8 +169,9 @@ class BackendSources(_Strict):
 class Task(_Strict):
     """A kernel to tune; see docs/tasks.md for the file format. tolerance: by data type or by output.
 
-    reference: Python source that defines `reference_name`, called with every argument that is read (arrays in float64,
-    scalars as numbers) by name; it returns a dict of float64 arrays, one for each `out` and `inout`. bytes, flops:
+    reference: empty where the original kernel is the reference, else Python source that defines `reference_name`,
+    called with every argument that is read (arrays in float64, scalars as numbers) by name; it returns a dict of
+    float64 arrays, one for each `out` and `inout`. framework: whose arrays it takes and gives. bytes, flops:
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
     unit, such as tensor cores, may do them.
@@ -176,6 +183,7 @@ class Task(_Strict):
     arguments: Annotated[tuple[Argument, ...], Field(min_length=1)]
     reference: str
     reference_name: Identifier
+    framework: Literal["numpy", "torch"] = "numpy"
     bytes: ExpressionText
     flops: ExpressionText = "0"
     arithmetic: str = ""
@@ -227,6 +235,15 @@ class Task(_Strict):
     @property
     def size_names(self) -> frozenset[str]:
         return frozenset(self.workloads[0].sizes)
+
+    @property
+    def original_is_reference(self) -> bool:
+        return not self.reference
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What whoever reads a verdict has to know of its measure."""
+        return (ORIGINAL_IS_REFERENCE,) if self.original_is_reference else ()
 
     @property
     def outputs(self) -> tuple[Argument, ...]:

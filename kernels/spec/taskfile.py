@@ -56,11 +56,19 @@ def read_task(path: Path) -> Task:
     require_filled(path, _text(path, path, "task"))
     data = _toml(path)
     reference = data.get("reference")
-    if not isinstance(reference, str) or ":" not in reference:
-        raise TaskError(f"{path}, key reference: give the function as 'FILE.py:FUNCTION', not {reference!r}.")
-    file, data["reference_name"] = reference.rsplit(":", 1)
-    data["reference"] = _text(path.parent / file, path, "reference")
-    require_filled(path.parent / file, data["reference"])
+    if reference == "baseline":
+        data["reference"], data["reference_name"] = "", "baseline"
+        if "framework" in data:
+            raise TaskError(f"{path}, key framework: the original kernel is the reference, so leave it out.")
+    elif not isinstance(reference, str) or ":" not in reference:
+        raise TaskError(
+            f"{path}, key reference: give the function as 'FILE.py:FUNCTION', or 'baseline' for the original kernel, "
+            f"not {reference!r}."
+        )
+    else:
+        file, data["reference_name"] = reference.rsplit(":", 1)
+        data["reference"] = _text(path.parent / file, path, "reference")
+        require_filled(path.parent / file, data["reference"])
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
