@@ -41,8 +41,8 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     source = _source(code, kernel, where)
     names = {one.name: _python_name(one.name) for one in kernel.parameters}
     work = sharing(kernel)
-    launch = _Launch(kernel, work)
-    sizes = [one.name for one in kernel.parameters if _is_size(one)] + launch.new_sizes
+    launch = ReadLaunch(kernel, work)
+    sizes = [one.name for one in kernel.parameters if is_size(one)] + launch.new_sizes
     for size in sizes:
         if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
             raise SourceError(
@@ -125,9 +125,10 @@ def _source(code: str, kernel: Kernel, where: str) -> str:
     return code
 
 
-class _Launch:
+class ReadLaunch:
     """The launch as far as the code tells it. coordinates: by axis, the bound of global coordinates; blocks: by axis,
-    the number of blocks; new_sizes: sizes that no parameter gives; lines: of task.toml."""
+    the number of blocks; new_sizes: sizes that no parameter gives; grid, block: expressions of task.toml; unknown: what
+    the code does not tell; lines: of task.toml."""
 
     def __init__(self, kernel: Kernel, work: object) -> None:
         self.coordinates: dict[str, str] = {}
@@ -156,6 +157,7 @@ class _Launch:
         self._bare_blocks(kernel, work, grid)
         mark = f"  {MARK} {' and '.join(unknown)}" if unknown else ""
         used = max((at + 1 for at in range(3) if grid[at] != "1" or block[at] != "1"), default=1)
+        self.grid, self.block, self.unknown = tuple(grid[:used]), tuple(block[:used]), unknown
         shown = ", ".join(f'"{one}"' for one in grid[:used])
         self.lines = [f"launch = {{ grid = [{shown}], block = [{', '.join(block[:used])}] }}{mark}"]
         static = _static_shared(kernel)
@@ -179,7 +181,7 @@ class _Launch:
         bounds = set(re.findall(r"\w+", " ".join(self.coordinates.values())))
         words = re.findall(r"[A-Za-z_]\w*", kernel.plain)
         unused = [
-            one.name for one in kernel.parameters if _is_size(one) and one.name not in words and one.name not in bounds
+            one.name for one in kernel.parameters if is_size(one) and one.name not in words and one.name not in bounds
         ]
         if not isinstance(work, Cells | Rows):
             return
@@ -208,12 +210,12 @@ def _stride_bound(kernel: Kernel) -> str:
 
 def _expression(bound: str, kernel: Kernel) -> str:
     """A C expression of integer parameters as an expression of a task; empty where it is not one."""
-    sizes = {one.name for one in kernel.parameters if _is_size(one)}
+    sizes = {one.name for one in kernel.parameters if is_size(one)}
     names = set(re.findall(r"[A-Za-z_]\w*", bound))
     return bound.replace("/", "//") if _BOUND.fullmatch(bound) and names and names <= sizes else ""
 
 
-def _is_size(parameter: Parameter) -> bool:
+def is_size(parameter: Parameter) -> bool:
     return not parameter.pointer and "int" in C_TYPES.get(parameter.c_type, "")
 
 
@@ -251,7 +253,7 @@ def _sum(count: Polynomial) -> str:
     return " + ".join(_product(names, factor) for names, factor in terms).replace("+ -", "- ")
 
 
-def _shape(kernel: Kernel, array: str, count: Polynomial) -> list[str]:
+def shape_of(kernel: Kernel, array: str, count: Polynomial) -> list[str]:
     """A product of sizes as the dimensions of an array, anything else as one. Sizes that stand in an index are strides,
     so they come last; of equals, in the order of the parameters."""
     if len(count) != 1:
@@ -276,7 +278,7 @@ def _argument(
     dtype, questions = C_TYPES[one.c_type], list[str]()
     if not one.pointer:
         value = one.name
-        if not _is_size(one):
+        if not is_size(one):
             value = "1.0"
             questions.append(f"the value of {one.name}")
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
@@ -286,7 +288,7 @@ def _argument(
             role = "inout"
             questions.append(f"the role of {one.name} (in, out or inout), which a function of yours uses")
         count = arrays[one.name]
-        shape = ["1"] if count is None else _shape(kernel, one.name, count)
+        shape = ["1"] if count is None else shape_of(kernel, one.name, count)
         if one.name not in found:
             questions.append(f"the shape of {one.name}, an expression for each dimension")
         shown = ", ".join(f'"{dim}"' for dim in shape)
@@ -307,7 +309,7 @@ def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str
             shape = (
                 "1"
                 if count is None
-                else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, one.name, count))
+                else " * ".join(f"({dim})" if " " in dim else dim for dim in shape_of(kernel, one.name, count))
             )
             twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
             terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
@@ -319,7 +321,7 @@ def _reference(kernel: Kernel, names: dict[str, str], arrays: dict[str, Polynomi
     read = [names[one.name] for one in kernel.parameters if not one.pointer or kernel.role(one.name) != "out"]
     outputs = [names[one.name] for one in kernel.parameters if one.pointer and kernel.role(one.name) not in ("in",)]
     shapes = [
-        f"    {names[one.name]}: [{', '.join(_shape(kernel, one.name, count))}]"
+        f"    {names[one.name]}: [{', '.join(shape_of(kernel, one.name, count))}]"
         for one in kernel.parameters
         if one.pointer and (count := arrays[one.name]) is not None
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 HEADER = """\
+#define __global__ __kernel
 #define threadIdx ((uint3)(get_local_id(0), get_local_id(1), get_local_id(2)))
 #define blockIdx ((uint3)(get_group_id(0), get_group_id(1), get_group_id(2)))
 #define blockDim ((uint3)(get_local_size(0), get_local_size(1), get_local_size(2)))
@@ -37,6 +38,28 @@ def indices_as_cuda(code: str) -> str:
         lambda found: "(blockIdx.{0} * blockDim.{0} + threadIdx.{0})".format(_AXIS[found.group(1)]),
         code,
     )
+
+
+def editable(code: str) -> tuple[str, str]:
+    """`code` in CUDA's spelling in two forms whose places agree: one to be edited, which `HEADER` gives an OpenCL
+    compiler, and one for the parser, without what CUDA C++ does not know."""
+    edited = _KERNEL.sub("__global__", indices_as_cuda(code))
+
+    def blank(found: re.Match[str]) -> str:
+        return " " * len(found.group(0))
+
+    return edited, _LOCAL.sub(blank, _ADDRESS_SPACE.sub(blank, _ATTRIBUTE.sub(blank, edited)))
+
+
+def oddity(code: str) -> str:
+    """Why the rules leave an OpenCL kernel as it is, as a clause; empty where they may rewrite it."""
+    if re.search(r"\b(?:barrier|work_group_\w+)\s*\(", code) or _LOCAL.search(code):
+        return "its work-items work together, and the rules for OpenCL know work-items by themselves only"
+    if "reqd_work_group_size" in code:
+        return "it says the size of its work-groups itself"
+    if re.search(r"\bget_(?:global_size|global_offset|work_dim)\b", code):
+        return "it asks for the size of the whole launch"
+    return ""
 
 
 def read_as_cuda(code: str) -> str:

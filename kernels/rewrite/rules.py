@@ -58,12 +58,14 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
-    name that the source and the task do not use."""
+    name that the source and the task do not use. functions_nest: whether the language has functions inside functions,
+    which CUDA C++ has and OpenCL C has not."""
 
     kernel: Kernel
     launch: Launch
     work: Cells | Rows | Fixed
     name: Callable[[str], str]
+    functions_nest: bool = True
 
     def block(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""
@@ -79,7 +81,7 @@ class Subject:
 Rule = Callable[[Subject], Applied | Skipped]
 
 
-def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subject:
+def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str], backend: str = "cuda") -> Subject:
     """What the rules look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
     work = sharing(kernel)
     one = Subject(kernel, launch, work, name)
@@ -90,7 +92,7 @@ def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subje
         for axis in set(AXES) - used:
             if one.block(axis) != "1":
                 work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
-    return Subject(kernel, launch, work, name)
+    return Subject(kernel, launch, work, name, backend == "cuda")
 
 
 def block_size(given: Subject) -> Applied | Skipped:
@@ -162,7 +164,14 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         opening += f"\n#pragma unroll\nfor (unsigned int {item} = 0; {item} < {name}; ++{item})"
         replacement = f"(blockIdx.{axis.name} * {name} + {item})"
         edits += [Edit(one.start_byte, one.end_byte, replacement) for one in _builtins(kernel, f"blockIdx.{axis.name}")]
-    if opening:
+    if opening and not any(node.type == "return_statement" for node in walk(kernel.body)):
+        edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{{opening}\n"))
+        edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, "\n}"))
+    elif opening and not given.functions_nest:
+        return Skipped(
+            "threads keep their work: the kernel returns early, and its language has no functions inside one"
+        )
+    elif opening:
         body = given.name("body")
         captured = ", ".join(given.name(f"item_{axis.name}") for axis in given.work.axes if not axis.strided)
         signature = ", ".join(f"const unsigned int {one}" for one in captured.split(", "))
@@ -273,6 +282,8 @@ def fast_math(given: Subject) -> Applied | Skipped:
 
 RULES: tuple[Rule, ...] = (block_size, work_per_thread, launch_bounds, unrolling, restricted_pointers, fast_math)
 """In the order in which a template lists their parameters."""
+OPENCL_RULES: tuple[Rule, ...] = (block_size, work_per_thread, unrolling, fast_math)
+"""Those that write nothing but what OpenCL C 1.2 has."""
 assert MOST_THREADS == 1024, "the values of block_size end there"
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tunesmith.kernels.rewrite.rules import RULES, Applied, Edit, Skipped, subject
+from tunesmith.kernels.rewrite import opencl
+from tunesmith.kernels.rewrite.rules import OPENCL_RULES, RULES, Applied, Edit, Skipped, subject
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
@@ -30,21 +31,27 @@ class Rewritten:
 
 
 def with_rules(task: Task, backend: str) -> tuple[Task, tuple[str, ...]]:
-    """`task` with a template made of its baseline where it has none for CUDA, and why rules did not apply."""
-    if backend != "cuda" or (sources := task.backends.get("cuda")) is None or sources.templates:
+    """`task` with a template made of its baseline where it has none for `backend`, and why rules did not apply."""
+    sources = task.sources(backend) if backend in ("cuda", "opencl") and backend in list(task.backends) else None
+    if sources is None or sources.templates:
         return task, ()
-    found = rewrite(task)
+    found = rewrite(task, backend)
     if found.template is None:
         return task, found.skipped
     extended = sources.model_copy(update={"templates": (found.template,)})
-    return task.model_copy(update={"backends": {**task.backends, "cuda": extended}}), found.skipped
+    return task.model_copy(update={"backends": {**task.backends, backend: extended}}), found.skipped
 
 
-def rewrite(task: Task) -> Rewritten:
-    """The template that the rules make of the CUDA baseline of `task`."""
-    plain = task.sources("cuda").baseline.template
+def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
+    """The template that the rules make of the baseline of `task`."""
+    plain = task.sources(backend).baseline.template
+    edited, parsed, rules = plain.source, plain.source, RULES
+    if backend == "opencl":
+        if why := opencl.oddity(plain.source):
+            return Rewritten(None, (why,))
+        (edited, parsed), rules = opencl.editable(plain.source), OPENCL_RULES
     try:
-        kernel = Source(plain.source).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
+        kernel = Source(parsed).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
     if kernel.oddities:
@@ -56,9 +63,9 @@ def rewrite(task: Task) -> Rewritten:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    given = subject(kernel, plain.launch, name)
+    given = subject(kernel, plain.launch, name, backend)
     applied, skipped = list[Applied](), list[str]()
-    for rule in RULES:
+    for rule in rules:
         match rule(given):
             case Applied() as one:
                 applied.append(one)
@@ -68,10 +75,12 @@ def rewrite(task: Task) -> Rewritten:
         return Rewritten(None, tuple(skipped))
     launch, constraints = _launch(plain.launch, applied)
     headers = [one.header for one in applied if one.header]
+    if backend == "opencl":
+        headers.insert(0, opencl.HEADER)
     template = Template(
         name=NAME,
-        backend="cuda",
-        source="\n".join([*headers, _edited(kernel.code, [edit for one in applied for edit in one.edits])]),
+        backend=plain.backend,
+        source="\n".join([*headers, _edited(edited.encode(), [edit for one in applied for edit in one.edits])]),
         entry=task.entry,
         parameters=tuple(parameter for one in applied for parameter in one.parameters),
         constraints=(*(found for one in applied for found in one.constraints), *constraints),

@@ -18,6 +18,7 @@ SINGULAR = {
     "parameters": "parameter",
     "constraints": "constraint",
     "templates": "template",
+    "opponents": "opponent",
 }
 PATTERNS = {
     r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "use letters, digits and _ only, not a digit first, and at most 64 of them",

@@ -166,6 +166,21 @@ class BackendSources(_Strict):
     templates: tuple[Template, ...] = ()
 
 
+class Opponent(_Strict):
+    """What a user would have called instead of the kernel: a function in Python, timed beside the kernels.
+
+    label: what it honestly is. source, function: Python text and the function in it, called with every argument that is
+    read by name, arrays in their storage types; it returns the outputs as a dict, in their order, or alone. framework:
+    whose arrays it takes; CuPy's and PyTorch's on CUDA, NumPy's and PyTorch's with OpenCL.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    label: Literal["vendor library", "eager", "compiled", "production"]
+    source: str
+    function: Identifier
+    framework: Literal["numpy", "cupy", "torch"]
+
+
 class Task(_Strict):
     """A kernel to tune; see docs/tasks.md for the file format. tolerance: by data type or by output.
 
@@ -191,12 +206,14 @@ class Task(_Strict):
     tolerance: dict[str, Tolerance] = {}
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     backends: dict[BackendName, BackendSources]
+    opponents: tuple[Opponent, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not any(argument.role in ("out", "inout") for argument in self.arguments):
             raise ValueError("no argument has the role out or inout, so there is nothing to check")
         _reject_repeats("argument", [argument.name for argument in self.arguments])
+        _reject_repeats("opponent", [opponent.name for opponent in self.opponents])
         _reject_repeats("workload", [workload.name for workload in self.workloads])
         for name, options in self.types.items():
             if not options:
