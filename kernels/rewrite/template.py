@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite import opencl
-from tunesmith.kernels.rewrite.rules import OPENCL_RULES, RULES, Applied, Edit, Skipped, subject
+from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped
+from tunesmith.kernels.rewrite.rules import OPENCL_RULES, RULES, subject
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
@@ -63,7 +64,7 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    given = subject(kernel, plain.launch, name, backend)
+    given = subject(kernel, plain.launch, name, backend, frozenset(task.types))
     applied, skipped = list[Applied](), list[str]()
     for rule in rules:
         match rule(given):
@@ -85,7 +86,9 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
         parameters=tuple(parameter for one in applied for parameter in one.parameters),
         constraints=(*(found for one in applied for found in one.constraints), *constraints),
         launch=launch,
-        static_shared_bytes=plain.static_shared_bytes,
+        static_shared_bytes=" + ".join(
+            [plain.static_shared_bytes, *(one.static_shared for one in applied if one.static_shared)]
+        ),
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
@@ -97,7 +100,9 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
 def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
     """The launch, and the conditions under which it computes what the plain one does."""
     blocks = dict(pair for one in applied for pair in one.block)
-    scales = dict(pair for one in applied for pair in one.scale)
+    scales: dict[str, str] = {}
+    for axis, share in (pair for one in applied for pair in one.scale):
+        scales[axis] = f"{scales[axis]} * {share}" if axis in scales else share
     exact = {axis for one in applied for axis in one.exact}
     # Only where threads have global coordinates does the grid depend on the block.
     flat = set(scales)
@@ -115,13 +120,22 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         if axis in exact:
             because = "The kernel has no guard against more threads than it came with."
             constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=because))
+    for name, launch in (one.instead for one in applied if one.instead is not None):
+        grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
+        block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
     return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=plain.shared_bytes), constraints
 
 
 def _edited(code: bytes, edits: list[Edit]) -> str:
-    """The source with all edits made; those at one place in their order."""
+    """The source with all edits made; those at one place in their order, but what closes ends the innermost first."""
     parts, at = list[bytes](), 0
-    for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+    order = {id(edit): position for position, edit in enumerate(edits)}
+
+    def place(edit: Edit) -> tuple[int, int, bool, int]:
+        position = order[id(edit)]
+        return edit.start, edit.end, not edit.closes, -position if edit.closes else position
+
+    for edit in sorted(edits, key=place):
         assert edit.start >= at, "edits do not overlap"
         parts += [code[at : edit.start], edit.text.encode()]
         at = edit.end

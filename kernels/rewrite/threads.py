@@ -169,10 +169,10 @@ def _grid_stride(kernel: Kernel, node: Node) -> str:
 
 
 def _is_coordinate(kernel: Kernel, name: str, axis: str) -> bool:
-    return name in _coordinates(kernel, axis)
+    return name in coordinates(kernel, axis)
 
 
-def _coordinates(kernel: Kernel, axis: str) -> set[str]:
+def coordinates(kernel: Kernel, axis: str) -> set[str]:
     """The variables that are the global coordinate along `axis`, and that nothing changes."""
     changed = {text(node) for node in kernel.changed_names}
     found = set()
@@ -201,7 +201,7 @@ def _only_starts_loops(kernel: Kernel, nodes: list[Node]) -> bool:
 
 def _guard(kernel: Kernel, axis: str) -> str:
     """The bound of the guard behind which the kernel does all its work on a coordinate; empty where there is none."""
-    names, bounds, guarded = _coordinates(kernel, axis), list[str](), False
+    names, bounds, guarded = coordinates(kernel, axis), list[str](), False
     for statement in kernel.body.named_children:
         if statement.type in ("comment", "declaration") and (guarded or not _touches_memory(kernel, statement)):
             continue
