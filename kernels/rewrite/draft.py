@@ -14,7 +14,7 @@ from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
-from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, sharing
+from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.operations import FUNCTIONS
 from tunesmith.kernels.spec.unfinished import MARK
@@ -151,7 +151,11 @@ class ReadLaunch:
                 else:
                     unknown.append(f"the number of blocks along {axis.name}")
         else:
-            block[0] = "256" if given is None else given.group(1)
+            # Where shared memory has an element for each thread, its size is that of the block.
+            rows = rows_of_threads(kernel) if not isinstance(work, Rows) else ""
+            block[0] = given.group(1) if given is not None else rows or "256"
+            if rows:
+                work = Rows()
             if not isinstance(work, Rows):
                 unknown.append("the launch (grid in blocks, block in threads)")
         self._bare_blocks(kernel, work, grid)

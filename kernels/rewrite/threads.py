@@ -62,6 +62,26 @@ def sharing(kernel: Kernel) -> Cells | Rows | Fixed:
     return rows if isinstance(rows, Rows) else Fixed(rows.why if kernel.shared or kernel.barriers else cells.why)
 
 
+def rows_of_threads(kernel: Kernel) -> str:
+    """The threads of a block of a kernel whose blocks each take a row, and whose shared memory has an element for each
+    thread: its size, which fixes that of the block. Empty for any other kernel."""
+    loops = [
+        node for node in walk(kernel.body) if node.type == "for_statement" and block_stride(kernel, node) is not None
+    ]
+    if not loops or any(global_coordinate(kernel, node) for node in walk(kernel.body)):
+        return ""
+    if any(kernel.builtin(one)[-2:] in (".y", ".z") for one in kernel.builtin_uses()):
+        return ""
+    declared = dict(re.findall(r"__shared__\s+\w+\s+(\w+)\s*\[\s*(\d+)\s*\]", kernel.plain))
+    names = {"threadIdx.x", *(name for name, value in kernel.aliases.items() if value == "threadIdx.x")}
+    indexed = {
+        declared[array]
+        for array, index in re.findall(r"(\w+)\s*\[\s*([\w.]+)\s*\]", kernel.plain)
+        if array in declared and index in names
+    }
+    return indexed.pop() if len(indexed) == 1 else ""
+
+
 def global_coordinate(kernel: Kernel, node: Node) -> str:
     """The axis of `blockIdx.a * blockDim.a + threadIdx.a`, in any order and behind casts; else empty."""
     if node.type != "binary_expression" or operator(node) != "+":

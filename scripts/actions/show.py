@@ -93,6 +93,7 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
     workloads = (task.workload(workload),) if workload else task.workloads_for(limits.kind, held_out=False)
     if not workloads:
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
+    brought = task
     task, reasons = with_rules(task, limits.backend)
     templates = task.sources(limits.backend).templates
     found = [
@@ -105,7 +106,7 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             f"`templates` under [backends.{limits.backend}] of its task.toml (docs/tasks.md), or let a model write "
             f"one: `tunesmith tune {name} --model NAME`."
         )
-    require_right(task, limits, index)
+    require_right(brought, limits, index)
     if as_json:
         _print_json(
             {
