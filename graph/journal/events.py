@@ -25,6 +25,7 @@ from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
@@ -283,7 +284,8 @@ class Compared(Event):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    Empty in journals of versions that did not keep them."""
+    opponents: how those of the task did, `against` in the order of the entries. Empty in journals of versions that did
+    not keep them."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)
@@ -291,6 +293,7 @@ class Compared(Event):
     entries: tuple[FinalistResult, ...]
     baseline_code: str = ""
     compiler: str = ""
+    opponents: tuple[Encounter, ...] = ()
 
 
 class Examined(Event):

@@ -135,7 +135,11 @@ def summarise(context: Context, done: str) -> Summary:
         models=None if usage is None else ModelsUsage.model_validate(usage),
         templates=tuple(_template_row(node) for node in context.tree().nodes if node.round),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*(note.sentence for note in log.notes()), *(unsteady(reached) if reached is not None else ())),
+        notes=(
+            *context.task.caveats,
+            *(note.sentence for note in log.notes()),
+            *(unsteady(reached) if reached is not None else ()),
+        ),
         roofline=context.roofline(),
         versions=_versions(),
         started_at=log.started_at,
