@@ -30,6 +30,7 @@ from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
+from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
@@ -78,7 +79,7 @@ class RunResult(BaseModel):
 
 
 def tune(
-    task: str | Path,
+    task: str | Path | Task,
     *,
     run_dir: str | Path | None = None,
     listener: Listener = silent,
@@ -86,7 +87,7 @@ def tune(
     ask: Ask | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
+    """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns what was found.
 
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
     finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
@@ -95,9 +96,9 @@ def tune(
     `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
     it, and after an interruption.
     """
-    chosen = make_settings(task=str(task), **settings)
+    chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    with begun(chosen, folder, models) as run:
+    with begun(chosen, folder, models, task if isinstance(task, Task) else None) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -125,14 +126,17 @@ def resume(
 
 
 @contextmanager
-def begun(settings: Settings, folder: Path, models: Models | None = None) -> Iterator[OpenRun]:
-    """A new run in `folder`, once everything that it needs is known to be there. Raises `TunesmithError`."""
+def begun(
+    settings: Settings, folder: Path, models: Models | None = None, task: Task | None = None
+) -> Iterator[OpenRun]:
+    """A new run in `folder`, of `task` or the one that the settings name, once everything that it needs is known to be
+    there. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
 
         place(load_roles(), settings.roles)
-    task = load_task(settings.task)
+    task = task or load_task(settings.task)
     if settings.target is not None:
         resolve_target(settings.target)
     check_models(settings)
@@ -160,7 +164,8 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
-        journal.append(RunStarted(settings=settings, task=task, device=device))
+        origin = origin_of(settings.task)
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "resume": "Continue a run, or let it measure more.",
     "report": "Print what a run found.",
     "export": "Export what a run found for PyTorch, CuPy, C++ or OpenCL.",
+    "compare": "Put runs of one task beside each other.",
     "ablate": "Compare rewriting, templates, and templates with search.",
     "check": "Say whether a kernel is right, and if not why.",
     "bench": "Time one configuration against the baseline.",

@@ -15,6 +15,7 @@ from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
+    Origin,
     RefusedSeed,
     RoundAccount,
     Suggestion,
@@ -25,6 +26,7 @@ from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
@@ -59,12 +61,14 @@ def _under(name: str, data: dict[str, Any], *others: str) -> dict[str, Any]:
 
 
 class RunStarted(Event):
-    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
+    """The first entry of a run, written by `tune`; resume and `--prior` read it. origin: None in journals of versions
+    that did not keep it."""
 
     kind: ClassVar[str] = "run"
     settings: Settings
     task: Task
     device: Device
+    origin: Origin | None = None
 
 
 class Extended(Event):
@@ -290,7 +294,8 @@ class Compared(Event):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    Empty in journals of versions that did not keep them."""
+    opponents: how those of the task did, `against` in the order of the entries. Empty in journals of versions that did
+    not keep them."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)
@@ -298,6 +303,7 @@ class Compared(Event):
     entries: tuple[FinalistResult, ...]
     baseline_code: str = ""
     compiler: str = ""
+    opponents: tuple[Encounter, ...] = ()
 
 
 class Examined(Event):

@@ -35,6 +35,7 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.soundness import MOST_BLOCKS
+from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 from tunesmith.kernels.spec.translate import folded
@@ -61,7 +62,7 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
     if general is None and not verdict.dispatch:
         return
     folder.mkdir(parents=True)
-    (folder / "reference.py").write_text(context.task.reference, encoding="utf-8")
+    (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
     workloads = [*context.tuned, *context.held_out]
     baseline = context.sources.baseline.template
     _export(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
@@ -258,7 +259,7 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
             entry["value"] = task.scalar_of(argument, workload)
         else:
             entry["shape"] = task.shape_of(argument, workload)
-            tolerance = task.tolerance_of(entry["dtype"])
+            tolerance = task.tolerance_of(entry["dtype"], entry["name"])
             entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
         arguments.append(entry)
     return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}

@@ -22,4 +22,4 @@ def write_results(context: Context, folder: Path, summary: Summary) -> None:
             dispatch_module(Package(folder, context.task), runnable=True), encoding="utf-8"
         )
     (folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(render_report(context, summary), encoding="utf-8")
+    (folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")

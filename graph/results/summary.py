@@ -21,6 +21,7 @@ from tunesmith.graph.journal.records import (
     ExaminationRow,
     FailureExample,
     ModelsUsage,
+    Origin,
     Record,
     RoundAccount,
     Verdict,
@@ -81,7 +82,8 @@ class Summary(Verdict):
     run ended, empty where it was interrupted; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
     dispatching: which kernel serves a shape that is no workload, and what that costs; None where nothing was right;
-    models: None where none was used; versions: of the packages that took part."""
+    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch;
+    origin: None in runs of versions that did not keep it."""
 
     task: str
     summary: str
@@ -104,6 +106,8 @@ class Summary(Verdict):
     dispatching: Dispatching | None = None
     roofline: Roofline
     versions: dict[str, str]
+    started_at: float | None = None
+    origin: Origin | None = None
 
 
 def summarise(context: Context, done: str) -> Summary:
@@ -134,10 +138,16 @@ def summarise(context: Context, done: str) -> Summary:
         models=None if usage is None else ModelsUsage.model_validate(usage),
         templates=tuple(_template_row(node) for node in context.tree().nodes if node.round),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*(note.sentence for note in log.notes()), *(unsteady(reached) if reached is not None else ())),
+        notes=(
+            *context.task.caveats,
+            *(note.sentence for note in log.notes()),
+            *(unsteady(reached) if reached is not None else ()),
+        ),
         dispatching=None if reached is None else dispatching(context, reached),
         roofline=context.roofline(),
         versions=_versions(),
+        started_at=log.started_at,
+        origin=None if log.started is None else log.started.origin,
     )
 
 
