@@ -195,7 +195,7 @@ class SearchSettings(BaseModel):
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
-    strategy: str = Field("default", description="The search strategy; see docs/search.md.")
+    strategy: str = Field("default", description="The search strategy; see docs/strategies.md.")
     prior: str | None = Field(
         None, description="An earlier run's folder, or a table of results, whose best points are tried first."
     )

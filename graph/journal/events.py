@@ -15,6 +15,7 @@ from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
+    Origin,
     RefusedSeed,
     RoundAccount,
     Tokens,
@@ -59,12 +60,14 @@ def _under(name: str, data: dict[str, Any], *others: str) -> dict[str, Any]:
 
 
 class RunStarted(Event):
-    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
+    """The first entry of a run, written by `tune`; resume and `--prior` read it. origin: None in journals of versions
+    that did not keep it."""
 
     kind: ClassVar[str] = "run"
     settings: Settings
     task: Task
     device: Device
+    origin: Origin | None = None
 
 
 class Extended(Event):
