@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
+from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
+from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
@@ -32,6 +34,8 @@ from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
+from tunesmith.graph.wisdom.database import open_wisdom
+from tunesmith.graph.wisdom.learning import learn, suggest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
-BEFORE_WORK = (PriorKept, RunStarted, BaselineMeasured, RooflineMeasured)
+BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
 
 
@@ -104,6 +108,7 @@ def resume(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -111,10 +116,12 @@ def resume(
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
-    that leaves nothing to do.
+    if left out and none is left); time_limit: seconds it may take beyond those it has; dispatch_shapes: as the setting,
+    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do.
     """
-    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit) as run:
+    with resumed(
+        Path(run_dir), more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+    ) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -148,7 +155,12 @@ def begun(
     require_work(task, templates, limits_of(device, settings))
     if prior is not None and settings.transport == "none" and models is None:
         require_common(prior, templates)
+    wisdom = open_wisdom() if settings.wisdom else None
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned)
     with Journal(folder, create=True) as journal, alone(folder):
+        if suggested is not None:
+            journal.append(suggested)
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
@@ -159,7 +171,12 @@ def begun(
 
 @contextmanager
 def resumed(
-    folder: Path, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+    folder: Path,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
@@ -176,7 +193,9 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
-        settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
+        settings = extend(
+            journal, settings, more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+        )
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -206,7 +225,35 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
         else:
             connect_models(context, run)
             _invoke(context, run, ask)
+        if run.settings.dispatch_shapes:
+            _measure_shapes(context, run)
         return finish(context, run)
+
+
+def _measure_shapes(context: Context, run: OpenRun) -> None:
+    """Measures the winners on further shapes, with a pool whose task has them."""
+    verdict = context.log.verdict()
+    kernels = kernels_of(verdict) if verdict is not None else []
+    if not kernels:
+        return
+    baseline = context.sources.baseline.template
+    drawn = draw_shapes(
+        run.task,
+        run.device.limits.kind,
+        run.settings.dispatch_shapes,
+        seed=run.settings.seed,
+        fits=lambda shape: can_launch(context, baseline, shape),
+    )
+    if len(drawn) < run.settings.dispatch_shapes:
+        context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
+    context.close()
+    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *drawn)})
+    with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
+        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
+        try:
+            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *drawn[::2]], drawn[1::2])
+        finally:
+            measuring.close()
 
 
 @contextmanager
@@ -260,7 +307,11 @@ def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
 
-    summary = summarise(context, ended_by(context.log))
+    done, verdict = ended_by(context.log), context.log.verdict()
+    wisdom = open_wisdom() if run.settings.wisdom else None
+    if wisdom is not None and verdict is not None and done:
+        learn(wisdom, context, verdict, run.folder.name)
+    summary = summarise(context, done)
     try:
         write_results(context, run.folder, summary)
     except OSError as error:

@@ -18,6 +18,7 @@ from tunesmith.graph.journal.records import (
     Origin,
     RefusedSeed,
     RoundAccount,
+    Suggestion,
     Tokens,
     Verdict,
 )
@@ -28,7 +29,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 
@@ -77,6 +78,7 @@ class Extended(Event):
     evaluations: int | None = None
     rounds: int | None = None
     time_limit: float | None = None
+    dispatch_shapes: int | None = None
 
 
 class PriorKept(Event):
@@ -86,6 +88,14 @@ class PriorKept(Event):
     kind: ClassVar[str] = "prior"
     name: str
     results: tuple[tuple[Config, float | None, str | None], ...]
+
+
+class WisdomKept(Event):
+    """What earlier runs found good for the task, to be measured first. Written by `tune` before the run starts, read by
+    the searches."""
+
+    kind: ClassVar[str] = "wisdom"
+    suggestions: tuple[Suggestion, ...]
 
 
 class BaselineMeasured(Event):
@@ -307,6 +317,16 @@ class Examined(Event):
         return _under("examination", data)
 
 
+class ShapeCompared(Event):
+    """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
+    fitted to it; otherwise it is tried on it. Written and read by `graph.dispatch`."""
+
+    kind: ClassVar[str] = "shape"
+    workload: Workload
+    fitted: bool
+    entries: tuple[FinalistResult, ...]
+
+
 class VerdictReached(Event):
     """The verdict of a round's test. Written by the tester; read by the explainer and the summary."""
 
@@ -399,6 +419,7 @@ AnyEvent = (
     RunStarted
     | Extended
     | PriorKept
+    | WisdomKept
     | BaselineMeasured
     | RooflineMeasured
     | Planned
@@ -421,6 +442,7 @@ AnyEvent = (
     | Compared
     | Examined
     | VerdictReached
+    | ShapeCompared
     | Explained
     | EvidenceKept
     | ModelAsked

@@ -100,6 +100,15 @@ class WorkloadRow(Record):
     opponents: tuple[OpponentRow, ...] = ()
 
 
+class Suggestion(Record):
+    """A configuration that an earlier run found good, where, and its time over the baseline's there."""
+
+    config: Config
+    device: str
+    driver: str
+    ratio: float
+
+
 class Disqualified(Record):
     """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
     whole."""
@@ -289,6 +298,7 @@ __all__ = [
     "RoleUsage",
     "RoundAccount",
     "SearchAccount",
+    "Suggestion",
     "TemplateAccount",
     "Tokens",
     "Verdict",
