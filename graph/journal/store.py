@@ -104,7 +104,7 @@ class Journal:
             self._connection.executescript(_SCHEMA)
             self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalError(f"{path} cannot be used as a journal: {error}.") from error
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
@@ -165,7 +165,7 @@ class Journal:
     def _fetch(self, query: str, values: list[str]) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalError(
                 f"The journal in {self._folder} cannot be read ({error}); restore the file from a copy, or start the "
                 "run anew in another folder."
@@ -177,7 +177,11 @@ class Journal:
         why = f"there is no kind '{kind}' in this version"
         if model is not None:
             try:
-                return Entry(sequence, session, at, stage, model.model_validate(json.loads(data)))
+                loaded = json.loads(data)
+                if "\\ud" in data:
+                    # Half a character, which no file that is written from it could hold.
+                    json.dumps(loaded, ensure_ascii=False).encode()
+                return Entry(sequence, session, at, stage, model.model_validate(loaded))
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {first['msg']}"

@@ -93,7 +93,8 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 class _Entry(BaseModel):
-    """What a record has beside the values of its configuration, as far as it is read here."""
+    """A record: what is read of it here, and in `model_extra` the values of its configuration, among what else there
+    is."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -137,8 +138,10 @@ def read_cache(path: Path) -> Table:
     domain = Domain(parameters)
     rows, times, failures, compiled, benchmarked = [], [], [], [], []
     for key, record in file.cache.items():
-        values = record.model_extra or {}
-        row = domain.encode({name: values[name] for name in names if name in values})
+        values = {name: value for name, value in (record.model_extra or {}).items() if name in names}
+        if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
+            raise CacheFileError(f"{path}: the configuration {key} has no number or text for {odd[0]}.")
+        row = domain.encode(values)
         if isinstance(row, Reason):
             raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
         time, failure = _outcome(path, key, record)
