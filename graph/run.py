@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -193,9 +195,14 @@ def _clear(folder: Path) -> None:
 
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
-    from tunesmith.graph.build import ended_by
-
     with opened(run, listener, models) as context:
+        by_rules = context.models is None and run.settings.transport == "none"
+        if by_rules and context.log.baseline is None and context.sources.templates:
+            # Rules begin with the baseline's times, so that workers start while the graph is imported.
+            threading.Thread(target=import_module, args=("tunesmith.graph.build",), daemon=True).start()
+            context.start_pool()
+        from tunesmith.graph.build import ended_by
+
         if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
@@ -293,18 +300,22 @@ def pools(
     from tunesmith.actors.cluster.cluster import cluster, wait_for
     from tunesmith.actors.judging.reference import begin_check
     from tunesmith.actors.pool.pool import Pool
+    from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
 
     cache = open_cache()
     with ExitStack() as stack:
-        # Beside what is imported and read until the first pool is made.
+        # Beside what is imported, and Ray that is started, until the first pool is made. Nothing else is forked here.
+        preload_only("tunesmith.actors.judging.reference")
         examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
         stack.callback(examined.end)
 
         def make() -> Pool:
+            if examined.done:
+                examined.result()
+            offer = stack.enter_context(cluster())
             # Lanes call a reference only when it is known to return.
             examined.result()
-            offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)

@@ -11,6 +11,7 @@ import typer
 
 from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.reference import begin_check
+from tunesmith.actors.process.isolated import preload
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
@@ -60,6 +61,7 @@ def _judged(
     if refused is not None:
         return rejected(refused)
     made = template_of(task, device.backend, source, template)
+    preload(device.limits.backend)
     begin_check(task, device.limits, seed=0, deadline=limits.prepare).result()
     listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
