@@ -117,9 +117,11 @@ class ExclusiveCalls:
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
         return Duel(workload, results, tuple(codes), self._workers.compilers[0].version)
 
-    def examine(self, questions: Sequence[Question], seed: int, roofline: Roofline) -> list[Verdict] | Failure:
+    def examine(
+        self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float
+    ) -> list[Verdict] | Failure:
         """See `Pool.examine`."""
-        deadline = EXAMINATION_SECONDS * len(questions)
+        deadline = min(seconds, EXAMINATION_SECONDS * len(questions))
         found: list[Verdict] | Failure = self._call(
             self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline
         )

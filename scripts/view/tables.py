@@ -84,6 +84,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
     for item in summary.disqualified:
         config = assignments(item.config)
         out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
+    for one in summary.examined:
+        if one.verdict == "not examined":
+            why = one.detail.rstrip(".")
+            out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=True)
     for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
