@@ -89,8 +89,15 @@ def _skipped(verdict: Verdict) -> dict[str, list[str]]:
 def _print(verdict: Verdict) -> None:
     if verdict.accepted:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
-        worst = max((one.largest for step in checks for one in step.accuracy.values()), default=0.0)
-        typer.echo(f"accepted: {len(checks)} checks passed, largest error {worst:.2f} of the tolerance")
+        own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
+        typer.echo(f"accepted: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        errors = [(one.largest, step, name) for step in checks for name, one in step.accuracy.items()]
+        worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
+        if where is not None and worst > max(1.0, own):
+            typer.echo(
+                f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes and "
+                "contents that the task does not name, errors are compared with the baseline's"
+            )
     else:
         typer.echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
         typer.echo(f"  {verdict.detail}")

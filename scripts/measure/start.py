@@ -77,7 +77,9 @@ def start(task: str, folder: Path) -> dict[str, Any]:
     load, begun = os.getloadavg()[0], time.monotonic()
     command = [sys.executable, "-m", "tunesmith.cli.main", "tune", task, "--run-dir", str(folder), "--rounds", "1"]
     # A group of its own: the run is interrupted as from a terminal.
-    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     spent: dict[int, tuple[float, str]] = {}
     while not measured(folder / "journal.sqlite"):
         if run.poll() is not None:

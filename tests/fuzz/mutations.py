@@ -24,10 +24,20 @@ TOML_VALUES = st.one_of(
     st.floats().map(repr),
     st.sampled_from(
         ['"x"', '""', "[]", "{}", "true", '["n"]', "[[1]]", '"n // 0"', '"10**18"', '"for"', '"\\u0000"', "1979-05-27"]
-        + ['"' + "a" * 3000 + '"', '"float16"', '"reference.py"', '"../up.cl"', '"/dev/null"', '["", ""]', "[1, 1.0, true]"]
+        + [
+            '"' + "a" * 3000 + '"',
+            '"float16"',
+            '"reference.py"',
+            '"../up.cl"',
+            '"/dev/null"',
+            '["", ""]',
+            "[1, 1.0, true]",
+        ]
     ),
 )
-TOKENS = st.sampled_from(["=", "[", "]", "[[", "{", "}", '"', "'''", "#", "\n", "\x00", "\x1b", "\ufeff", ".", ",", "é"])
+TOKENS = st.sampled_from(
+    ["=", "[", "]", "[[", "{", "}", '"', "'''", "#", "\n", "\x00", "\x1b", "\ufeff", ".", ",", "é"]
+)
 
 
 @st.composite
@@ -126,9 +136,9 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 EXPRESSIONS = st.one_of(
     st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12),
-    st.lists(st.sampled_from([*_NAMES, *_LITERALS, *_OPERATORS, "(", ")", ",", "#", "\\", "\n", "[", "lambda: ", ":="])).map(
-        "".join
-    ),
+    st.lists(
+        st.sampled_from([*_NAMES, *_LITERALS, *_OPERATORS, "(", ")", ",", "#", "\\", "\n", "[", "lambda: ", ":="])
+    ).map("".join),
     st.text(max_size=30),
 )
 """Expressions by a grammar, by tokens without one, and arbitrary texts."""

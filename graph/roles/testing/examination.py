@@ -94,8 +94,8 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 detail=one.detail,
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
-                largest_error=_largest(deviation for step in passed for deviation in step.accuracy.values()),
-                baseline_error=_largest(deviation for step in passed for deviation in step.baseline.values()),
+                largest_error=_largest(one for step in passed if step.own for one in step.accuracy.values()),
+                baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
                 notes=one.notes,
                 artifacts=one.artifacts,
             )
