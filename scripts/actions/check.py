@@ -95,8 +95,8 @@ def _print(verdict: Verdict) -> None:
         worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
         if where is not None and worst > max(1.0, own):
             typer.echo(
-                f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes and "
-                "contents that the task does not name, errors are compared with the baseline's"
+                f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes "
+                "and contents that the task does not name, errors are compared with the baseline's"
             )
     else:
         typer.echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")

@@ -19,9 +19,9 @@ from tunesmith.kernels.spec.parameter import assignments
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest that was found for the shape. limit: the shortest time "
-    "that the measured bandwidth, or arithmetic, allows; of limit: how much of it the general one reaches. regret: what "
-    "the general one costs beside the best."
+    "general: one configuration for all shapes. best: the fastest that was found for the shape. limit: the shortest "
+    "time that the measured bandwidth, or arithmetic, allows; of limit: how much of it the general one reaches. "
+    "regret: what the general one costs beside the best."
 )
 """What the columns of a summary's tables mean."""
 VERDICTS = {"faster": "[green]faster[/]", "slower": "[red]slower[/]", "no difference shown": "unclear"}

@@ -1,4 +1,4 @@
-"""What people, editors and broken disks make of a file: strategies for texts and JSON documents that are nearly right."""
+"""What people, editors and broken disks make of a file: strategies for texts and JSON that are nearly right."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def toml_texts(draw: st.DrawFn, text: str) -> str:
             # One value of several on the line, as in an inline table.
             parts = lines[at].split(" = ")
             which = draw(st.integers(1, len(parts) - 1))
-            head, comma, tail = parts[which].partition(", ")
+            _, comma, tail = parts[which].partition(", ")
             parts[which] = f"{draw(TOML_VALUES)}{comma}{tail}" if comma else f"{draw(TOML_VALUES)} }},"
             lines[at] = " = ".join(parts)
         elif how == "remove" and len(lines) > 1:

@@ -1,4 +1,4 @@
-"""What is nearly right: task files, templates, expressions, settings, tables, and the files of a run, changed at random.
+"""Task files, templates, expressions, settings, tables and the files of a run, changed at random.
 
 Whatever is read ends in a result or in one sentence with exit code 2: no traceback, no hang. In the usual suite each
 test tries a few dozen examples. TUNESMITH_FUZZ=SECONDS has each go on for so long, with new examples, and prints how
