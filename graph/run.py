@@ -28,6 +28,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.output import write_results
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
@@ -105,6 +106,7 @@ def resume(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
+    as_recorded: bool = False,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -113,9 +115,10 @@ def resume(
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
     if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
-    that leaves nothing to do.
+    that leaves nothing to do, and where the task's files have changed since the run was begun, unless `as_recorded`
+    says to go on with what the journal keeps of them.
     """
-    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit) as run:
+    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit, as_recorded=as_recorded) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -156,7 +159,12 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
 
 @contextmanager
 def resumed(
-    folder: Path, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+    folder: Path,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    as_recorded: bool = True,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
@@ -166,6 +174,11 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
+        if not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+            raise SettingsError(
+                f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
+                "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
+            )
         inventory = inventory_for(settings.backend)
         same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
         device = same[0] if same else choose_device(task, old.backend, inventory)
@@ -206,6 +219,8 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
         if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
+            if count := context.log.evaluation_count:
+                listener(Progress("resume", f"{count} of {run.settings.evaluations} evaluations are there"))
             connect_models(context, run)
             _invoke(context, run, ask)
         return finish(context, run)

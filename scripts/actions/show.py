@@ -201,7 +201,7 @@ def _because(template: Template, label: str) -> str:
 def write_measurements(run_dir: Path, out: Path) -> None:
     """Writes the measurements of a run as CSV and says how many rows there are."""
     rows = write_csv(run_dir, out)
-    print(f"{out}: {rows} rows, one for each configuration and workload.")
+    print(f"{out}: {rows} rows, one for each configuration and workload, and for each final comparison.")
 
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:

@@ -24,9 +24,13 @@ def resume(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m."),
     ] = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Continue a run; nothing that was measured is lost or measured again."""
     from tunesmith.cli.actions.run import drive_resume
 
-    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_json=json))
+    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_recorded=as_recorded, as_json=json))
