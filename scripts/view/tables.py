@@ -77,7 +77,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
             print_table(out, _workloads(title, summary.baseline_label, rows))
             shown = True
     if shown:
-        out.print(LEGEND, markup=False, style="dim", soft_wrap=not out.is_terminal)
+        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
         config = assignments(summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
