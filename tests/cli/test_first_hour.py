@@ -195,6 +195,7 @@ def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Co
     assert "hello from the reference" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_default_that_does_not_compile_ends_the_run_at_once(folder: Path, command: Command) -> None:
     (folder / "template.cl").write_text(HEAD + "{ int a = GROUP + ITEMS; undefined(a) }\n")
     message = sentence(command("tune", folder, "--run-dir", folder / "run", "--evaluations", 100), 2)
