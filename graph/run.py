@@ -31,6 +31,7 @@ from tunesmith.graph.settings import Settings, SettingsError, make_settings, new
 from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
+from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
@@ -153,7 +154,8 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
-        journal.append(RunStarted(settings=settings, task=task, device=device))
+        origin = origin_of(settings.task)
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "tune": "Tune a task on the device, and report what was found.",
     "resume": "Continue a run, or let it measure more.",
     "report": "Print what a run found.",
+    "compare": "Put runs of one task beside each other.",
     "ablate": "Compare rewriting, templates, and templates with search.",
     "check": "Say whether a kernel is right, and if not why.",
     "bench": "Time one configuration against the baseline.",

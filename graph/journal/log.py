@@ -111,6 +111,12 @@ class RunLog:
         """What the run was begun with."""
         return self.last(RunStarted)
 
+    @property
+    def started_at(self) -> float | None:
+        """When the run was begun, in seconds since the epoch."""
+        found = self.entries(RunStarted)
+        return found[-1].at if found else None
+
     def extended_after(self, entry: Entry[Event]) -> bool:
         """Whether the run was extended after an entry: what ended it then ends it no more."""
         extensions = self.entries(Extended)
@@ -242,6 +248,16 @@ class RunLog:
     def comparisons(self, stage: str) -> dict[str, Compared]:
         """The comparisons of a round's finalists with the baseline, by workload."""
         return {event.workload: event for event in self.events(Compared, stage)}
+
+    def slower_than_baseline(self, template: str) -> list[str]:
+        """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
+        baseline when it was last compared there."""
+        slower: dict[str, bool] = {}
+        for event in self.events(Compared):
+            verdicts = [one.comparison.verdict for one in event.entries if one.template == template and one.comparison]
+            if verdicts:
+                slower[event.workload] = all(verdict == "slower" for verdict in verdicts)
+        return [workload for workload, is_slower in slower.items() if is_slower]
 
     def examinations(self) -> dict[Examinee, Examination]:
         """The examinations of winners, the last one of each."""

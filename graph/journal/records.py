@@ -29,6 +29,16 @@ class Record(BaseModel):
         return self.to_json()[key]
 
 
+class Origin(Record):
+    """Where and how a run was begun. command: the program and its arguments; commit: of the git repository that the
+    task is in (the library's tasks are in Tunesmith's own), empty where there is none."""
+
+    command: str
+    host: str
+    python: str
+    commit: str = ""
+
+
 class Winner(Record):
     """A configuration of a template, by the template's id."""
 
@@ -257,6 +267,7 @@ __all__ = [
     "Figures",
     "FinalistResult",
     "ModelsUsage",
+    "Origin",
     "Racing",
     "Record",
     "RefusedSeed",

@@ -15,4 +15,4 @@ def write_results(context: Context, folder: Path, summary: Summary) -> None:
     """Writes summary.json, best/ and report.html into the run's folder."""
     export_best(context, folder / "best", summary)
     (folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(render_report(context, summary), encoding="utf-8")
+    (folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")

@@ -20,6 +20,7 @@ from tunesmith.graph.journal.records import (
     ExaminationRow,
     FailureExample,
     ModelsUsage,
+    Origin,
     Record,
     RoundAccount,
     Verdict,
@@ -79,7 +80,8 @@ class Summary(Verdict):
     """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
     run ended, empty where it was interrupted; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
-    models: None where none was used; versions: of the packages that took part."""
+    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch;
+    origin: None in runs of versions that did not keep it."""
 
     task: str
     summary: str
@@ -101,6 +103,8 @@ class Summary(Verdict):
     notes: tuple[str, ...] = ()
     roofline: Roofline
     versions: dict[str, str]
+    started_at: float | None = None
+    origin: Origin | None = None
 
 
 def summarise(context: Context, done: str) -> Summary:
@@ -134,6 +138,8 @@ def summarise(context: Context, done: str) -> Summary:
         notes=(*(note.sentence for note in log.notes()), *(unsteady(reached) if reached is not None else ())),
         roofline=context.roofline(),
         versions=_versions(),
+        started_at=log.started_at,
+        origin=None if log.started is None else log.started.origin,
     )
 
 

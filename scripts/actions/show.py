@@ -18,7 +18,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import feasible, require_points, rules
+from tunesmith.kernels.space.feasible import feasible, reason_of, require_points, rules
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
@@ -164,7 +164,7 @@ def _space(
     require_points(space, template)
     kinds = {rule.label: rule.kind for rule in space.rules}
     rejected = [
-        {"rule": label, "kind": kinds[label], "points": points, "because": _because(template, label)}
+        {"rule": label, "kind": kinds[label], "points": points, "because": reason_of(template, label)}
         for label, points in space.rejected.items()
         if points
     ]
@@ -191,17 +191,17 @@ def _on_held_out(
     return {"workload": held_out.name, "feasible": len(both), "default": why}
 
 
-def _because(template: Template, label: str) -> str:
-    """What the template says of the constraint behind a rule; empty for a limit of the device."""
-    return next(
-        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
-    )
-
-
 def write_measurements(run_dir: Path, out: Path) -> None:
     """Writes the measurements of a run as CSV and says how many rows there are."""
     rows = write_csv(run_dir, out)
     print(f"{out}: {rows} rows, one for each configuration and workload, and for each final comparison.")
+
+
+def show_markdown(run_dir: Path) -> None:
+    """Prints a run's report as Markdown."""
+    from tunesmith.graph.results.report import render_markdown
+
+    sys.stdout.write(render_markdown(read_summary(run_dir)))
 
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:
