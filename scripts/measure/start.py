@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +90,14 @@ def start(task: str, folder: Path) -> dict[str, Any]:
     seconds = time.monotonic() - begun
     os.killpg(run.pid, signal.SIGINT)
     run.communicate()
-    by_name: Counter[str] = Counter()
+    by_name: defaultdict[str, float] = defaultdict(float)
     for cpu, name in spent.values():
         by_name[name] += cpu
     return {
         "wall_seconds": round(seconds, 2),
         "cpu_seconds": round(sum(by_name.values()), 2),
         "load_before": round(load, 1),
-        "by_process": {name: round(cpu, 2) for name, cpu in by_name.most_common()},
+        "by_process": {name: round(cpu, 2) for name, cpu in sorted(by_name.items(), key=lambda item: -item[1])},
     }
 
 
