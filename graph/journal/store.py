@@ -106,7 +106,9 @@ class Journal:
             self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise JournalError(f"{path} cannot be used as a journal: {error}.") from error
+            # SQLite cites what it cannot read, over several lines.
+            why = " ".join(str(error).split())
+            raise JournalError(f"{path} cannot be used as a journal: {why}.") from error
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
