@@ -34,8 +34,8 @@ from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.soundness import MOST_BLOCKS
 from tunesmith.kernels.spec.reference_text import runnable_reference
+from tunesmith.kernels.spec.soundness import MOST_BLOCKS
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 from tunesmith.kernels.spec.translate import folded
