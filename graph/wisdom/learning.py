@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import WisdomKept
-from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures, Suggestion, Verdict, Winner
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError
 from tunesmith.hw.probe import Device
-from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.parameter import config_key
 from tunesmith.kernels.spec.task import Task, Workload
 
 SUGGESTIONS = 6
@@ -76,9 +75,3 @@ def learn(wisdom: Wisdom, context: Context, verdict: Verdict, run: str) -> None:
         wisdom.keep(found)
     except WisdomError as error:
         context.note("wisdom", str(error), "")
-
-
-def suggestions_for(log: RunLog) -> list[Config]:
-    """The configurations that the run was given, in the order in which they are to be tried."""
-    kept = log.last(WisdomKept)
-    return [] if kept is None else [one.config for one in kept.suggestions]

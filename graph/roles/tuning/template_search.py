@@ -11,7 +11,7 @@ from tunesmith.graph.journal.measurements import failures_by_kind, observation, 
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
-from tunesmith.graph.wisdom.learning import suggestions_for
+from tunesmith.graph.wisdom.suggestions import suggestions_for
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search import Strategy, make_strategy
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
