@@ -201,12 +201,22 @@ class SearchSettings(BaseModel):
     prior: str | None = Field(
         None, description="An earlier run's folder, or a table of results, whose best points are tried first."
     )
+    wisdom: bool = Field(
+        True, description="Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
+    )
     seed: int = Field(
         0, ge=0, lt=2**63, description="Seed of the search's random choices and of the contents of all buffers."
     )
     workers: int | None = Field(None, ge=1, le=1024, description="Number of compile processes (default: one per core).")
     target_device: str | None = Field(
         None, description="The GPU model to tune on (part of its name), where a cluster has several."
+    )
+    dispatch_shapes: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
+        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
     )
     lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
     reference_deadline: float = Field(

@@ -351,7 +351,7 @@ class _Bench:
                 self._renew(found)
                 return rejected(found, passed), None
             passed.append(found)
-        notes: tuple[str, ...] = ()
+        notes: tuple[str, ...] = self.task.caveats
         protected = self._with_read_only_inputs(candidate, baseline, next(step for step in steps if not step.derived))
         if isinstance(protected, WrongResult):
             return rejected(protected, passed), None

@@ -119,7 +119,8 @@ class RunLog:
 
     def extended_after(self, entry: Entry[Event]) -> bool:
         """Whether the run was extended after an entry: what ended it then ends it no more."""
-        extensions = self.entries(Extended)
+        # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
+        extensions = [one for one in self.entries(Extended) if one.event.rounds is not None]
         return bool(extensions) and extensions[-1].sequence > entry.sequence
 
     @property

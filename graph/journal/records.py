@@ -69,6 +69,20 @@ class Dispatched(BestHere):
     types: dict[str, str]
 
 
+class OpponentRow(Record):
+    """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
+    configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
+    not timed. why: it was not timed."""
+
+    name: str
+    label: str
+    seconds: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
 class WorkloadRow(Record):
     """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
@@ -83,6 +97,16 @@ class WorkloadRow(Record):
     best: BestHere | None = None
     share_of_floor: float | None = None
     regret: float | None = None
+    opponents: tuple[OpponentRow, ...] = ()
+
+
+class Suggestion(Record):
+    """A configuration that an earlier run found good, where, and its time over the baseline's there."""
+
+    config: Config
+    device: str
+    driver: str
+    ratio: float
 
 
 class Disqualified(Record):
@@ -267,6 +291,7 @@ __all__ = [
     "Figures",
     "FinalistResult",
     "ModelsUsage",
+    "OpponentRow",
     "Origin",
     "Racing",
     "Record",
@@ -274,6 +299,7 @@ __all__ = [
     "RoleUsage",
     "RoundAccount",
     "SearchAccount",
+    "Suggestion",
     "TemplateAccount",
     "Tokens",
     "Verdict",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import (
+    Call,
     Compiler,
     Device,
     DeviceError,
@@ -16,6 +17,7 @@ from tunesmith.kernels.backends._base import (
 )
 
 __all__ = [
+    "Call",
     "Compiler",
     "Device",
     "DeviceError",

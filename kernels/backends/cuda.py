@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends._base import Call, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -84,7 +84,7 @@ def _require_room(buffer: CudaBuffer, offset: int, nbytes: int) -> None:
 class CudaSequence:
     """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
 
-    def __init__(self, device: CudaDevice, launches: Sequence[Launch]) -> None:
+    def __init__(self, device: CudaDevice, launches: Sequence[Launch | Call]) -> None:
         self._device, self.count = device, len(launches)
         stream = device.stream
         with device.guarded():
@@ -117,7 +117,7 @@ class CudaDevice:
 
         self.cupy, self._driver, self._runtime = cupy, driver, runtime
         self.xp = cupy
-        self.limits = limits
+        self.limits, self.index = limits, index
         with self.guarded():
             cupy.cuda.Device(index).use()
             properties = runtime.getDeviceProperties(index)
@@ -261,7 +261,10 @@ class CudaDevice:
             module.load(artifact.code)
             return module.get_function(artifact.entry)
 
-    def enqueue(self, launch: Launch) -> None:
+    def enqueue(self, launch: Launch | Call) -> None:
+        if isinstance(launch, Call):
+            launch.run()
+            return
         geometry = launch.geometry
         if 0 in geometry.grid or 0 in geometry.block:
             # CuPy would do nothing, without a word.
@@ -278,7 +281,7 @@ class CudaDevice:
         with self.guarded():
             self.enqueue(launch)
 
-    def once(self, launch: Launch) -> float:
+    def once(self, launch: Launch | Call) -> float:
         (seconds,) = self._timed([lambda: self.enqueue(launch)])
         return self._kernels_share(seconds)
 
@@ -312,7 +315,7 @@ class CudaDevice:
         if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED):
             raise DeviceError(f"cuCtxResetPersistingL2Cache answers with {status.name}")
 
-    def sequence(self, launches: Sequence[Launch]) -> CudaSequence:
+    def sequence(self, launches: Sequence[Launch | Call]) -> CudaSequence:
         return CudaSequence(self, launches)
 
     def trim(self) -> None:

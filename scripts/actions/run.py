@@ -37,7 +37,14 @@ def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Pa
 
 
 def drive_resume(
-    run_dir: Path, more: int, rounds: int | None, time_limit: str | None, *, as_recorded: bool, as_json: bool
+    run_dir: Path,
+    more: int,
+    rounds: int | None,
+    time_limit: str | None,
+    dispatch_shapes: int | None,
+    *,
+    as_recorded: bool,
+    as_json: bool,
 ) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
     try:
@@ -52,6 +59,7 @@ def drive_resume(
             rounds=rounds,
             time_limit=seconds,
             as_recorded=as_recorded,
+            dispatch_shapes=dispatch_shapes,
             listener=listener,
             ask=ask,
         )
