@@ -111,8 +111,8 @@ def resume(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
-    as_recorded: bool = False,
     dispatch_shapes: int | None = None,
+    as_recorded: bool = False,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -186,8 +186,8 @@ def resumed(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
-    as_recorded: bool = True,
     dispatch_shapes: int | None = None,
+    as_recorded: bool = True,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):

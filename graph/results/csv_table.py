@@ -31,26 +31,25 @@ def write_csv(folder: Path, out: Path) -> int:
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
     evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
     baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
-    the ratio. Then opponents, a row for each workload of each comparison: `evaluation` is empty, and `template` is the
-    name and label. Raises `JournalError`.
+    the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
+    Raises `JournalError`.
     """
     with Journal(folder, create=False) as journal:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
         baseline = [] if log.baseline is None else [("", log.baseline)]
-        comparisons = [(entry.stage, entry.event) for entry in log.entries(Compared)]
         found = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+        compared = [(entry.stage, entry.event) for entry in log.entries(Compared)]
     names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
     numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
     rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]
     numbers = {(one.template, config_key(one.config)): number for number, _, one in numbered}
-    for stage, comparison in comparisons:
+    for stage, comparison in compared:
         for entry in comparison.entries:
-            rows.append(
-                _comparison_row(numbers.get((entry.template, config_key(entry.config))), stage, comparison, entry)
-            )
-    rows += [row for stage, compared in comparisons for row in _opponents(stage, compared)]
+            number = numbers.get((entry.template, config_key(entry.config)))
+            rows.append(_comparison_row(number, stage, comparison, entry))
+        rows += _opponents(stage, comparison)
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIRST, *COMPARED, *map(_column, names), *LAST], restval="")
@@ -89,6 +88,17 @@ def _rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str,
         yield row | {_column(name): value for name, value in evaluation.config.items()}
 
 
+def _opponents(stage: str, compared: Compared) -> Iterator[dict[str, Any]]:
+    for one in compared.opponents:
+        row: dict[str, Any] = {"stage": stage, "template": f"{one.name} ({one.label})", "workload": compared.workload}
+        if one.comparison is None:
+            yield row | {"outcome": "not_timed", "detail": one.why}
+        else:
+            timed = one.comparison.candidate
+            figures = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
+            yield row | {"outcome": "measured", **figures}
+
+
 def _comparison_row(number: int | None, stage: str, comparison: Compared, entry: FinalistResult) -> dict[str, Any]:
     row: dict[str, Any] = {
         "evaluation": number,
@@ -108,17 +118,6 @@ def _comparison_row(number: int | None, stage: str, comparison: Compared, entry:
     elif entry.failure is not None:
         row |= {"outcome": entry.failure.kind, "detail": describe(entry.failure)}
     return row | {_column(name): value for name, value in entry.config.items()}
-
-
-def _opponents(stage: str, compared: Compared) -> Iterator[dict[str, Any]]:
-    for one in compared.opponents:
-        row: dict[str, Any] = {"stage": stage, "template": f"{one.name} ({one.label})", "workload": compared.workload}
-        if one.comparison is None:
-            yield row | {"outcome": "not_timed", "detail": one.why}
-        else:
-            timed = one.comparison.candidate
-            figures = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
-            yield row | {"outcome": "measured", **figures}
 
 
 def _column(parameter: str) -> str:

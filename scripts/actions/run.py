@@ -58,8 +58,8 @@ def drive_resume(
             more=more,
             rounds=rounds,
             time_limit=seconds,
-            as_recorded=as_recorded,
             dispatch_shapes=dispatch_shapes,
+            as_recorded=as_recorded,
             listener=listener,
             ask=ask,
         )

@@ -24,14 +24,14 @@ def resume(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m."),
     ] = None,
-    as_recorded: Annotated[
-        bool,
-        typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
-    ] = False,
     dispatch_shapes: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Measure the winners on this many drawn shapes, for a dispatch rule, as tune does."),
     ] = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Continue a run; nothing that was measured is lost or measured again."""

@@ -77,10 +77,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
         if rows:
             print_table(out, _workloads(title, summary.baseline_label, rows))
             shown = True
-    if shown:
-        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
         print_table(out, _opponents((*summary.tuned, *summary.held_out)))
+    if shown:
+        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
         config = assignments(summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
@@ -161,11 +161,6 @@ def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
     return table
 
 
-def _speedup(ratio: float) -> str:
-    """A time over the baseline's, as how many times faster that is."""
-    return f"{1 / ratio:.2f}x" if ratio > 0 else "-x"
-
-
 def _policies(found: Dispatching) -> Table:
     """What each way to choose a kernel costs on shapes that neither tuning nor fitting saw."""
     label = f"Dispatch on {found.tested} unseen shapes"
@@ -201,6 +196,11 @@ def _opponents(rows: Sequence[WorkloadRow]) -> Table:
                 escape(one.why),
             )
     return table
+
+
+def _speedup(ratio: float) -> str:
+    """A time over the baseline's, as how many times faster that is."""
+    return f"{1 / ratio:.2f}x" if ratio > 0 else "-x"
 
 
 def _models(models: ModelsUsage) -> str:
