@@ -43,7 +43,7 @@ def test_every_setting_is_an_option_with_its_description(command: Any) -> None:
     [
         (["tune"], "TASK: it is required."),
         (["no-such"], "No such command 'no-such'."),
-        (["tune", "softmax", "--sed", "1"], "--sed: there is no such option; did you mean --seed?"),
+        (["tune", "softmax", "--rouns", "1"], "--rouns: there is no such option; did you mean --rounds or --run-dir?"),
         (["tune", "softmax", "--seed", "x"], "--seed: "),
         (["tune", "softmax", "--seed"], "--seed: it needs a value."),
         (["tune", "softmax", "--seed", "-1"], "--seed: "),
