@@ -12,6 +12,7 @@ from tunesmith.kernels.backends._base import (
     DeviceError,
     Launch,
     OutOfDeviceMemory,
+    Side,
     TimedSequence,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceError",
     "Launch",
     "OutOfDeviceMemory",
+    "Side",
     "TimedSequence",
     "open_compiler",
     "open_device",

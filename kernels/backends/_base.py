@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,11 @@ from tunesmith.kernels.spec.geometry import Geometry
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
+Side = Literal["start", "end"]
+"""At which edge of its memory an array lies."""
+BEYOND_EDGE = 64 << 20
+"""Bytes of addresses beyond either edge that hold nothing: whole rows and tiles, as kernels miss by. They take no
+memory."""
 
 
 class Compiler(Protocol):
@@ -110,9 +115,10 @@ class Device(Protocol):
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
         ...
 
-    def read_only_copy(self, buffer: Any) -> Any:
-        """A copy of a buffer that no kernel can write: the launch that tries fails, or its process dies. None where the
-        device has no such memory. It is kept for as long as the process runs."""
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+        """A copy of a buffer where memory begins or ends: a launch that touches what lies beyond, or that writes a copy
+        which is not `writable`, fails, or its process dies. At the end, what the alignment of arrays leaves over lies
+        between. None where the device has no such memory. Raises `DeviceError`."""
         ...
 
     def array(self, buffer: Any, dtype: str) -> Any:

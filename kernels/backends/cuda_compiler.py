@@ -28,6 +28,8 @@ is installed, lies in one of its own, and the headers of the last three include 
 `--no-source-include` ends."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
+_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
+"""What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
 _HEADERS_END = "#pragma nv_hdrstop\n"
@@ -114,6 +116,12 @@ class NvrtcCompiler:
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
             assembly = _assembly(program)
+            if _PRINTS.search(assembly):
+                return Rejected(
+                    "forbidden_source",
+                    "output",
+                    "the kernel prints, into the output of whatever program launches it: take the printf out.",
+                )
             variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
