@@ -21,10 +21,12 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.coverage import Coverage, Unexecuted, launch_marked
 from tunesmith.kernels.check.edges import Edges, edges_of, launch_at_edges
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
@@ -71,14 +73,16 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline; seconds: what checking
-    took, compiling included and compute-sanitizer left out."""
+    looked at, and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the
+    machine code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left
+    out."""
 
     verdict: Literal["accepted", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -108,6 +112,8 @@ class Examiner:
         self._bench = Bench(task, limits, index, seed=seed)
         self._data: tuple[Step, WorkloadData] | None = None
         """What was prepared for the step at hand."""
+        self._twins: dict[str, tuple[object, object]] = {}
+        """Marked kernels that are loaded, and their marks."""
         self._loaded: dict[str, object] = {}
         """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
@@ -154,6 +160,18 @@ class Examiner:
             return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
         except OutOfDeviceMemory as error:
             return Skipped(step.name, str(error))
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
+        """See `launch_marked`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        if not set(twin.digests) >= set(self._twins):
+            self._twins.clear()
+        try:
+            return launch_marked(self._bench.device, twin, data, self._twins)
         except DeviceError as error:
             return LaunchFailed(str(error), sticky=error.sticky)
 
@@ -285,7 +303,8 @@ def judge(
         bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, device, roofline, listener)
         for template, config, only in questions:
             started = time.monotonic()
-            verdict, suspect = bench.judge(template, config, plan(task, limits, seed, largest_bytes, only))
+            steps = plan(task, limits, seed, largest_bytes, only, _speaks_of(template, config))
+            verdict, suspect = bench.judge(template, config, steps)
             judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
         # What the tool runs needs the memory that the examiner's buffers take.
         examiner.end()
@@ -295,6 +314,13 @@ def judge(
             listener("compute-sanitizer")
         clean = iter(sanitize(suspects, task, limits, index, seed))
     return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+
+
+def _speaks_of(template: Template, config: Config) -> str:
+    """What of a candidate names sizes: its source, with its parameters, and how it is launched."""
+    launch = template.launch
+    parameters = " ".join(f"== {value}" for value in config.values() if isinstance(value, int))
+    return "\n".join([template.source, parameters, *map(str, (*launch.grid, *launch.block))])
 
 
 class _Device:
@@ -350,6 +376,9 @@ class _Bench:
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
         passed: list[Passed | Skipped] = []
         unseen: dict[str, None] = {}
+        coverage = self._marked(candidate, workloads)
+        if isinstance(coverage, str):
+            unseen.setdefault(coverage)
         for number, step in enumerate(steps):
             found = self._step(candidate, baseline, step)
             if isinstance(found, Passed):
@@ -364,6 +393,8 @@ class _Bench:
                 self._renew(found)
                 return rejected(found, passed), None
             passed.append(found)
+            if isinstance(found, Passed) and isinstance(coverage, Coverage):
+                coverage = self._covered(coverage, step)
         notes = tuple(unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
@@ -380,7 +411,36 @@ class _Bench:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
         looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
-        return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
+        unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) else ()
+        return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, looked_at)
+
+    def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
+        """The candidate's marked twin, or why there is none."""
+        marked: dict[TypesKey, MarkedArtifact] = {}
+        for workload in workloads:
+            key = types_key(workload)
+            if key in marked:
+                continue
+            source = specialise(candidate.template, candidate.config, workload.types)
+            made = self.compiler.call("mark", self.deadlines.compile, source)
+            if not isinstance(made, MarkedArtifact):
+                why = made.why if isinstance(made, NotMarked) else describe(made)
+                return f"whether every part of the kernel ran was not looked at: {why}"
+            marked[key] = made
+        return Coverage(candidate, marked)
+
+    def _covered(self, coverage: Coverage, step: Step) -> Coverage | str:
+        """`coverage` with what a launch on this step's data adds, or why nothing is known any more."""
+        key = types_key(step.workload)
+        if not coverage.wanted(key):
+            return coverage
+        found = self.examiner.call("cover", self.deadlines.run, coverage.twin, step)
+        self._renew(found)
+        if isinstance(found, frozenset):
+            coverage.add(key, found)
+        elif not isinstance(found, Skipped):
+            return f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
+        return coverage
 
     def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
         if (reason := excluded(candidate, step, self.limits)) is not None:

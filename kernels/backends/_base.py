@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.spec.geometry import Geometry
@@ -29,6 +30,13 @@ BEYOND_EDGE = 64 << 20
 memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class NotMarked:
+    """Which blocks of a kernel run cannot be told here, and why."""
+
+    why: str
+
+
 class Compiler(Protocol):
     """Source to machine code. Runs in a worker process; needs no device for CUDA."""
 
@@ -37,6 +45,10 @@ class Compiler(Protocol):
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
+        ...
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
         ...
 
 
@@ -127,6 +139,10 @@ class Device(Protocol):
         ...
 
     def load(self, artifact: Artifact) -> Any: ...
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
+        ...
+
     def launch(self, launch: Launch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""
         ...

@@ -20,6 +20,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.nvml import with_prefix
 from tunesmith.kernels.backends._base import BEYOND_EDGE, DeviceError, Launch, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MARKS
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import Geometry
@@ -145,13 +146,13 @@ def _unmap(start: int, size: int, reserved: int) -> None:
 
 
 def _driven(answer: Any) -> Any:
-    """What a call of the driver API gives."""
+    """What a call of the driver API gives: nothing, one value, or several."""
     status, *values = answer
     if status.value == OUT_OF_MEMORY:
-        raise OutOfDeviceMemory("no memory for arrays at its edge")
+        raise OutOfDeviceMemory(status.name)
     if status.value:
-        raise DeviceError(f"no memory for arrays at its edge: {status.name}", sticky=status.value in STICKY)
-    return values[0] if values else None
+        raise DeviceError(status.name, sticky=status.value in STICKY)
+    return tuple(values) if len(values) > 1 else values[0] if values else None
 
 
 class CudaSequence:
@@ -188,7 +189,7 @@ class CudaDevice:
         from cuda.bindings import driver as bindings
         from cupy_backends.cuda.api import driver, runtime
 
-        self.cupy, self._driver, self._runtime = cupy, driver, runtime
+        self.cupy, self._driver, self._runtime, self._bindings = cupy, driver, runtime, bindings
         self.xp = cupy
         self.limits = limits
         with self.guarded():
@@ -315,6 +316,17 @@ class CudaDevice:
             module = self.cupy.cuda.function.Module()
             module.load(artifact.code)
             return module.get_function(artifact.entry)
+
+    def load_marked(self, artifact: Artifact) -> tuple[Any, CudaBuffer]:
+        with self.guarded():
+            module = self.cupy.cuda.function.Module()
+            module.load(artifact.code)
+            start, nbytes = _driven(self._bindings.cuModuleGetGlobal(module.ptr, MARKS.encode()))
+            # The array keeps the module for as long as it is used itself.
+            owner = self.cupy.cuda.UnownedMemory(int(start), nbytes, module)
+            array = self.cupy.ndarray((nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+            array[...] = 0
+            return module.get_function(artifact.entry), CudaBuffer(array, nbytes)
 
     def enqueue(self, launch: Launch) -> None:
         geometry = launch.geometry

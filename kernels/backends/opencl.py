@@ -20,9 +20,18 @@ from numpy.typing import NDArray
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.opencl import OpenClUnavailable, read_devices
-from tunesmith.kernels.backends._base import BEYOND_EDGE, MAX_LOG, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends._base import (
+    BEYOND_EDGE,
+    MAX_LOG,
+    DeviceError,
+    Launch,
+    NotMarked,
+    OutOfDeviceMemory,
+    Side,
+)
 from tunesmith.kernels.backends.pocl import name_processor
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.guard import ASM_WORDS, refuse
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
@@ -109,6 +118,10 @@ class OpenclCompiler:
         is_gpu = bool(self._device.type & self._cl.device_type.GPU)
         resources = Resources(shared=shared, local=local if is_gpu else None)
         return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
+        return NotMarked("OpenCL C has no place where a kernel could leave marks")
 
 
 def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
@@ -224,6 +237,9 @@ class OpenclDevice:
         with self.guarded():
             program = self._cl.Program(self._context, [self._device], [artifact.code]).build()
             return self._cl.Kernel(program, artifact.entry)
+
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        raise DeviceError("there is no marked machine code for OpenCL")
 
     def enqueue(self, launch: Launch) -> Any:
         kernel, geometry = launch.kernel, launch.geometry

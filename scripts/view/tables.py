@@ -73,6 +73,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
     for item in summary.disqualified:
         config = assignments(item.config)
         out.print(f"Out: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
+    for row in summary.examined:
+        for lines in row.unexecuted:
+            what = f"Ran in no check: {assignments(row.config)}, {lines}"
+            out.print(what, markup=False, soft_wrap=True)
     for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
