@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.hw import nvml as nvml_access
-from tunesmith.hw.nvml import NvmlUnavailable
+from tunesmith.hw.drivers import nvml as nvml_access
+from tunesmith.hw.drivers.nvml import NvmlUnavailable
 
 
 @dataclass(frozen=True, slots=True)

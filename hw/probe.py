@@ -1,6 +1,6 @@
 """Which devices this process can use, and in plain sentences why it cannot use others.
 
-Owns the inventory: it combines what CUDA, NVML and OpenCL each report (`cuda_driver`, `nvml`, `opencl`),
+Owns the inventory: it combines what CUDA, NVML and OpenCL each report (the modules of `drivers`),
 matches their numberings, and explains the differences. It never raises for a missing driver, package or
 GPU: each of those is a note. It takes no measurements.
 """
@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.hw import cuda_driver, nvml, opencl
-from tunesmith.hw.cuda_driver import CudaGpu, CudaReport, CudaUnavailable
+from tunesmith.hw.drivers import cuda as cuda_driver
+from tunesmith.hw.drivers import nvml, opencl
+from tunesmith.hw.drivers.cuda import CudaGpu, CudaReport, CudaUnavailable
+from tunesmith.hw.drivers.nvml import NvmlGpu, NvmlReport, NvmlUnavailable
+from tunesmith.hw.drivers.opencl import OpenClUnavailable
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import Backend, DeviceLimits
-from tunesmith.hw.nvml import NvmlGpu, NvmlReport, NvmlUnavailable
-from tunesmith.hw.opencl import OpenClUnavailable
-from tunesmith.hw.products import theoretical_bandwidth
+from tunesmith.hw.targets.products import theoretical_bandwidth
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from tunesmith.hw import nvml as nvml_access
-from tunesmith.hw.nvml import NvmlUnavailable
+from tunesmith.hw.drivers import nvml as nvml_access
+from tunesmith.hw.drivers.nvml import NvmlUnavailable
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "NvmlClocksEventReasons"). Idleness
 #: (bit 0) is not throttling and is left out.

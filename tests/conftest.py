@@ -50,10 +50,12 @@ def device() -> Any:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
-    """A Ray cluster of two processors in this process; runs started here join it."""
+    """A Ray cluster of two processors and three pretended GPUs in this process; runs started here join it."""
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     yield ray
     ray.shutdown()
 
@@ -87,10 +89,12 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that start workers stay in one: they mostly wait, and would disturb each other."""
+    that use the Ray cluster stay in one process, and those that share the finished run in another."""
     for item in items:
-        if item.path.parent.name in ("actors", "cli") or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("workers"))
+        if item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif item.path.parent.name == "cli":
+            item.add_marker(pytest.mark.xdist_group("commands"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := no_cuda_device()) is not None:
         for item in on_gpu:

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.hw.cuda_driver import read_uuid
+from tunesmith.hw.drivers.cuda import read_uuid
+from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.nvml import with_prefix
 from tunesmith.kernels.backends._base import BEYOND_EDGE, DeviceError, Launch, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MARKS

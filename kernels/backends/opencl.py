@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tunesmith.hw.drivers.opencl import OpenClUnavailable, read_devices
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.opencl import OpenClUnavailable, read_devices
 from tunesmith.kernels.backends._base import (
     BEYOND_EDGE,
     MAX_LOG,

@@ -30,7 +30,14 @@ def aside() -> Iterator[None]:
     finally:
         ray.shutdown()
         if there:
-            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            ray.init(
+                address="local",
+                num_cpus=2,
+                num_gpus=3,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
 
 
 def pretending(

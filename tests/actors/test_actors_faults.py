@@ -49,17 +49,6 @@ def two_nodes() -> Iterator[Any]:
             cluster.shutdown()
 
 
-@pytest.fixture
-def pretended_gpu() -> Iterator[None]:
-    import ray
-
-    with aside():
-        ray.init(
-            address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-        yield
-
-
 def make_pool(
     task: Any, lanes: int = 1, compilers: int = 2, deadlines: Deadlines | None = None, **pretence: Any
 ) -> Pool:
@@ -259,7 +248,7 @@ def measured(folder: Path) -> list[str]:
         return [entry.event.key for entry in journal.entries(Evaluated)]
 
 
-def test_code_that_evaluations_share_is_compiled_once(task: Any, pretended_gpu: None) -> None:
+def test_code_that_evaluations_share_is_compiled_once(task: Any, ray_cluster: Any) -> None:
     """silu_and_mul's GRID_CAP is of the launch alone, so that its values have one code."""
     template = task.sources("cuda").templates[0]
     walks = ({"WALK": 1, "GRID_CAP": 528}, {"WALK": 1, "GRID_CAP": 2112}, {"WALK": 0, "GRID_CAP": 528})
@@ -275,7 +264,7 @@ def test_code_that_evaluations_share_is_compiled_once(task: Any, pretended_gpu: 
         assert found[0].artifact == found[1].artifact != found[2].artifact
 
 
-def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, pretended_gpu: None) -> None:
+def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, ray_cluster: Any) -> None:
     import ray
 
     template = task.sources("cuda").templates[0]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pretence import aside, pretending
+from pretence import pretending
 
 from tunesmith.actors.cluster.cluster import cpu_share
 from tunesmith.actors.cluster.survey import survey
@@ -27,18 +26,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
 
-
-@pytest.fixture(scope="module")
-def gpus() -> Iterator[Any]:
-    """A cluster of its own with three pretended GPUs."""
-    import ray
-
-    with aside():
-        ray.init(
-            address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-        yield ray
-        ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")  # with three pretended GPUs
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +67,7 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
     return len(found)
 
 
-def test_every_gpu_has_a_lane_and_all_do_their_part(gpus: Any, task: Any) -> None:
+def test_every_gpu_has_a_lane_and_all_do_their_part(task: Any) -> None:
     with make_pool(task, visit_seconds=0.02) as pool:
         assert run_all(pool, requests(task, 90)) == 90
         served = [lane.served for lane in pool.workers.lanes]
@@ -87,7 +75,7 @@ def test_every_gpu_has_a_lane_and_all_do_their_part(gpus: Any, task: Any) -> Non
     assert sum(served) == 90 and min(served) >= 20
 
 
-def test_a_gpu_of_another_model_is_left_out_with_a_sentence(gpus: Any, task: Any) -> None:
+def test_a_gpu_of_another_model_is_left_out_with_a_sentence(task: Any) -> None:
     said: list[str] = []
     names = (LIMITS.name, "NVIDIA A10", LIMITS.name)
     with make_pool(task, said=said, names=names) as pool:
@@ -100,7 +88,7 @@ def test_a_gpu_of_another_model_is_left_out_with_a_sentence(gpus: Any, task: Any
     assert said[0].endswith(f"is excluded: it is an NVIDIA A10, and this run tunes for {LIMITS.name}.")
 
 
-def test_no_gpu_of_the_model_is_the_users_to_fix(gpus: Any, task: Any) -> None:
+def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:
     with (
         make_pool(task, lanes=1, names=("NVIDIA A10",) * 3) as pool,
         pytest.raises(PoolError, match="No other is left"),
@@ -108,7 +96,7 @@ def test_no_gpu_of_the_model_is_the_users_to_fix(gpus: Any, task: Any) -> None:
         pool.evaluate(requests(task, 1))
 
 
-def test_lanes_that_do_not_agree_are_left_out(gpus: Any, task: Any) -> None:
+def test_lanes_that_do_not_agree_are_left_out(task: Any) -> None:
     said: list[str] = []
     with make_pool(task, said=said, slow="2") as pool:
         for lane in pool.workers.lanes:
@@ -118,7 +106,7 @@ def test_lanes_that_do_not_agree_are_left_out(gpus: Any, task: Any) -> None:
     assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
-def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(gpus: Any, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.worker_set.REPORT_AFTER_SECONDS", 0.5)
     other = Holder(28171, "gpu-1", "tunesmith tune gemm")
     said: list[str] = []
@@ -159,7 +147,7 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
         assert share == 1
 
 
-def test_the_survey_asks_every_node_with_gpus(gpus: Any) -> None:
+def test_the_survey_asks_every_node_with_gpus() -> None:
     def looker() -> Inventory:
         return Inventory((Device("cuda", 0, "NVIDIA H200", LIMITS),), ())
 

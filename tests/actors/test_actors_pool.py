@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,18 @@ def test_troubles_cost_their_deadlines_and_little_more(troubles: Troubles) -> No
     assert troubles.seconds < 6 + 30
 
 
-def test_the_order_of_submission_does_not_matter(task: Task, device: Any, troubles: Troubles) -> None:
-    quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]
+@pytest.fixture(scope="module")
+def pool(task: Task, device: Any, ray_cluster: Any) -> Iterator[Pool]:
+    """For tests in which no process ends."""
     with make_pool(task, device) as pool:
-        for trouble in reversed(quick):
-            pool.submit(request(task, trouble))
-        found = drain(pool)
+        yield pool
+
+
+def test_the_order_of_submission_does_not_matter(task: Task, pool: Pool, troubles: Troubles) -> None:
+    quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]
+    for trouble in reversed(quick):
+        pool.submit(request(task, trouble))
+    found = drain(pool)
     for trouble in quick[1:]:
         before, after = troubles.found[trouble].outcomes["16384"], found[trouble].outcomes["16384"]
         if isinstance(before, CompileFailed) and isinstance(after, CompileFailed):
@@ -187,13 +193,19 @@ def test_the_order_of_submission_does_not_matter(task: Task, device: Any, troubl
     assert isinstance(found[0].outcomes["16384"], Measured)
 
 
-def test_a_number_that_failed_can_be_used_again(task: Task, device: Any) -> None:
+def test_a_number_that_failed_can_be_used_again(task: Task, pool: Pool) -> None:
     """Each round of a run numbers its evaluations from 0, in the same pool."""
-    with make_pool(task, device) as pool:
-        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
-        pool.submit(request(task, 0, 0))
-        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
-        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+    assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+    pool.submit(request(task, 0, 0))
+    assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+    assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+
+
+def test_evaluate_keeps_the_order_of_its_requests(task: Task, pool: Pool) -> None:
+    requests = [request(task, trouble) for trouble in (WRONG, 0, NO_COMPILE)]
+    found = pool.evaluate(requests)
+    assert [evaluation.config for evaluation in found] == [one.config for one in requests]
+    assert pool.in_flight == 0
 
 
 def lane_at_work(pool: Pool) -> set[int]:
@@ -217,9 +229,23 @@ def kill_at_work(pool: Pool, at_work: Callable[[], set[int]]) -> set[int]:
 
 
 def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task, device: Any) -> None:
-    patient = Deadlines(compile=60.0, visit=60.0)
-    with make_pool(task, device, deadlines=patient) as pool:
-        # Who killed a process is not known, so its evaluation gets a second one; when that goes too, it is a crash.
+    """Who killed a process is not known, so its evaluation gets a second one."""
+    with make_pool(task, device, deadlines=Deadlines(compile=60.0, visit=60.0, grace=0.0)) as pool:
+        pool.submit(request(task, 0))
+        kill_at_work(pool, lambda: workers("ray::CompileActor"))
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+        pool.submit(request(task, ENDLESS))
+        kill_at_work(pool, lambda: lane_at_work(pool))
+        while not lane_at_work(pool):
+            pool.collect(0.1)
+    # Even a kernel that never ends goes with the pool.
+    wait_for_workers("ray::LaneActor", 0)
+    wait_for_workers("ray::CompileActor", 0)
+
+
+@pytest.mark.slow
+def test_what_kills_its_process_twice_is_a_crash(task: Task, device: Any) -> None:
+    with make_pool(task, device, deadlines=Deadlines(compile=60.0, visit=60.0)) as pool:
         pool.submit(request(task, LONG_COMPILE))
         for _ in range(2):
             kill_at_work(pool, lambda: workers("ray::CompileActor.compile"))
@@ -231,15 +257,8 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
             kill_at_work(pool, lambda: lane_at_work(pool))
         outcome = drain(pool)[ENDLESS].outcomes["16384"]
         assert isinstance(outcome, Crashed) and outcome.phase == "run"
-
         pool.submit(request(task, 0))
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
-        pool.submit(request(task, ENDLESS, group=64))
-        while not lane_at_work(pool):
-            pool.collect(0.1)
-    # Even a kernel that never ends goes with the pool.
-    wait_for_workers("ray::LaneActor", 0)
-    wait_for_workers("ray::CompileActor", 0)
 
 
 def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
@@ -254,6 +273,7 @@ def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: A
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
 
 
+@pytest.mark.slow
 def test_a_duel_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     with make_pool(task, device, deadlines=Deadlines(visit=4.0)) as pool:
@@ -280,14 +300,6 @@ def test_a_reference_that_raises_is_a_sentence_not_a_traceback(task: Task, devic
         pool.evaluate([request(broken, 0)])
     assert "ArithmeticError: no such sum" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_evaluate_keeps_the_order_of_its_requests(task: Task, device: Any) -> None:
-    with make_pool(task, device) as pool:
-        requests = [request(task, trouble) for trouble in (WRONG, 0, NO_COMPILE)]
-        found = pool.evaluate(requests)
-    assert [evaluation.config for evaluation in found] == [one.config for one in requests]
-    assert pool.in_flight == 0
 
 
 def test_collect_waits_no_longer_than_it_is_asked(task: Task, device: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
+from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
 from tunesmith.graph.journal.records import Figures, Verdict, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
@@ -53,6 +54,33 @@ def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path
     assert result.summary["general"] is None and not result.valid
     assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
+    tmp_path: Path, allowed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    SimulatedPool.partial.append(winner)
+    result = tune(
+        TASK,
+        run_dir=tmp_path / "run",
+        backend="opencl",
+        strategy="exhaustive",
+        evaluations=100,
+        rounds=1,
+        allow_unexecuted=allowed,
+    )
+    print_summary(result.summary, result.folder)
+    told, lines = capsys.readouterr().out, "T=float32: 1 of 9 blocks, line 12"
+    assert result.summary.general is not None
+    if allowed:
+        assert result.summary.general.config == winner
+        assert [row.unexecuted for row in result.summary.examined] == [(lines,)]
+        assert f"Ran in no check: GROUP=16, ITEMS=16, UNROLL=1, {lines}" in told
+    else:
+        assert result.summary.general.config != winner
+        assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {lines}"]
 
 
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
+from tunesmith.hw.drivers.nvml import NvmlUnavailable
 from tunesmith.hw.health import DriverOpinion, ask_driver
-from tunesmith.hw.nvml import NvmlUnavailable
 
 GPU = f"GPU-{UUIDS[0]}"
 

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
 from tunesmith.hw.errors import TunesmithError, UnknownTarget
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.products import PRODUCT_NAMES, product_limits
 from tunesmith.hw.targets import resolve_target
+from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.targets.products import PRODUCT_NAMES, product_limits
 
 KIB = 1024
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import blocks_per_sm, occupancy
+from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 
 KIB = 1024
 capabilities = st.sampled_from(CAPABILITIES)

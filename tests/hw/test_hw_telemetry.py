@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
-from tunesmith.hw.nvml import NvmlUnavailable, with_prefix
+from tunesmith.hw.drivers.nvml import NvmlUnavailable, with_prefix
 from tunesmith.hw.telemetry import (
     NoTelemetry,
     NvmlTelemetry,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunesmith.hw.compute_capability import CAPABILITIES, limits_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
 from tunesmith.kernels.spec.expression import ExpressionError

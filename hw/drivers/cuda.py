@@ -15,10 +15,10 @@ import uuid as uuids
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tunesmith.hw import compute_capability as capability_table
+from tunesmith.hw.drivers.nvml import parse_pci
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.nvml import parse_pci
-from tunesmith.hw.products import theoretical_bandwidth
+from tunesmith.hw.targets import compute_capability as capability_table
+from tunesmith.hw.targets.products import theoretical_bandwidth
 
 _PREFIX: Final = "CU_DEVICE_ATTRIBUTE_"
 

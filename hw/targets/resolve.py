@@ -22,10 +22,10 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from tunesmith.hw.compute_capability import CAPABILITIES, arch_name, limits_of
 from tunesmith.hw.errors import TunesmithError, UnknownTarget
 from tunesmith.hw.limits import DeviceLimits, check_field
-from tunesmith.hw.products import PRODUCT_NAMES, product_limits
+from tunesmith.hw.targets.compute_capability import CAPABILITIES, arch_name, limits_of
+from tunesmith.hw.targets.products import PRODUCT_NAMES, product_limits
 
 _ARCH: Final = re.compile(r"(?:sm_?)?(?P<major>\d{1,2})\.?(?P<minor>\d)(?P<suffix>[af]?)", re.IGNORECASE)
 #: Feature suffixes of the compiler: ``a`` exists from 9.0 on, ``f`` from 10.0 on (nvcc, "GPU Feature List").

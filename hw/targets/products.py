@@ -1,7 +1,7 @@
 """Named GPUs: what a product adds to its compute capability (SMs, L2, memory, clocks).
 
 Owns the product table. The per-SM limits of each come from `compute_capability`; how a user's text finds
-a row is `targets`.
+a row is `resolve`.
 
 The numbers are those the CUDA driver reports for the product (multiprocessors, L2 size, maximum SM clock,
 memory clock, bus width), except where a row's note says otherwise. Bandwidth is twice the memory clock
@@ -16,8 +16,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
-from tunesmith.hw.compute_capability import limits_of
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.targets.compute_capability import limits_of
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
