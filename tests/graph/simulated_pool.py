@@ -13,9 +13,9 @@ import pytest
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.actors.pool.pool import Request
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.template import Template
