@@ -410,9 +410,8 @@ class _Bench:
         if not steady:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
-        looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
         unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) else ()
-        return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, looked_at)
+        return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, workloads)
 
     def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
         """The candidate's marked twin, or why there is none."""

@@ -43,7 +43,7 @@ REASONS = {
     "nondeterministic": "two launches on the same contents differ by more than the tolerance",
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
-    "sanitizer": "compute-sanitizer finds an invalid access or a race",
+    "sanitizer": "compute-sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
 """Every reason of a rejection; documented in docs/trust.md."""

@@ -128,6 +128,8 @@ def main() -> None:
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
+    # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
+    chosen.sort(key=lambda one: bool(one.reasons))
     origin = {
         "command": "python " + shlex.join(sys.argv),
         "device": device.limits.name,

@@ -12,8 +12,9 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
-from tunesmith.graph.journal.records import Figures, Verdict, WorkloadRow
+from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
+from tunesmith.graph.roles.testing.verdict import dispatched
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.roofline import Roofline
 
@@ -116,6 +117,27 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     for row in (*summary["tuned"], *summary["held_out"]):
         ratio = row["general"]["seconds"] / row["baseline_seconds"]
         assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ratio", "high", "used"), [(0.80, 0.81, "best"), (0.80, 0.93, "general"), (0.895, 0.8951, "general")]
+)
+def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float, high: float, used: str) -> None:
+    """The general configuration's ratio is 0.90, and its interval begins at 0.90."""
+    general = Winner(template="t", config={"AT": "general"})
+    row = WorkloadRow(
+        workload="w",
+        sizes={},
+        types={},
+        floor_seconds=None,
+        baseline_seconds=1.0,
+        general=Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster"),
+        best=BestHere(
+            template="t", config={"AT": "best"}, seconds=ratio, ratio=ratio, low=ratio, high=high, verdict="faster"
+        ),
+    )
+    found = dispatched(row, general)
+    assert found is not None and found.config == {"AT": used}
 
 
 def test_what_was_measured_on_a_busy_device_is_told() -> None:

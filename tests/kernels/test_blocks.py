@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tunesmith.kernels.backends import NotMarked
+from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
 from tunesmith.kernels.build.blocks import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.specialise import Specialised, specialise
 from tunesmith.kernels.check.coverage import Coverage
+from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
@@ -126,6 +128,26 @@ def test_lines_are_those_of_the_source(mark: Callable[[Specialised], MarkedArtif
     assert found.artifact.code.startswith(b"\x7fELF")
     assert {line for block in found.blocks for line in block.lines} <= set(range(1, 9))
     assert any(4 in block.lines for block in found.blocks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "never"), [(5, {5, 6}), (777, set())])
+def test_blocks_that_ran_leave_marks(n: int, never: set[int], device: Any) -> None:
+    if device.backend != "cuda":
+        pytest.skip("only CUDA kernels leave marks")
+    opened = open_device(device.limits, device.index)
+    marked = open_compiler(device.limits, device.index).mark(Specialised("cuda", "branches", BRANCHES))
+    assert isinstance(marked, MarkedArtifact), marked
+    kernel, marks = opened.load_marked(marked.artifact)
+    buffer = opened.allocate(4 * 2048)
+    opened.write(buffer, np.ones(2048, np.float32).view(np.uint8))
+    opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
+    opened.synchronize()
+    ran = opened.read(marks).view(np.uint32).astype(bool)
+    assert ran.size == len(marked.blocks)
+    seen = {line for block, did in zip(marked.blocks, ran, strict=True) if did for line in block.lines}
+    unseen = {line for block, did in zip(marked.blocks, ran, strict=True) if not did for line in block.lines}
+    assert (unseen - seen) & {5, 6} == never
 
 
 def library_templates() -> list[Any]:
