@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 
@@ -21,7 +21,15 @@ NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
 METHODS: tuple[Method, ...] = ("json_schema", "function_calling", "json_mode")
 """The ways of asking for an answer that fits a schema, the most binding first."""
-Arm = Literal["template+search", "template", "rewrite"]
+Arm = Literal["tree", "template+search", "template", "rewrite"]
+
+
+PROFILES: dict[str, dict[str, object]] = {
+    "quick": {"evaluations": 40, "rounds": 1, "branches": 1, "max_calls": 4, "time_limit": 600.0},
+    "balanced": {},
+    "max": {"evaluations": 600, "rounds": 4, "branches": 3, "max_calls": 48, "time_limit": 7200.0},
+}
+"""What each effort sets where nothing else does; "balanced" is the defaults of the fields."""
 
 
 class SettingsError(TunesmithError):
@@ -217,8 +225,17 @@ class Settings(ModelSettings, SearchSettings):
     """All settings of a run. `task`, `roles` and `arm` are no options of the command line: the task is its argument,
     roles are placed in a settings file, and `ablate` chooses the arm."""
 
+    effort: Literal["quick", "balanced", "max"] = Field(
+        "balanced",
+        description="quick, balanced or max: sets evaluations, rounds, branches, max-calls and time-limit together; "
+        "an option of its own goes before it.",
+    )
     branches: int = Field(
         2, ge=1, le=8, description="With a model: at most this many templates are tuned side by side in a round."
+    )
+    planner: Literal["model", "rules"] = Field(
+        "model",
+        description="With a model: who plans a round, the model (a call each) or rules that spend every call on code.",
     )
     repairs: int = Field(
         3, ge=0, le=20, description="With a model: how often a template that does not work is returned for repair."
@@ -229,7 +246,14 @@ class Settings(ModelSettings, SearchSettings):
     )
     task: str
     roles: dict[str, Placement] = {}
-    arm: Arm = "template+search"
+    arm: Arm = "tree"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_the_effort(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("effort"), str):
+            return data
+        return {**PROFILES.get(data["effort"], {}), **data}
 
 
 def make_settings(**values: object) -> Settings:

@@ -15,18 +15,33 @@ Done = Literal["", "evaluations", "time", "rounds", "floor", "nothing valid", "e
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
 """The parent of a template that is made from the task's own source."""
+BranchKind = Literal["template", "rewrite", "expose", "extend", "search"]
+"""What a branch makes of its parent: a new template; a whole kernel without parameters (one evaluation); a template
+whose parameters are the constants of a rewrite; a template with more values and parameters of the same code; nothing,
+the parent is searched further."""
 
 
 class Branch(BaseModel):
-    """One template of a round. parent: the template it starts from, by its id (or by its name, where the task brings
-    it), or "baseline"; moves: what to change in it, in words; none: the parent itself is tuned further. seeds:
-    configurations of the parent to try first."""
+    """One template or kernel of a round. parent: what it starts from, by its id (or by its name, where the task brings
+    it), or "baseline"; moves: what to change in it, in words; seeds: configurations of the parent to try first, where
+    it is searched further. Plans of earlier versions have no kind: moves ask for a template."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     parent: str
+    kind: BranchKind
     moves: tuple[str, ...] = ()
     seeds: tuple[Config, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_the_kind(cls, data: Any) -> Any:
+        return {"kind": "template" if data.get("moves") else "search", **data} if isinstance(data, dict) else data
+
+    @property
+    def written(self) -> bool:
+        """Whether an author has to write something for it."""
+        return self.kind != "search"
 
 
 class Plan(BaseModel):

@@ -21,7 +21,7 @@ from tunesmith.graph.journal.records import (
     Verdict,
 )
 from tunesmith.graph.settings import Settings
-from tunesmith.graph.state import Plan
+from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Resources
@@ -145,14 +145,16 @@ class WritingStarted(Event):
 
 class TemplateAdded(Event):
     """A template enters the run. parent: the id of the template that it was made from, "baseline", or "library" for
-    one that the task brings; moves: what was changed; answers: how many a model needed for it. Written by templaters,
-    read by everything that needs a template's source."""
+    one that the task brings; moves: what was changed; answers: how many a model needed for it; made_by: the kind of
+    branch it came from (earlier versions wrote templates only). Written by templaters, read by everything that needs a
+    template's source."""
 
     kind: ClassVar[str] = "template"
     template: Template
     parent: str = "library"
     moves: tuple[str, ...] = ()
     answers: int = 0
+    made_by: BranchKind = "template"
 
     @property
     def id(self) -> str:
@@ -184,14 +186,16 @@ class SeedsRefused(Event):
 
 
 class BranchAbandoned(Event):
-    """No working template came out of a branch of the plan. branch: its number; problem: what did not work. Written by
-    the templaters, read by the tree of templates."""
+    """No working template came out of a branch of the plan. branch: its number; problem: what did not work; answers and
+    made_by: as of `TemplateAdded`. Written by the templaters, read by the tree of templates."""
 
     kind: ClassVar[str] = "given_up"
     branch: int
     parent: str
     moves: tuple[str, ...]
     problem: str
+    answers: int = 1
+    made_by: BranchKind = "template"
 
 
 class TemplateVetoed(Event):

@@ -243,6 +243,16 @@ class RunLog:
         """The comparisons of a round's finalists with the baseline, by workload."""
         return {event.workload: event for event in self.events(Compared, stage)}
 
+    def slower_than_baseline(self, template: str) -> list[str]:
+        """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
+        baseline when it was last compared there."""
+        slower: dict[str, bool] = {}
+        for event in self.events(Compared):
+            verdicts = [one.comparison.verdict for one in event.entries if one.template == template and one.comparison]
+            if verdicts:
+                slower[event.workload] = all(verdict == "slower" for verdict in verdicts)
+        return [workload for workload, is_slower in slower.items() if is_slower]
+
     def examinations(self) -> dict[Examinee, Examination]:
         """The examinations of winners, the last one of each."""
         found = (event.examination for event in self.events(Examined))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
@@ -177,7 +178,7 @@ class Journal:
         why = f"there is no kind '{kind}' in this version"
         if model is not None:
             try:
-                return Entry(sequence, session, at, stage, model.model_validate(json.loads(data)))
+                return Entry(sequence, session, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {first['msg']}"

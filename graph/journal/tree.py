@@ -15,6 +15,7 @@ from tunesmith.graph.journal.events import BranchAbandoned, Event, Explained, Te
 from tunesmith.graph.journal.log import RunLog, round_of
 from tunesmith.graph.journal.measurements import objective, seconds_of
 from tunesmith.graph.journal.store import Entry
+from tunesmith.graph.state import BranchKind
 from tunesmith.kernels.outcome import Evaluation, Resources, describe
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
@@ -37,7 +38,7 @@ class Node:
     parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
     one that was not used yet; found: what was measured of it, in order; vetoed: why a role took it out, empty if none
     did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
-    the best first.
+    the best first; made_by: the kind of branch it came from; answers: how many it took.
     """
 
     template: Template
@@ -47,6 +48,8 @@ class Node:
     found: tuple[Evaluation, ...] = ()
     ranked: tuple[tuple[float, Evaluation], ...] = ()
     vetoed: str = ""
+    made_by: BranchKind = "template"
+    answers: int = 0
 
     @property
     def id(self) -> str:
@@ -99,6 +102,35 @@ class Node:
                 found[parameter.name] = (value, times, len(best))
         return found
 
+    @property
+    def at_edge(self) -> dict[str, object]:
+        """Parameter -> value, for ordered parameters whose best value is the first or the last of at least three."""
+        found: dict[str, object] = {}
+        for parameter in self.template.parameters:
+            values = parameter.values
+            ordered = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+            if self.best_config is not None and ordered and len(values) > 2:
+                value = self.best_config[parameter.name]
+                if value in (values[0], values[-1]):
+                    found[parameter.name] = value
+        return found
+
+    @property
+    def effects(self) -> list[tuple[str, dict[object, float]]]:
+        """For each parameter the least objective that was seen with each of its values, as a multiple of the best of
+        all; the parameter whose values differ most comes first. It bounds what a value can do from what was measured:
+        no model of the space, and a value that was tried seldom may look worse than it is."""
+        found: list[tuple[str, dict[object, float]]] = []
+        if self.best is None:
+            return found
+        for parameter in self.template.parameters:
+            least: dict[object, float] = {}
+            for value, evaluation in self.ranked:
+                least.setdefault(evaluation.config[parameter.name], value / self.best)
+            if len(least) > 1:
+                found.append((parameter.name, {one: least[one] for one in parameter.values if one in least}))
+        return sorted(found, key=lambda one: -max(one[1].values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -108,6 +140,8 @@ class Attempt:
     parent: str
     moves: tuple[str, ...]
     problem: str
+    made_by: BranchKind = "template"
+    answers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +195,23 @@ def read_tree(
         found = tuple(one.event.evaluation for one in past(log.evaluations_of(added.id)))
         ranked = () if baseline is None else _ranked(found, workloads, baseline, weights)
         why = vetoed.get(added.id, "")
-        nodes[added.id] = Node(added.template, added.parent, added.moves, round_of(entry.stage), found, ranked, why)
+        nodes[added.id] = Node(
+            added.template,
+            added.parent,
+            added.moves,
+            round_of(entry.stage),
+            found,
+            ranked,
+            why,
+            added.made_by,
+            added.answers,
+        )
     for template in library:
         nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
     attempts = tuple(
-        Attempt(round_of(entry.stage), entry.event.parent, entry.event.moves, entry.event.problem)
+        Attempt(round_of(entry.stage), one.parent, one.moves, one.problem, one.made_by, one.answers)
         for entry in past(log.entries(BranchAbandoned))
+        for one in [entry.event]
     )
     explanations = {round_of(entry.stage): entry.event.lines for entry in past(log.entries(Explained))}
     return Tree(tuple(nodes.values()), attempts, explanations)

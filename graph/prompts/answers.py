@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tunesmith.graph.state import Bottleneck
+from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.soundness import require_sound_template, unused_parameters
@@ -35,13 +35,20 @@ class Setting(_Answer):
 
 
 class BranchAnswer(_Answer):
+    kind: BranchKind = Field(description="what to make of the parent; the kinds are explained above")
     parent: str = Field(description='the id of a template listed under "Templates so far", or "baseline"')
     moves: list[str] = Field(
-        description="what to change in the parent, one concrete step each; empty: tune the parent further as it is"
+        description="what to change in the parent, one concrete step each; empty for a search of the parent as it is"
     )
     seeds: list[list[Setting]] = Field(
-        description="configurations of the parent to try first, only where moves is empty; may be empty"
+        description="configurations of the parent to try first, only in a search of it; may be empty"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_the_kind(cls, data: Any) -> Any:
+        # Recordings of earlier versions have answers without a kind.
+        return {"kind": "template" if data.get("moves") else "search", **data} if isinstance(data, dict) else data
 
 
 class PlanAnswer(_Answer):
@@ -166,7 +173,7 @@ def _problem(error: Any) -> str:
 
 def _require_choices(template: Template) -> None:
     """A template without choices is nothing to search, and a parameter that nothing reads is none."""
-    if not any(len(parameter.values) > 1 for parameter in template.parameters):
+    if not template.has_choices:
         raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
     if unused := unused_parameters(template):
         raise Unusable(

@@ -13,10 +13,14 @@ from tunesmith.graph.journal.tree import Node, Tree
 from tunesmith.graph.prompts.evidence import resource_lines
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.parameter import Config, assignments
 from tunesmith.kernels.spec.task import Argument, Task, Workload
 from tunesmith.kernels.spec.template import BackendName, Template
 
+EXTREMES = 5
+"""Configurations of a template that are shown, from each end."""
+DEAD = 1.01
+"""A parameter whose values all come within this of the best time made no difference."""
 MAX_SOURCE = 40_000
 """Characters of one source in a prompt; more is cut, and said to be."""
 
@@ -159,7 +163,16 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
         "best_config": json.dumps(node.best_config) if node.best_config is not None else "",
         "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in _names(context)},
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
+        "made_by": node.made_by,
         "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
+        "ranked": _ranked(node),
+        "effects": [
+            f"{name}{' (no difference)' if max(seen.values()) < DEAD else ''}: "
+            + ", ".join(f"{value} {ratio:.2f}" for value, ratio in seen.items())
+            for name, seen in node.effects
+        ],
+        "at_edge": [f"{name} = {value}" for name, value in node.at_edge.items()],
+        "slower_on": context.log.slower_than_baseline(node.id),
         "vetoed": node.vetoed,
         "description": node.template.description.strip(),
     }
@@ -167,6 +180,13 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
         return short
     config = node.best_config or node.template.default_config
     return short | kernel_facts(context, node.id, node.template, config, node.best_resources)
+
+
+def _ranked(node: Node) -> list[str]:
+    """The best and the worst configurations, with their times as multiples of the best."""
+    ranked, best = node.ranked, node.best or 1.0
+    shown = ranked if len(ranked) <= 2 * EXTREMES else (*ranked[:EXTREMES], *ranked[-EXTREMES:])
+    return [f"{value / best:.2f} {assignments(evaluation.config)}".strip() for value, evaluation in shown]
 
 
 def kernel_facts(

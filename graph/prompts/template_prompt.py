@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.graph.context import Context
@@ -10,29 +9,22 @@ from tunesmith.graph.journal.tree import Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
+from tunesmith.graph.prompts.similar import most_similar
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.spec.operations import FUNCTIONS
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
-
-EXAMPLES = ("silu_and_mul", "softmax")
-"""Library tasks that may stand as the worked example, the first that is not the task itself."""
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import BackendName
 
 
 def template_messages(
-    context: Context,
-    plan: Plan,
-    branch: Branch,
-    tree: Tree,
-    objections: list[str],
-    *,
-    parameters: bool = True,
-    history: Sequence[str] = (),
+    context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
 ) -> tuple[Message, ...]:
-    """The prompt for one template (or, without parameters, one kernel) of a round."""
+    """The prompt for what one branch of a round wants written: a template, or for a rewrite a whole kernel."""
     task, device = task_facts(context), device_facts(context)
     node = tree.node(branch.parent)
     limits = context.device.limits
+    parameters = branch.kind != "rewrite"
     system = render(
         "template_system",
         language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
@@ -45,7 +37,7 @@ def template_messages(
         headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
-        example=example(context.task.name, limits.backend) if parameters else None,
+        example=example(context.task, limits.backend) if parameters else None,
         parameters=parameters,
     )
     user = render(
@@ -58,36 +50,36 @@ def template_messages(
         parent=node_facts(context, node, source=True) if node is not None else None,
         analysis=plan.analysis,
         bottleneck=plan.bottleneck,
+        kind=branch.kind,
         moves=branch.moves,
         objections=objections,
         parameters=parameters,
-        history=[scrubbed(line) for line in history],
+        history=[] if parameters else _history(tree),
     )
     return conversation(system, user)
 
 
-def rewrite_messages(context: Context, plan: Plan, tree: Tree) -> tuple[Message, ...]:
-    """The prompt for a kernel as a whole: the best so far, and what became of all others."""
-    history = [
+def _history(tree: Tree) -> list[str]:
+    """What became of all kernels and templates so far, a line each; for an author who sees no plan of many."""
+    measured = [
         f"round {node.round}: {'; '.join(node.moves)}: "
         + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else "not measured")
         for node in tree.nodes
         if node.round
     ]
-    failed = [f"round {a.round}: {'; '.join(a.moves)}: {a.problem[:1500]}" for a in tree.attempts]
-    return template_messages(context, plan, plan.branches[0], tree, [], parameters=False, history=history + failed)
+    failed = [f"round {one.round}: {'; '.join(one.moves)}: {one.problem[:1500]}" for one in tree.attempts]
+    return [scrubbed(line) for line in measured + failed]
 
 
-def example(task: str, backend: str) -> dict[str, Any] | None:
-    """A template of the library, of another task than `task`."""
-    for name in EXAMPLES:
-        if name != task and name in library_tasks():
-            shown = load_task(name)
-            for template in shown.sources(backend).templates[:1]:
-                return {
-                    "name": name,
-                    "summary": shown.summary,
-                    "source": template.source,
-                    "choices": choices(template),
-                }
-    return None
+def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
+    """The first template of the library's task that is most like `task`."""
+    shown = most_similar(task, backend)
+    if shown is None:
+        return None
+    template = shown.sources(backend).templates[0]
+    return {
+        "name": shown.name,
+        "summary": shown.summary,
+        "source": template.source,
+        "choices": choices(template),
+    }

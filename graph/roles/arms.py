@@ -1,6 +1,7 @@
 """The arms of an ablation: the graph with some of its roles replaced, to show what each stage is worth.
 
-- template+search: the graph as it is.
+- tree: the graph as it is: templates and rewrites are nodes of one tree, and each is made of the other.
+- template+search: without rewrites: templates only, each searched.
 - template: templates by the same planner and templater, but nothing is searched: each counts with its default
   configuration only, and what the model learns is that time.
 - rewrite: no planner and no parameters. Each call gives one whole kernel, made from the best one so far and all earlier
@@ -17,7 +18,7 @@ from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdd
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
-from tunesmith.graph.prompts.template_prompt import rewrite_messages
+from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.explainer import Explainer
@@ -34,9 +35,11 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     roles = load_roles()
     if settings.approve == "none" and isinstance(roles["approve"], Approver):
         del roles["approve"]
-    if not (with_model and settings.explain) and isinstance(roles["explain"], Explainer):
+    # Rules do not read what a model says of a round.
+    explained = with_model and settings.explain and settings.planner == "model"
+    if not explained and isinstance(roles["explain"], Explainer):
         del roles["explain"]
-    if settings.arm == "template+search":
+    if settings.arm in ("tree", "template+search"):
         return roles
     roles = {name: role for name, role in roles.items() if name != "tune"} | {"test": LastTest()}
     if settings.arm == "template":
@@ -78,7 +81,7 @@ class NextRewrite:
                 scope="general",
                 workloads=tuple(workload.name for workload in context.tuned),
                 evaluations=share(context, number),
-                branches=(Branch(parent=best[0].id if best else BASELINE, moves=("make it faster",)),),
+                branches=(Branch(parent=best[0].id if best else BASELINE, kind="rewrite", moves=("make it faster",)),),
             )
             context.journal.append(Planned(plan=plan), stage)
         return {"round": number, "plan": plan.model_dump(mode="json")}
@@ -102,7 +105,7 @@ class Rewriter:
         assert context.models is not None, "an ablation needs a model"
         started = context.log.writing_started(stage, turn=0)
         before = context.journal.append(WritingStarted(turn=0), stage) if started is None else started
-        messages = rewrite_messages(context, plan, context.tree(before))
+        messages = template_messages(context, plan, plan.branches[0], context.tree(before), [])
         (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
             context.note("rewrite", f"The model gives no kernel in round {plan.round}: {reply.detail}", stage)
@@ -123,12 +126,14 @@ class Rewriter:
             return self._given_up(context, parent, reply.value.description, sentence, stage)
         if not context.log.has_template(kernel.id):
             moves = (reply.value.description[:400],)
-            context.journal.append(TemplateAdded(template=kernel, parent=parent, moves=moves, answers=1), stage)
+            context.journal.append(
+                TemplateAdded(template=kernel, parent=parent, moves=moves, answers=1, made_by="rewrite"), stage
+            )
         context.listener(Progress("template", f"round {plan.round}: {kernel.name} works"))
         return [kernel.id]
 
     def _given_up(self, context: Context, parent: str, what: str, problem: str, stage: str) -> list[str]:
         if not context.log.entries(BranchAbandoned, stage):
-            event = BranchAbandoned(branch=1, parent=parent, moves=(what[:400],), problem=problem)
+            event = BranchAbandoned(branch=1, parent=parent, moves=(what[:400],), problem=problem, made_by="rewrite")
             context.journal.append(event, stage)
         return []

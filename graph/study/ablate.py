@@ -14,7 +14,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
 
-from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.journal.events import Evaluated, ModelCalled, RunStarted
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.measurements import objective
+from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import RunResult, resume, tune
@@ -28,9 +31,21 @@ ModelsOf = Callable[[str], Models]
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
+    search measured it, over its visits to the baseline, not as the final comparison does."""
+
+    calls: int
+    evaluations: int
+    seconds: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; 1.0 where
-    nothing valid came out, as the user then keeps the baseline. calls: None where nobody counted them."""
+    nothing valid came out, as the user then keeps the baseline. calls: None where nobody counted them; curve: a point
+    for each configuration that was better than all before."""
 
     name: str
     speedup: float
@@ -39,6 +54,7 @@ class Repeat:
     calls: int | None
     seconds: float
     ended_by: str
+    curve: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +156,7 @@ def _one(
         except JournalError as error:
             raise JournalError(f"{folder}: {error}") from error
     values = {**settings, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
-    if arm != "template+search":
+    if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         budget = int(settings.get("evaluations", 100))
         values["rounds"] = min(budget, calls or budget, 1000)
     if models is None and calls is not None:
@@ -164,7 +180,28 @@ def repeat_of(result: RunResult) -> Repeat:
         calls=None if summary.models is None else summary.models.calls,
         seconds=summary.seconds,
         ended_by=summary.ended_by,
+        curve=curve_of(result.folder, [row.workload for row in summary.tuned]),
     )
+
+
+def curve_of(folder: Path, workloads: Sequence[str]) -> tuple[Point, ...]:
+    """How the best complete objective over `workloads` fell in a run, from its journal."""
+    with Journal(folder, create=False) as journal:
+        log = RunLog(journal)
+        baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
+        weights = {name: began.event.task.workload(name).weight for name in workloads}
+        points: list[Point] = []
+        calls = evaluations = 0
+        for entry in journal.entries(Evaluated, ModelCalled):
+            if isinstance(entry.event, ModelCalled):
+                calls += entry.event.answer is not None
+                continue
+            assert isinstance(entry.event, Evaluated)
+            evaluations += 1
+            value = None if baseline is None else objective(entry.event.evaluation, workloads, baseline, weights)
+            if value is not None and (not points or 1 / value > points[-1].speedup):
+                points.append(Point(calls, evaluations, entry.at - began.at, 1 / value))
+        return tuple(points)
 
 
 def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:

@@ -118,6 +118,11 @@ class Template(BaseModel):
                 )
         return self
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether there is anything to search: a parameter with at least two values."""
+        return any(len(parameter.values) > 1 for parameter in self.parameters)
+
     def __copy__(self) -> Self:
         # What `model_copy` then changes has an id of its own.
         copied = super().__copy__()

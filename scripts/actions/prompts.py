@@ -42,7 +42,7 @@ def show_prompts(name: str, role: str, target: str | None, backend: str) -> None
             _print("plan", plan_messages(context, 1, tree, []))
         if role in ("template", "all"):
             moves = ("(what the planner answers)",)
-            branch = Branch(parent=BASELINE, moves=moves)
+            branch = Branch(parent=BASELINE, kind="template", moves=moves)
             names = tuple(workload.name for workload in context.tuned)
             plan = Plan(
                 round=1,

@@ -18,15 +18,16 @@ from tunesmith.cli.options import given, with_settings
     "base_url",
     "backend",
     "seed",
+    "planner",
     evaluations="Number of configurations or kernels that each run may measure.",
-    rounds="Rounds of the arm template+search.",
+    rounds="Rounds of template+search, and of tree where a model plans.",
     model="The language model, as for tune; with batch:DIR each run has a folder of its own in DIR.",
     seed="Seed of the first repeat; the next ones count up from it.",
 )
 def ablate(
     task: TaskArgument,
-    arms: Annotated[str, typer.Option(help="What to compare: some of rewrite, template, template+search.")] = (
-        "rewrite,template,template+search"
+    arms: Annotated[str, typer.Option(help="What to compare: some of rewrite, template, template+search, tree.")] = (
+        "rewrite,template,template+search,tree"
     ),
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
     calls: Annotated[
@@ -40,7 +41,7 @@ def ablate(
     json: Json = False,
     **options: object,
 ) -> None:
-    """Compare direct rewriting, templates and templates with search on a task, with equal budgets."""
+    """Compare rewriting, templates, templates with search, and all of them in one tree, with equal budgets."""
     from tunesmith.cli.actions.ablate import run_ablate
 
     run_ablate(task, arms, repeats, calls, out, given(options), settings, as_json=json)

@@ -51,5 +51,6 @@ def describe(plan: Plan) -> str:
     lines = [f"Round {plan.round}: {bound}; {plan.evaluations} evaluations on {where}."]
     lines += [plan.analysis] if plan.analysis else []
     for branch in plan.branches:
-        lines.append(f"  from {branch.parent}: " + ("; ".join(branch.moves) or "search it as it is"))
+        changes = f": {'; '.join(branch.moves)}" if branch.moves else ""
+        lines.append(f"  {branch.kind} {'' if branch.kind == 'search' else 'from '}{branch.parent}{changes}")
     return "\n".join([*lines, *([plan.expected] if plan.expected else [])])

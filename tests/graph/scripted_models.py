@@ -67,7 +67,7 @@ def plan(*branches: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def branch(parent: str = "baseline", moves: Sequence[str] = ("several elements a work-item",), **fields: Any) -> Any:
-    return {"parent": parent, "moves": list(moves), "seeds": [], **fields}
+    return {"kind": "template" if moves else "search", "parent": parent, "moves": list(moves), "seeds": [], **fields}
 
 
 def template(**fields: Any) -> dict[str, Any]:

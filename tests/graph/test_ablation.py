@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from tunesmith.cli.actions.ablate import print_ablation
 from tunesmith.cli.main import app
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study.ablate import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
@@ -75,7 +76,8 @@ def run(folder: Path, asked: list[Call] | None = None, answers: Script = script,
     def models(name: str) -> Any:
         return Capped(noting, folder.parent / f"{folder.name}-{name}.ledger")
 
-    settings = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "explain": False}
+    settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
+    settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
     return ablate(RAW, folder=folder, repeats=2, calls=CALLS, models=models, **{**settings, **options})
 
 
@@ -96,6 +98,11 @@ class TestArms:
         assert by_name["template+search"].mean > by_name["rewrite"].mean
         assert [repeat.evaluations for repeat in by_name["template+search"].repeats] == [12, 12]
         assert [repeat.evaluations for repeat in by_name["rewrite"].repeats] == [6, 6]
+        for arm in found.arms:
+            for repeat in arm.repeats:
+                speeds = [point.speedup for point in repeat.curve]
+                assert speeds == sorted(set(speeds)) and speeds[-1] == pytest.approx(repeat.speedup)
+                assert [point.evaluations for point in repeat.curve] == sorted({p.evaluations for p in repeat.curve})
 
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
         asked: list[Call] = []
@@ -108,6 +115,18 @@ class TestArms:
         assert "The parent template: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
         assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
         assert "parameter" not in calls[0].messages[0].content.lower()
+
+    def test_the_whole_tree_spends_every_call_on_code(self, tmp_path: Path) -> None:
+        def both(call: Call) -> Any:
+            if call.schema is RewriteAnswer:
+                return rewrite(f"// LIKE 16 4 0 {call.custom_id}\n{KERNEL}")
+            return template(source=f"// {call.custom_id}\n{SOURCE}")
+
+        asked: list[Call] = []
+        found = run(tmp_path / "a", asked, answers=both, arms=["tree"], planner="rules")
+        assert {call.role for call in asked} == {"template"}
+        assert {call.schema.__name__ for call in asked} == {"TemplateAnswer", "RewriteAnswer"}
+        assert all(repeat.evaluations <= 12 for repeat in found.arms[0].repeats) and found.arms[0].mean > 20 / 10.5
 
     def test_without_a_search_only_defaults_are_measured(self, tmp_path: Path) -> None:
         run(tmp_path / "a", arms=["template"])
@@ -156,9 +175,9 @@ class TestArms:
             def ask_all(self, calls: Any) -> Any:
                 raise Waiting("answers are awaited.")
 
-        with pytest.raises(Waiting, match="6 run\\(s\\) wait"):
+        with pytest.raises(Waiting, match="8 run\\(s\\) wait"):
             ablate(RAW, folder=tmp_path / "a", repeats=2, models=Waits, backend="opencl", evaluations=5)
-        assert len(names) == 6
+        assert len(names) == 8
 
     def test_where_nothing_valid_comes_out_the_baseline_counts(self, tmp_path: Path) -> None:
         def wrong(call: Call) -> Any:
@@ -181,7 +200,7 @@ class TestArms:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"arms": ["guess"]}, "there is no arm 'guess'; they are template.search, template, rewrite"),
+            ({"arms": ["guess"]}, "there is no arm 'guess'; they are tree, template.search, template, rewrite"),
             ({"arms": []}, "name each arm once"),
             ({"arms": ["template", "template"]}, "name each arm once"),
         ],

@@ -99,7 +99,7 @@ def test_moves_need_a_model(tmp_path: Path) -> None:
         run(folder, None, task=LIBRARY, rounds=1, approve="plans")
     planned = json.loads((folder / "plan-1.json").read_text())["branches"]
     edit(folder / "plan-1.json", branches=[{"parent": "baseline", "moves": ["x"], "seeds": []}])
-    with pytest.raises(PlanError, match="moves need a model"):
+    with pytest.raises(PlanError, match="only a search needs no model"):
         resume(folder)
     edit(folder / "plan-1.json", branches=planned, evaluations=3)
     assert resume(folder).summary["evaluations"] == 3
@@ -158,7 +158,7 @@ def test_a_terminal_shows_the_plan_and_takes_a_yes(tmp_path: Path, monkeypatch: 
     terminal = Terminal(monkeypatch, "what?", "y")
     result = begin(tmp_path / "run")
     assert result.summary["evaluations"] == 6 and terminal.answers == []
-    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "from runs-" in terminal.shown[0]
+    assert terminal.shown[0].startswith("Round 1: bottleneck unknown") and "search runs-" in terminal.shown[0]
 
 
 def test_a_terminal_takes_edits_until_they_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_terminal_may_quit_and_go_on_later(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
-    branches = ({"parent": "x-1", "moves": ("wider",)}, {"parent": "y-2"})
+    branches = ({"kind": "template", "parent": "x-1", "moves": ("wider",)}, {"kind": "search", "parent": "y-2"})
     told = describe(
         Plan(
             round=3,
@@ -191,8 +191,8 @@ def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
     )
     assert told.splitlines() == [
         "Round 3: probably memory-bound; 9 evaluations on a, b.",
-        "  from x-1: wider",
-        "  from y-2: search it as it is",
+        "  template from x-1: wider",
+        "  search y-2",
         "More.",
     ]
 

@@ -21,6 +21,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import signature, task_facts
+from tunesmith.graph.prompts.similar import most_similar
 from tunesmith.graph.prompts.template_prompt import example, template_messages
 from tunesmith.graph.roles.planning.planner import plan_messages
 from tunesmith.graph.settings import make_settings
@@ -89,7 +90,7 @@ def context(tmp_path: Path) -> Any:
 
 def messages(context: Context) -> list[str]:
     tree = context.tree()
-    branch = Branch(parent="baseline", moves=("widen the loads",))
+    branch = Branch(parent="baseline", kind="template", moves=("widen the loads",))
     plan = Plan(
         round=1,
         bottleneck="memory",
@@ -114,7 +115,14 @@ def test_a_raw_kernel_s_prompts_say_what_is_needed_and_nothing_of_this_machine(c
         assert all(workload.name in text for workload in task.workloads)
         assert "not measured" in text and "132" in text
     assert "widen the loads" in writer and "It is bound by memory." in writer
-    for word in ("ceil_div()", "static_shared_bytes", "cuda_fp16.h", 'extern "C"', "silu_and_mul", "__launch_bounds__"):
+    for word in (
+        "ceil_div()",
+        "static_shared_bytes",
+        "cuda_fp16.h",
+        'extern "C"',
+        "of another kernel",
+        "__launch_bounds__",
+    ):
         assert word in writer_system
     for text in (system, user, writer_system, writer):
         assert "never\nan instruction" in text or "never an instruction" in text or text in (user, writer)
@@ -127,16 +135,30 @@ def test_a_raw_kernel_s_prompts_say_what_is_needed_and_nothing_of_this_machine(c
 
 
 def test_the_example_is_never_the_task_itself(context: Any) -> None:
-    shown = example("silu_and_mul", "cuda")
-    assert shown is not None and shown["name"] == "softmax"
-    assert example("anything", "opencl")["source"].count("__kernel") == 1  # type: ignore[index]
+    shown = example(load_task("silu_and_mul"), "cuda")
+    assert shown is not None and shown["name"] == "merge_attn_states"
+    assert example(load_task("softmax"), "opencl")["source"].count("__kernel") == 1  # type: ignore[index]
     _, _, system, _ = messages(context("silu_and_mul"))
-    assert "the template of another kernel, softmax" in system
+    assert "the template of another kernel, merge_attn_states" in system
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("rope", "silu_and_mul"),
+        ("layernorm", "softmax"),
+        ("int8_quant", "fused_add_rmsnorm"),
+        ("topk_softmax", "softmax"),
+    ],
+)
+def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
+    found = most_similar(load_task(str(RAW / name)), "cuda")
+    assert found is not None and found.name == like
 
 
 def test_the_planner_sees_library_templates(context: Any) -> None:
     _, user, _, _ = messages(context("softmax"))
-    assert "Templates so far" in user and "Parent: library." in user and "Measured 0 configuration(s)." in user
+    assert "Templates so far" in user and "Parent: library." in user and "Template; 0 measured." in user
 
 
 def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:

@@ -110,7 +110,7 @@ def test_a_plan_of_an_earlier_version_is_read_as_one_branch(
     assert rows(folder, "asked")[0].data["config"] == seed
     with Journal(folder, create=False) as journal:
         (plan,) = RunLog(journal).plans
-    assert plan.branches == (Branch(parent="runs", seeds=(seed,)),)
+    assert plan.branches == (Branch(parent="runs", kind="search", seeds=(seed,)),)
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])

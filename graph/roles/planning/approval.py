@@ -103,8 +103,8 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
         problems.append(f"workloads: name at least one of {', '.join(names)}")
     if not 1 <= plan.evaluations <= context.evaluations_left():
         problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
-    if any(branch.moves for branch in plan.branches) and context.models is None:
-        problems.append("branches: moves need a model to carry them out, and the run has none")
+    if any(branch.written for branch in plan.branches) and context.models is None:
+        problems.append("branches: only a search needs no model, and the run has none")
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
         raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")

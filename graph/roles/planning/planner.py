@@ -6,6 +6,8 @@ that cannot be read goes back once; if that fails too, the round is planned by r
 
 from __future__ import annotations
 
+from typing import get_args
+
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.tree import Tree
@@ -17,10 +19,19 @@ from tunesmith.graph.prompts.evidence import examine
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, node_facts, task_facts, workload_facts
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.planning.rules import describe, headroom, plan_by_rules, share
-from tunesmith.graph.state import BASELINE, Branch, Plan, State
+from tunesmith.graph.roles.planning.tree_rules import plan_on_tree
+from tunesmith.graph.settings import Arm
+from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.template import with_rules
 
+KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
+    "tree": get_args(BranchKind),
+    "template+search": ("template", "extend", "search"),
+    "template": ("template",),
+    "rewrite": ("rewrite",),
+}
+"""What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
 KEEP = 3
 """Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
 RETRIES = 1
@@ -61,6 +72,8 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
+        if context.settings.planner == "rules":
+            return plan_on_tree(context, number, context.tree())
         context.listener(Progress("plan", f"round {number}: asking the model"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)
@@ -108,7 +121,7 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
     # What was not measured yet has no rank, but a planner can only judge it by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, KEEP - len(full))]
     settings, device = context.settings, device_facts(context)
-    system = render("plan_system", device=device, branches=settings.branches, search=settings.arm != "template")
+    system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])
     user = render(
         "plan",
         task=task_facts(context),
@@ -141,17 +154,18 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
         moves = tuple(move.strip()[:MAX_TEXT] for move in branch.moves if move.strip())
         node = tree.node(branch.parent)
         parent = branch.parent if node is None else node.id
-        branches.append(Branch(parent=parent, moves=moves, seeds=tuple(map(config_of, branch.seeds))))
+        seeds = tuple(map(config_of, branch.seeds)) if branch.kind == "search" else ()
+        branches.append(Branch(parent=parent, kind=branch.kind, moves=moves, seeds=seeds))
     names = [workload.name for workload in context.tuned]
     workloads = tuple(name for name in names if not answer.workloads or name in answer.workloads)
     if unknown := [name for name in answer.workloads if name not in names]:
         problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")
     problems += branch_problems(branches, tree)
-    if context.settings.arm == "template" and any(not branch.moves for branch in branches):
-        problems.append("Nothing is searched: a branch needs moves.")
+    kinds = KINDS_OF_ARM[context.settings.arm]
+    problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
         raise Unusable("\n".join(problems))
-    distinct = tuple({(one.parent, one.moves): one for one in branches}.values())
+    distinct = tuple({(one.parent, one.kind, one.moves): one for one in branches}.values())
     return Plan(
         round=number,
         bottleneck=answer.bottleneck,
@@ -170,12 +184,21 @@ def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
     known = [node.id for node in tree.usable]
     for branch in branches:
         node = tree.node(branch.parent)
+        where = f"the {branch.kind} of {branch.parent[:80]}"
+        if branch.kind in ("template", "rewrite") and not branch.moves:
+            problems.append(f"Moves are missing: say what {where} is to change.")
+        if branch.kind == "search" and branch.moves:
+            problems.append(f"A search changes nothing: leave out the moves in {where}, or make it a template.")
         if branch.parent == BASELINE:
-            if not branch.moves:
-                problems.append("The baseline has no parameters: a branch from it needs moves.")
+            if branch.kind in ("search", "extend"):
+                problems.append(f"The baseline has no parameters, so there is no {branch.kind} of it.")
         elif node is None or node.vetoed:
             options = ", ".join([BASELINE, *known])
             problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
+        elif branch.kind == "expose" and node.template.has_choices:
+            problems.append(f"{node.id} has parameters already: {where} needs a kernel without; extend it instead.")
+        elif branch.kind in ("search", "extend") and not node.template.has_choices:
+            problems.append(f"{node.id} has no parameters: {where} is not possible; expose its constants instead.")
     return problems
 
 

@@ -55,7 +55,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         scope="general" if len(workloads) == len(context.tuned) else "workload",
         workloads=tuple(workload.name for workload in workloads),
         evaluations=max(share(context, number), min(first, context.evaluations_left()) if number == 1 else 0),
-        branches=(Branch(parent=node.id, seeds=seeds),),
+        branches=(Branch(parent=node.id, kind="search", seeds=seeds),),
         expected=expectation(context, target, best[target.name]),
         analysis=analysis,
     )
@@ -142,7 +142,9 @@ def describe(plan: Plan) -> str:
     bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
     where = "all workloads" if plan.scope == "general" else ", ".join(plan.workloads)
     work = [
-        f"from {branch.parent}: {'; '.join(branch.moves)}" if branch.moves else f"search {branch.parent}"
+        f"{branch.kind} from {branch.parent}: {'; '.join(branch.moves)}"
+        if branch.written
+        else f"search {branch.parent}"
         for branch in plan.branches
     ]
     return f"Round {plan.round}, {where}: {bound}. {' | '.join(work)}. {plan.expected}".rstrip()

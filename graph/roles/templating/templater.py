@@ -1,11 +1,12 @@
 """The templater: takes the templates that the plan names, and asks the model for those that it wants written.
 
-Each branch of the plan that changes something is a `Draft`. All drafts of a round go together: their templates are
-asked for in one turn, then what has to be repaired in the next, so that a model that answers in batches needs few
-turns. What comes back is checked branch by branch (`check_draft`, one node of the graph for each) and then tried on the
-device, all together. A template is taken when its default configuration compiles and is right on every workload; a
-branch without one after `repairs` turns is given up. Where nothing is left, the task's next template or the best known
-one takes the round; everything that fails has its sentence in the journal.
+Each branch of the plan that something is written for is a `Draft`: a template, or a whole kernel without parameters.
+All drafts of a round go together: their templates are asked for in one turn, then what has to be repaired in the next,
+so that a model that answers in batches needs few turns. What comes back is checked branch by branch (`check_draft`, one
+node of the graph for each) and then tried on the device, all together. A template is taken when its default
+configuration compiles and is right on every workload; a branch without one after `repairs` turns is given up. Where
+nothing is left, the task's next template or the best known one takes the round; everything that fails has its sentence
+in the journal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tunesmith.graph.journal.tree import LIBRARY
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
-from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
@@ -57,7 +58,7 @@ class Draft(BaseModel):
     branch: Branch
     answers: int = 0
     text: str = ""
-    answer: TemplateAnswer | None = None
+    answer: TemplateAnswer | RewriteAnswer | None = None
     template: Template | None = None
     seeds: tuple[Config, ...] = ()
     problem: Problem | None = None
@@ -91,7 +92,7 @@ class Templater:
         chosen = self._search_further(context, plan, stage)
         drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
         if not drafts:
-            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.moves]
+            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
         else:
             drafts = self._judge(context, drafts, stage)
         if asking := [draft for draft in drafts if draft.open]:
@@ -120,7 +121,9 @@ class Templater:
         for draft in drafts:
             messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
             repair = f"-repair-{draft.answers}" if draft.answers else ""
-            calls.append(Call(self.name, stage, f"template-{draft.number}{again}{repair}", messages, TemplateAnswer))
+            rewrite = draft.branch.kind == "rewrite"
+            name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
+            calls.append(Call(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer))
         found = {}
         for draft, reply in zip(drafts, context.models.ask_all(calls), strict=True):
             if isinstance(reply, ModelFailed):
@@ -128,7 +131,7 @@ class Templater:
                 _give_up(context, known, stage)
             else:
                 new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
-                assert isinstance(reply.value, TemplateAnswer)
+                assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
                 known = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
             found[draft.number] = known
         return found
@@ -159,7 +162,7 @@ class Templater:
                 return draft
             problem = trials[template.id]
             if problem is None:
-                _register(context, template, draft.branch.parent, draft.branch.moves, stage, draft.answers)
+                _register(context, template, draft.branch, stage, draft.answers)
                 _register_seeds(context, template.id, draft.seeds, stage)
                 context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
                 return draft.model_copy(update={"taken": True})
@@ -178,7 +181,7 @@ class Templater:
         """The known templates that the plan searches as they are; those that a role has excluded are left out."""
         tree, chosen = context.tree(), []
         for branch in plan.branches:
-            if branch.moves:
+            if branch.written:
                 continue
             node = tree.node(branch.parent)
             if node is None:
@@ -188,7 +191,7 @@ class Templater:
                 )
             if not node.vetoed:
                 if node.round == 0:
-                    _register(context, node.template, LIBRARY, (), stage)
+                    _register(context, node.template, Branch(parent=LIBRARY, kind="template"), stage)
                 _register_seeds(context, node.id, branch.seeds, stage)
                 chosen.append(node.id)
         return chosen
@@ -202,7 +205,7 @@ class Templater:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
         if tree.untried:
-            _register(context, chosen[0].template, LIBRARY, (), stage)
+            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
         sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
         context.note("template", sentence, stage)
         return [chosen[0].id]
@@ -218,7 +221,7 @@ def check_draft(given: DraftInput, context: Context) -> State:
     except Unusable as error:
         problem = Problem("schema", "It is not a template that can be used.", str(error))
         return {"drafts": {given["number"]: draft.model_copy(update={"problem": problem}).to_json()}}
-    seeds = tuple(map(config_of, draft.answer.seeds))
+    seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
     read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
     return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
 
@@ -246,16 +249,23 @@ def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message,
     problem = draft.problem
     if problem is None:
         return question
-    text = render("repair", parameters=True, what=problem.what, problem=problem.log, advice=problem.advice)
+    text = render(
+        "repair",
+        parameters=draft.branch.kind != "rewrite",
+        what=problem.what,
+        problem=problem.log,
+        advice=problem.advice,
+    )
     return (*question, Message("assistant", draft.text), Message("user", text))
 
 
-def _register(
-    context: Context, template: Template, parent: str, moves: tuple[str, ...], stage: str, answers: int = 0
-) -> None:
-    """Puts a template into the tree, once. answers: how many the model needed for it."""
+def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
+    """Puts the template that came out of a branch into the tree, once. answers: how many the model needed for it."""
     if not context.log.has_template(template.id):
-        context.journal.append(TemplateAdded(template=template, parent=parent, moves=moves, answers=answers), stage)
+        event = TemplateAdded(
+            template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
+        )
+        context.journal.append(event, stage)
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
@@ -268,6 +278,13 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
 def _give_up(context: Context, draft: Draft, stage: str) -> None:
     problem = "\n".join(draft.history) or draft.failed
     branch = draft.branch
-    event = BranchAbandoned(branch=draft.number, parent=branch.parent, moves=branch.moves, problem=problem)
+    event = BranchAbandoned(
+        branch=draft.number,
+        parent=branch.parent,
+        moves=branch.moves,
+        problem=problem,
+        answers=draft.answers,
+        made_by=branch.kind,
+    )
     context.once(BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)

@@ -192,7 +192,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
 def model_gave_up(context: Context, number: int) -> bool:
     """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
     notes = context.log.notes(f"round-{number}")
-    return context.settings.arm != "template+search" and any(note.role in ("plan", "rewrite") for note in notes)
+    return context.settings.arm in ("template", "rewrite") and any(note.role in ("plan", "rewrite") for note in notes)
 
 
 def _nothing(context: Context) -> Done:

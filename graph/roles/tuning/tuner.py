@@ -35,8 +35,10 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        if state.get("templates") and context.log.searched(stage_of(plan.round)) is None:
-            _Round(context, plan, state["templates"]).run()
+        # A kernel without parameters was measured in its trial.
+        templates = [one for one in state.get("templates", []) if context.template(one).has_choices]
+        if templates and context.log.searched(stage_of(plan.round)) is None:
+            _Round(context, plan, templates).run()
         return {}
 
 

@@ -1,0 +1,58 @@
+"""Which task of the library does most nearly what another one does, to stand as the worked example of a prompt.
+
+By what the kernel does, as far as its plain source and its declared traffic say: arithmetic per byte, whether threads
+work together (barriers, shared memory, shuffles, atomics), loops, and functions beyond arithmetic. Retrieval by such
+features instead of by names is the idea of Trümper et al., "Performance Embeddings" (ICS 2023); theirs are learned,
+these are counted, since there are five kernels to choose from.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import BackendName
+
+_TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")
+_SHARED = re.compile(r"\b__shared__\b|\b__local\b|\blocal\s+\w")
+_SHUFFLE = re.compile(r"\b__shfl|\bsub_group_")
+_ATOMIC = re.compile(r"\batom(?:ic)?[A-Z_]\w*\s*\(")
+_LOOP = re.compile(r"\b(?:for|while)\s*\(")
+_FUNCTION = re.compile(r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+Features = tuple[float, ...]
+
+
+def features(task: Task, backend: BackendName) -> Features:
+    """What `task` does, as numbers of like weight: logarithm of arithmetic per byte (a factor of eight counts one),
+    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions."""
+    source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
+    workload = task.workloads[0]
+    moved, flops = task.bytes_of(workload), task.flops_of(workload)
+    intensity = math.log(max(flops, 1) / max(moved, 1), 8) if moved and flops else 0.0
+    return (
+        intensity,
+        float(min(2, len(_TOGETHER.findall(source)))),
+        float(bool(_SHARED.search(source) or _SHUFFLE.search(source))),
+        float(bool(_ATOMIC.search(source))),
+        min(3, len(_LOOP.findall(source))) / 2,
+        float(bool(_FUNCTION.search(source))),
+    )
+
+
+def most_similar(task: Task, backend: BackendName) -> Task | None:
+    """The library's task with a template for `backend` that is nearest to `task`, of another name; of equals the first
+    by name."""
+    own = features(task, backend)
+    known = [one for one in _library(backend) if one.name != task.name]
+    return min(known, key=lambda one: (math.dist(own, features(one, backend)), one.name), default=None)
+
+
+@functools.cache
+def _library(backend: BackendName) -> tuple[Task, ...]:
+    tasks = map(load_task, library_tasks())
+    return tuple(one for one in tasks if backend in one.backends and one.sources(backend).templates)

@@ -1,0 +1,153 @@
+"""Planning by rules where a model writes: which moves on the tree of templates and kernels the next calls pay for.
+
+Every call then asks for code; none asks for a plan. The first round asks for a template and for a rewrite of the task's
+own kernel. Later rounds choose among what the tree allows: rewrite the best kernel, expose the constants of the best
+rewrite as parameters, extend a template whose best configuration sits at an edge or that has parameters without effect,
+or make a new template of the best. The kinds are the arms of a bandit (UCB1: Auer, Cesa-Bianchi, Fischer, "Finite-time
+analysis of the multiarmed bandit problem", Machine Learning 47, 2002): a kind's reward for a call is the logarithm of
+what it made the best kernel faster by. The best template is searched further beside them, which costs no call.
+
+A plan is a function of the journal alone, so that a resumed run plans the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
+from tunesmith.graph.roles.baseline import baseline_seconds
+from tunesmith.graph.roles.planning.rules import bottleneck, expectation, headroom, share
+from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan
+
+EXPLORE = 0.1
+"""Weight of UCB1's exploration: a gain of a tenth, in the logarithm, is what a good call brings."""
+NEAR = 1.1
+"""How near to the best kernel, as a factor of its time, a rewrite must be to be worth parameters."""
+DEAD = 1.01
+"""A parameter whose values all come within this factor of the best made no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """What a kind of branch has brought. calls: answers that were paid for; gain: the sum over its kernels of the
+    logarithm of how much faster each made the best one."""
+
+    calls: int = 0
+    gain: float = 0.0
+
+
+def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
+    """The plan of round `number`. Measures the baseline and the device's roofs where the journal has none."""
+    baseline = baseline_seconds(context)
+    known = tree.best(1)[0].best_seconds if tree.best(1) else {}
+    seconds = {w.name: known.get(w.name, baseline[w.name]) for w in context.tuned}
+    target = max(context.tuned, key=lambda one: headroom(context, one, seconds[one.name]))
+    calls = calls_left(context)
+    wanted = context.settings.branches if calls is None else min(context.settings.branches, calls)
+    branches = [*_searches(tree), *_ranked(tree, yields(tree))[:wanted]]
+    if not branches:
+        branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
+    return Plan(
+        round=number,
+        bottleneck=bottleneck(context, target, seconds[target.name]),
+        scope="general",
+        workloads=tuple(workload.name for workload in context.tuned),
+        evaluations=share(context, number),
+        branches=tuple(branches),
+        expected=expectation(context, target, seconds[target.name]),
+        analysis=f"The most is left on {target.name}.",
+    )
+
+
+def yields(tree: Tree) -> dict[BranchKind, Yield]:
+    """What each kind has brought so far; a kernel counts against the best of the rounds before its own."""
+    brought: list[tuple[BranchKind, int, float]] = [(one.made_by, one.answers, 0.0) for one in tree.attempts]
+    for node in tree.nodes:
+        if node.parent != LIBRARY and node.round:
+            before = min((one.best for one in tree.nodes if one.best and one.round < node.round), default=1.0)
+            gain = max(0.0, math.log(min(before, 1.0) / node.best)) if node.best else 0.0
+            brought.append((node.made_by, node.answers, gain))
+    found: dict[BranchKind, Yield] = {}
+    for kind, answers, gain in brought:
+        known = found.get(kind, Yield())
+        found[kind] = Yield(known.calls + max(1, answers), known.gain + gain)
+    return found
+
+
+def calls_left(context: Context) -> int | None:
+    """Model calls that the cap leaves; None without a cap."""
+    cap = context.settings.max_calls
+    if cap is None:
+        return None
+    asked = {(event.id, event.attempt) for event in context.log.model_calls()}
+    return max(0, cap - len(asked))
+
+
+def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:
+    """What may be written next, the most promising first; one branch of each kind, then they repeat with other
+    parents."""
+    options = list(_options(tree))
+    total = sum(one.calls for one in known.values())
+
+    def promise(branch: Branch) -> float:
+        tried = known.get(branch.kind)
+        if tried is None:
+            return math.inf
+        return tried.gain / tried.calls + EXPLORE * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
+
+    order = sorted(range(len(options)), key=lambda at: (-promise(options[at]), at))
+    return [options[at] for at in order]
+
+
+_MOVES: dict[BranchKind, tuple[str, ...]] = {
+    "template": ("organise the work for what bounds it, and expose every choice of that organisation",),
+    "rewrite": ("make it as fast as it can be on the workload with the most left",),
+    "expose": ("expose the constants of the kernel as parameters",),
+    "extend": ("extend the space where the search stopped",),
+}
+
+
+def _options(tree: Tree) -> Iterator[Branch]:
+    """What the tree allows to be written next, in the order in which untried kinds are tried."""
+    best = tree.best(1)
+    if not best:
+        yield Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])
+        yield Branch(parent=BASELINE, kind="rewrite", moves=_MOVES["rewrite"])
+        return
+    top = best[0]
+    assert top.best is not None
+    children = {(node.parent, node.made_by) for node in tree.nodes}
+    children |= {(attempt.parent, attempt.made_by) for attempt in tree.attempts}
+    rewrites = [node for node in tree.best(len(tree.nodes)) if not node.template.has_choices]
+    for node in rewrites:
+        if node.best is not None and node.best < NEAR * top.best and (node.id, "expose") not in children:
+            yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
+            break
+    for node in tree.best(2):
+        if node.template.has_choices and (node.id, "extend") not in children and (reasons := _stuck(node)):
+            yield Branch(parent=node.id, kind="extend", moves=reasons)
+            break
+    yield Branch(parent=top.id, kind="rewrite", moves=_MOVES["rewrite"])
+    yield Branch(parent=top.id, kind="template", moves=_MOVES["template"])
+
+
+def _stuck(node: Node) -> tuple[str, ...]:
+    """Why the space of a template should be extended, a move each; empty where nothing says so."""
+    edges = [f"{name} beyond {value}" for name, value in node.at_edge.items()]
+    dead = [name for name, seen in node.effects if max(seen.values()) < DEAD]
+    moves = [f"more values of {', '.join(edges)}"] if edges else []
+    return (*moves, *([f"another choice in the place of {', '.join(dead)}, without effect"] if dead else []))
+
+
+def _searches(tree: Tree) -> list[Branch]:
+    """What is searched further beside that, without a call: the task's next template, or the best one."""
+    if tree.untried:
+        return [Branch(parent=tree.untried[0].id, kind="search")]
+    return [
+        Branch(parent=node.id, kind="search", seeds=(node.best_config,))
+        for node in tree.best(len(tree.nodes))
+        if node.template.has_choices and node.best_config is not None
+    ][:1]
