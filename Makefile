@@ -11,12 +11,13 @@ empty :=
 EXTRAS ?= $(if $(filter 13 14 15,$(CUDA)),cuda13,$(if $(filter 12,$(CUDA)),cuda12,nvrtc))$(comma)opencl$(comma)test
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint schema clean help
+.PHONY: demo test test-all lint schema docs clean help
 help:
 	@echo "make demo      tune a kernel on this machine (a few minutes)"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests that this machine can run"
 	@echo "make lint      ruff, mypy, the import contract"
+	@echo "make docs      the documentation site, in docs/_build; a broken link is an error"
 	@echo "make schema    write docs/summary.schema.json"
 
 .venv/.ready: pyproject.toml
@@ -50,5 +51,18 @@ lint: .venv/.ready
 schema: .venv/.ready
 	$(BIN)/python -c "from tunesmith.graph.results.summary import summary_schema; print(summary_schema(), end='')" > docs/summary.schema.json
 
+# The packages of the extra `docs` are only installed for it: neither tests nor tuning need them.
+.venv/.docs: .venv/.ready
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install -q --python $(BIN)/python -e '.[docs]'; \
+	else \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'; \
+	fi
+	@touch $@
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf docs/_build .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

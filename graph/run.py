@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted
+from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
+from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
@@ -28,9 +30,12 @@ from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
+from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
+from tunesmith.graph.wisdom.database import open_wisdom
+from tunesmith.graph.wisdom.learning import learn, suggest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
-BEFORE_WORK = (PriorKept, RunStarted, BaselineMeasured, RooflineMeasured)
+BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
 
 
@@ -74,7 +79,7 @@ class RunResult(BaseModel):
 
 
 def tune(
-    task: str | Path,
+    task: str | Path | Task,
     *,
     run_dir: str | Path | None = None,
     listener: Listener = silent,
@@ -82,7 +87,7 @@ def tune(
     ask: Ask | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Tunes `task` (a library task's name or the path of a task.toml) and returns what was found.
+    """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns what was found.
 
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
     finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
@@ -91,9 +96,9 @@ def tune(
     `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
     it, and after an interruption.
     """
-    chosen = make_settings(task=str(task), **settings)
+    chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    with begun(chosen, folder, models) as run:
+    with begun(chosen, folder, models, task if isinstance(task, Task) else None) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -103,6 +108,7 @@ def resume(
     more: int = 0,
     rounds: int | None = None,
     time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -110,22 +116,27 @@ def resume(
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: seconds it may take beyond those it has. Raises `SettingsError` where
-    that leaves nothing to do.
+    if left out and none is left); time_limit: seconds it may take beyond those it has; dispatch_shapes: as the setting,
+    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do.
     """
-    with resumed(Path(run_dir), more=more, rounds=rounds, time_limit=time_limit) as run:
+    with resumed(
+        Path(run_dir), more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+    ) as run:
         return _carry_on(run, listener, models, ask)
 
 
 @contextmanager
-def begun(settings: Settings, folder: Path, models: Models | None = None) -> Iterator[OpenRun]:
-    """A new run in `folder`, once everything that it needs is known to be there. Raises `TunesmithError`."""
+def begun(
+    settings: Settings, folder: Path, models: Models | None = None, task: Task | None = None
+) -> Iterator[OpenRun]:
+    """A new run in `folder`, of `task` or the one that the settings name, once everything that it needs is known to be
+    there. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
 
         place(load_roles(), settings.roles)
-    task = load_task(settings.task)
+    task = task or load_task(settings.task)
     if settings.target is not None:
         resolve_target(settings.target)
     check_models(settings)
@@ -144,17 +155,28 @@ def begun(settings: Settings, folder: Path, models: Models | None = None) -> Ite
     require_work(task, templates, limits_of(device, settings))
     if prior is not None and settings.transport == "none" and models is None:
         require_common(prior, templates)
+    wisdom = open_wisdom() if settings.wisdom else None
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned)
     with Journal(folder, create=True) as journal, alone(folder):
+        if suggested is not None:
+            journal.append(suggested)
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
-        journal.append(RunStarted(settings=settings, task=task, device=device))
+        origin = origin_of(settings.task)
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
 
 @contextmanager
 def resumed(
-    folder: Path, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+    folder: Path,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
@@ -171,7 +193,9 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
-        settings = extend(journal, settings, more=more, rounds=rounds, time_limit=time_limit)
+        settings = extend(
+            journal, settings, more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+        )
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -201,7 +225,35 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
         else:
             connect_models(context, run)
             _invoke(context, run, ask)
+        if run.settings.dispatch_shapes:
+            _measure_shapes(context, run)
         return finish(context, run)
+
+
+def _measure_shapes(context: Context, run: OpenRun) -> None:
+    """Measures the winners on further shapes, with a pool whose task has them."""
+    verdict = context.log.verdict()
+    kernels = kernels_of(verdict) if verdict is not None else []
+    if not kernels:
+        return
+    baseline = context.sources.baseline.template
+    drawn = draw_shapes(
+        run.task,
+        run.device.limits.kind,
+        run.settings.dispatch_shapes,
+        seed=run.settings.seed,
+        fits=lambda shape: can_launch(context, baseline, shape),
+    )
+    if len(drawn) < run.settings.dispatch_shapes:
+        context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
+    context.close()
+    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *drawn)})
+    with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
+        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
+        try:
+            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *drawn[::2]], drawn[1::2])
+        finally:
+            measuring.close()
 
 
 @contextmanager
@@ -255,7 +307,11 @@ def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
 
-    summary = summarise(context, ended_by(context.log))
+    done, verdict = ended_by(context.log), context.log.verdict()
+    wisdom = open_wisdom() if run.settings.wisdom else None
+    if wisdom is not None and verdict is not None and done:
+        learn(wisdom, context, verdict, run.folder.name)
+    summary = summarise(context, done)
     try:
         write_results(context, run.folder, summary)
     except OSError as error:

@@ -195,9 +195,12 @@ class SearchSettings(BaseModel):
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
-    strategy: str = Field("default", description="The search strategy; see docs/search.md.")
+    strategy: str = Field("default", description="The search strategy; see docs/strategies.md.")
     prior: str | None = Field(
         None, description="An earlier run's folder, or a table of results, whose best points are tried first."
+    )
+    wisdom: bool = Field(
+        True, description="Try first what earlier runs found good, and keep what this one finds; see docs/using.md."
     )
     seed: int = Field(
         0, ge=0, lt=2**63, description="Seed of the search's random choices and of the contents of all buffers."
@@ -205,6 +208,13 @@ class SearchSettings(BaseModel):
     workers: int | None = Field(None, ge=1, le=1024, description="Number of compile processes (default: one per core).")
     target_device: str | None = Field(
         None, description="The GPU model to tune on (part of its name), where a cluster has several."
+    )
+    dispatch_shapes: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="Number of further shapes, drawn from the ranges of the task's, on which the winners are measured "
+        "at the end: to half of them a dispatch rule is fitted, on the others it is tried.",
     )
     lanes: int | None = Field(None, ge=1, le=4096, description="Number of GPUs to use (default: all of one model).")
     reference_deadline: float = Field(

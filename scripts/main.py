@@ -36,11 +36,14 @@ COMMANDS = {
     "tune": "Tune a task on the device, and report what was found.",
     "resume": "Continue a run, or let it measure more.",
     "report": "Print what a run found.",
+    "export": "Export what a run found for PyTorch, CuPy, C++ or OpenCL.",
+    "compare": "Put runs of one task beside each other.",
     "ablate": "Compare rewriting, templates, and templates with search.",
     "check": "Say whether a kernel is right, and if not why.",
     "bench": "Time one configuration against the baseline.",
     "prompts": "Print what a model would be asked, without asking it.",
     "simulate": "Replay a search on recorded tables.",
+    "wisdom": "List, show, export or import what earlier runs found.",
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
 """By name; each is the function of that name in the module of that name in `tunesmith.cli.commands`."""

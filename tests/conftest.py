@@ -18,6 +18,9 @@ DATA = Path(__file__).resolve().parent / "data"
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "tunesmith.cli.main"]
 
+# What tests find is nothing to tell the user of this machine; processes that tests start follow it.
+os.environ["TUNESMITH_WISDOM"] = "off"
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores interrupts, and so would all that these tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

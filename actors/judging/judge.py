@@ -395,7 +395,7 @@ class _Bench:
             passed.append(found)
             if isinstance(found, Passed) and isinstance(coverage, Coverage):
                 coverage = self._covered(coverage, step)
-        notes = tuple(unseen)
+        notes: tuple[str, ...] = (*self.task.caveats, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))

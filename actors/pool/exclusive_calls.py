@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -21,6 +22,7 @@ from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Failure, LaunchFailed, Outcome, TimedOut
 from tunesmith.kernels.spec.task import Task
 
@@ -101,7 +103,7 @@ class ExclusiveCalls:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self._workers.lanes[0]
             self._call(lane, "prepare", self._deadlines.prepare, [workload])
-            deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants))
+            deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(self._task.opponents))
             floor = self._floor(workload)
             return self._call(lane, "duel", deadline, base, entrants, workload, rounds, budget_seconds, floor)
 
@@ -115,7 +117,9 @@ class ExclusiveCalls:
         results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
         key = types_key(self._task.workload(workload))
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
-        return Duel(workload, results, tuple(codes), self._workers.compilers[0].version)
+        met = answer.opponents if isinstance(answer, Duel) else ()
+        others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
+        return Duel(workload, results, tuple(codes), self._workers.compilers[0].version, others)
 
     def examine(self, questions: Sequence[Question], seed: int, roofline: Roofline) -> list[Verdict] | Failure:
         """See `Pool.examine`."""
@@ -183,6 +187,12 @@ def deviation(roofs: Roofline, all_roofs: Sequence[Roofline]) -> float:
         same = [other.peak_flops[name] for other in all_roofs if name in other.peak_flops]
         shares.append(abs(peak / statistics.median(same) - 1))
     return max(shares)
+
+
+def _placed(against: Sequence[Comparison | None], compiled: Sequence[object]) -> tuple[Comparison | None, ...]:
+    """Comparisons with the candidates that compiled, at the places of these among all."""
+    left = iter(against)
+    return tuple(next(left, None) if isinstance(one, Candidate) else None for one in compiled)
 
 
 def _ended_process(answer: Duel | Outcome) -> bool:

@@ -15,8 +15,10 @@ from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
+    Origin,
     RefusedSeed,
     RoundAccount,
+    Suggestion,
     Tokens,
     Verdict,
 )
@@ -24,9 +26,10 @@ from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 
@@ -58,12 +61,14 @@ def _under(name: str, data: dict[str, Any], *others: str) -> dict[str, Any]:
 
 
 class RunStarted(Event):
-    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
+    """The first entry of a run, written by `tune`; resume and `--prior` read it. origin: None in journals of versions
+    that did not keep it."""
 
     kind: ClassVar[str] = "run"
     settings: Settings
     task: Task
     device: Device
+    origin: Origin | None = None
 
 
 class Extended(Event):
@@ -73,6 +78,7 @@ class Extended(Event):
     evaluations: int | None = None
     rounds: int | None = None
     time_limit: float | None = None
+    dispatch_shapes: int | None = None
 
 
 class PriorKept(Event):
@@ -82,6 +88,14 @@ class PriorKept(Event):
     kind: ClassVar[str] = "prior"
     name: str
     results: tuple[tuple[Config, float | None, str | None], ...]
+
+
+class WisdomKept(Event):
+    """What earlier runs found good for the task, to be measured first. Written by `tune` before the run starts, read by
+    the searches."""
+
+    kind: ClassVar[str] = "wisdom"
+    suggestions: tuple[Suggestion, ...]
 
 
 class BaselineMeasured(Event):
@@ -280,7 +294,8 @@ class Compared(Event):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    Empty in journals of versions that did not keep them."""
+    opponents: how those of the task did, `against` in the order of the entries. Empty in journals of versions that did
+    not keep them."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)
@@ -288,6 +303,7 @@ class Compared(Event):
     entries: tuple[FinalistResult, ...]
     baseline_code: str = ""
     compiler: str = ""
+    opponents: tuple[Encounter, ...] = ()
 
 
 class Examined(Event):
@@ -299,6 +315,16 @@ class Examined(Event):
     @classmethod
     def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
         return _under("examination", data)
+
+
+class ShapeCompared(Event):
+    """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
+    fitted to it; otherwise it is tried on it. Written and read by `graph.dispatch`."""
+
+    kind: ClassVar[str] = "shape"
+    workload: Workload
+    fitted: bool
+    entries: tuple[FinalistResult, ...]
 
 
 class VerdictReached(Event):
@@ -393,6 +419,7 @@ AnyEvent = (
     RunStarted
     | Extended
     | PriorKept
+    | WisdomKept
     | BaselineMeasured
     | RooflineMeasured
     | Planned
@@ -415,6 +442,7 @@ AnyEvent = (
     | Compared
     | Examined
     | VerdictReached
+    | ShapeCompared
     | Explained
     | EvidenceKept
     | ModelAsked

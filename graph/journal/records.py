@@ -29,6 +29,16 @@ class Record(BaseModel):
         return self.to_json()[key]
 
 
+class Origin(Record):
+    """Where and how a run was begun. command: the program and its arguments; commit: of the git repository that the
+    task is in (the library's tasks are in Tunesmith's own), empty where there is none."""
+
+    command: str
+    host: str
+    python: str
+    commit: str = ""
+
+
 class Winner(Record):
     """A configuration of a template, by the template's id."""
 
@@ -59,6 +69,20 @@ class Dispatched(BestHere):
     types: dict[str, str]
 
 
+class OpponentRow(Record):
+    """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
+    configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
+    not timed. why: it was not timed."""
+
+    name: str
+    label: str
+    seconds: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
 class WorkloadRow(Record):
     """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
@@ -73,6 +97,16 @@ class WorkloadRow(Record):
     best: BestHere | None = None
     share_of_floor: float | None = None
     regret: float | None = None
+    opponents: tuple[OpponentRow, ...] = ()
+
+
+class Suggestion(Record):
+    """A configuration that an earlier run found good, where, and its time over the baseline's there."""
+
+    config: Config
+    device: str
+    driver: str
+    ratio: float
 
 
 class Disqualified(Record):
@@ -260,12 +294,15 @@ __all__ = [
     "Figures",
     "FinalistResult",
     "ModelsUsage",
+    "OpponentRow",
+    "Origin",
     "Racing",
     "Record",
     "RefusedSeed",
     "RoleUsage",
     "RoundAccount",
     "SearchAccount",
+    "Suggestion",
     "TemplateAccount",
     "Tokens",
     "Verdict",

@@ -41,7 +41,7 @@ def task_facts(context: Context) -> dict[str, Any]:
         "tolerances": _tolerances(task),
         "bytes": task.bytes,
         "flops": task.flops,
-        "reference": cut(task.reference),
+        "reference": cut(task.reference) if task.reference else "(the original kernel)",
         "sizes": sorted(task.size_names),
     }
 
@@ -66,7 +66,7 @@ def _argument(task: Task, argument: Argument) -> dict[str, Any]:
     if argument.role == "scalar":
         return {"name": argument.name, "role": "scalar", "dtype": argument.dtype, "shape": "", "holds": argument.value}
     fill = argument.fill
-    holds = f"{fill.kind}, mean {fill.mean:g}, scale {fill.scale:g}" if argument.role != "out" else "not defined"
+    holds = fill.described if argument.role != "out" else "not defined"
     if argument.role != "out" and fill.special:
         holds += "; " + ", ".join(f"{one.value:g} in {one.fraction:.1%}" for one in fill.special)
     shape = "[" + ", ".join(argument.shape) + "]"
@@ -77,8 +77,9 @@ def _tolerances(task: Task) -> dict[str, str]:
     found = {}
     for argument in task.outputs:
         for dtype in task.types.get(argument.dtype, (argument.dtype,)):
-            tolerance = task.tolerance_of(dtype)
-            found[dtype] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
+            tolerance = task.tolerance_of(dtype, argument.name)
+            key = f"{argument.name} ({dtype})" if argument.name in task.tolerance else dtype
+            found[key] = f"rtol {tolerance.rtol:g}, atol {tolerance.atol:g}"
     return found
 
 

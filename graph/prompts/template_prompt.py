@@ -34,6 +34,7 @@ def template_messages(
         registers=limits.registers_per_sm,
         signature=task["signature"],
         sizes=task["sizes"],
+        types=sorted(context.task.types),
         headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],

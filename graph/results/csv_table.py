@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
@@ -25,17 +25,20 @@ def write_csv(folder: Path, out: Path) -> int:
     evaluation counts from 1 in the order in which they ended; the baseline is 0. Then what was measured: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
-    evaluation, and why it failed. Raises `JournalError`.
+    evaluation, and why it failed. Opponents come last, a row for each workload of each comparison: `evaluation` is
+    empty, and `template` is the name and label. Raises `JournalError`.
     """
     with Journal(folder, create=False) as journal:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
         baseline = [] if log.baseline is None else [("", log.baseline)]
+        comparisons = [(entry.stage, entry.event) for entry in log.entries(Compared)]
         found = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
     names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
     numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
     rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]
+    rows += [row for stage, compared in comparisons for row in _opponents(stage, compared)]
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIRST, *map(_column, names), *LAST], restval="")
@@ -72,6 +75,17 @@ def _rows(number: int, stage: str, evaluation: Evaluation) -> Iterator[dict[str,
         else:
             row["detail"] = describe(outcome)
         yield row | {_column(name): value for name, value in evaluation.config.items()}
+
+
+def _opponents(stage: str, compared: Compared) -> Iterator[dict[str, Any]]:
+    for one in compared.opponents:
+        row: dict[str, Any] = {"stage": stage, "template": f"{one.name} ({one.label})", "workload": compared.workload}
+        if one.comparison is None:
+            yield row | {"outcome": "not_timed", "detail": one.why}
+        else:
+            timed = one.comparison.candidate
+            figures = {"seconds": timed.median, "low": timed.low, "high": timed.high, "samples": timed.samples}
+            yield row | {"outcome": "measured", **figures}
 
 
 def _column(parameter: str) -> str:

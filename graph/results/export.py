@@ -4,7 +4,8 @@ best/
     general/        the configuration for all shapes: a kernel source for each combination of types
     baseline/       the task's baseline, for shapes on which nothing is shown to be faster
     <workload>/     the best for one shape, where it differs from the general one
-    dispatch.json   which folder to use for which shape and types, and how sure that is
+    dispatch.json   which folder to use for which shape and types, and how sure that is: measured shapes, and the rule
+    dispatch.py     the same as a Python function, with the launch's geometry
     reference.py    the task's reference
 Each folder holds kernel sources, launch.json and launch.py, which runs without Tunesmith; for CUDA also the machine
 code that was measured (`tunesmith.graph.results.machine_code`), beside the source for other architectures.
@@ -15,21 +16,29 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.dispatch.findings import dispatching
+from tunesmith.graph.dispatch.measuring import can_launch, winner_key
+from tunesmith.graph.dispatch.rule import BASELINE as BY_BASELINE
+from tunesmith.graph.dispatch.rule import Rule
 from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.records import Figures, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.records import Dispatched, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.machine_code import MachineCodes
 from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.reference_text import runnable_reference
+from tunesmith.kernels.spec.soundness import MOST_BLOCKS
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.translate import folded
 
 SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
 LAUNCHERS = Path(__file__).resolve().parent / "launchers"
@@ -37,6 +46,8 @@ LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 
 BASELINE, GENERAL = "baseline", "general"
 """Names of folders."""
+GRID = (MOST_BLOCKS, MOST_BLOCKS, MOST_BLOCKS)
+"""Most blocks of a device that does not say."""
 
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
@@ -51,27 +62,35 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
     if general is None and not verdict.dispatch:
         return
     folder.mkdir(parents=True)
-    (folder / "reference.py").write_text(context.task.reference, encoding="utf-8")
+    (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
     workloads = [*context.tuned, *context.held_out]
     baseline = context.sources.baseline.template
     _export(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
     if general is not None:
         _export(context, folder / GENERAL, context.template(general.template), general.config, workloads, codes)
+    found = dispatching(context, verdict)
+    used = found.rule.used() if found is not None else set()
+    # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
+    by_rule = [] if found is None else [winner_key(found.kernels[number]) for number in sorted(used - {BY_BASELINE})]
+    folders = {} if general is None else {winner_key(general): GENERAL}
     own = {row.workload: row for row in verdict.dispatch}
     shapes = []
     for row in (*verdict.tuned, *verdict.held_out):
-        used = own.get(row.workload)
-        figures: Figures | None = used
-        if used is None:
+        best = own.get(row.workload)
+        figures: Figures | None = best
+        if best is None:
             # Not tuned on, or nothing better was found: the general configuration, where it is shown to be faster.
             faster = row.general is not None and row.general.verdict == "faster"
             name, figures = (GENERAL, row.general) if faster else (BASELINE, None)
-        elif general is not None and _same(used, general):
-            name = GENERAL
+        elif (known := folders.get(winner_key(best))) is not None:
+            name = known
         else:
-            name = _free_name(folder, row.workload)
-            only = [_workload(context, row)]
-            _export(context, folder / name, context.template(used.template), used.config, only, codes)
+            name = folders[winner_key(best)] = _free_name(folder, row.workload)
+            same = [_workload(context, one) for one in verdict.dispatch if winner_key(one) == winner_key(best)]
+            template = context.template(best.template)
+            if winner_key(best) in by_rule:
+                same = [one for one in workloads if can_launch(context, template, one, best)]
+            _export(context, folder / name, template, best.config, same, codes)
         shapes.append(_shape(row, name, figures, held_out=row in verdict.held_out))
     about = {
         "task": context.task.name,
@@ -79,19 +98,31 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
         "backend": context.device.backend,
         "driver": context.device.driver,
         "verdict": verdict.sentence,
-        "rule": "an exact match of sizes and types uses its folder; anything else uses `otherwise`",
+        "compiler": next((event.compiler for event in reversed(context.log.events(Compared)) if event.compiler), ""),
+        "how": "a shape of `shapes` with the same sizes and types uses its folder, any other that of `rule`; where a "
+        "kernel cannot be launched (`requires` in its launch.json), the baseline",
+        "rule": {"folder": BASELINE} if found is None else _rule(found.rule, found.kernels, folders),
+        "rule_fitted_to": 0 if found is None else found.fitted,
+        "rule_tried_on": 0 if found is None else found.tested,
+        "policies": [] if found is None else [policy.to_json() for policy in found.policies],
         "ratio_is": "time over the baseline's time with its 99 % interval: below 1 is faster",
-        "otherwise": GENERAL if _beats(verdict) else BASELINE,
         "shapes": shapes,
     }
     (folder / "dispatch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def _same(one: Winner, other: Winner) -> bool:
-    return (one.template, config_key(one.config)) == (other.template, config_key(other.config))
+def _rule(rule: Rule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
+    if rule.yes is None or rule.no is None:
+        return {"folder": BASELINE if rule.use == BY_BASELINE else folders[winner_key(kernels[rule.use])]}
+    return {
+        "test": rule.test,
+        "yes": _rule(rule.yes, kernels, folders),
+        "no": _rule(rule.no, kernels, folders),
+    }
 
 
-def _workload(context: Context, row: WorkloadRow) -> Workload:
+def _workload(context: Context, row: WorkloadRow | Dispatched) -> Workload:
     return context.task.workload(row.workload)
 
 
@@ -112,13 +143,6 @@ def _shape(row: WorkloadRow, folder: str, figures: Figures | None, *, held_out: 
         **chosen,
         "general": numbers(row.general),
     }
-
-
-def _beats(verdict: Verdict) -> bool:
-    """Whether the general configuration may be used for shapes that were not measured: it is shown to be faster on some
-    and slower on none."""
-    found = [row.general.verdict for row in (*verdict.tuned, *verdict.held_out) if row.general is not None]
-    return verdict.general is not None and "faster" in found and "slower" not in found
 
 
 def _free_name(folder: Path, workload: str) -> str:
@@ -169,11 +193,24 @@ def _export(
         "reference": context.task.reference_name,
         # For shapes that are no workload: expressions over sizes, types and the configuration.
         "launch": template.launch.model_dump(mode="json"),
+        "requires": _requirements(context, template),
         "sources": list(sources.values()),
         "workloads": launches,
     }
     (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+
+
+def _requirements(context: Context, template: Template) -> list[str]:
+    """What must hold on a shape so that the kernel can be launched there: expressions over sizes, types and the
+    configuration."""
+    limits, launch = context.device.limits, template.launch
+    device = device_names(limits)
+    found = [folded(constraint.expression, device) for constraint in template.constraints]
+    for texts, most in ((launch.block, limits.max_block_dims), (launch.grid, limits.max_grid_dims or GRID)):
+        found += [f"1 <= {folded(text, {})} <= {bound}" for text, bound in zip(texts, most, strict=False)]
+    threads = " * ".join(f"({text})" for text in launch.block)
+    return [*found, f"{threads} <= {limits.max_threads_per_block}"]
 
 
 def _write_code(
@@ -222,7 +259,7 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
             entry["value"] = task.scalar_of(argument, workload)
         else:
             entry["shape"] = task.shape_of(argument, workload)
-            tolerance = task.tolerance_of(entry["dtype"])
+            tolerance = task.tolerance_of(entry["dtype"], entry["name"])
             entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
         arguments.append(entry)
     return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}

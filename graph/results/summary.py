@@ -14,12 +14,14 @@ from pydantic import Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
+from tunesmith.graph.dispatch.findings import Dispatching, dispatching
 from tunesmith.graph.journal.events import Explained, Searched
 from tunesmith.graph.journal.measurements import failure_examples, failures_by_kind
 from tunesmith.graph.journal.records import (
     ExaminationRow,
     FailureExample,
     ModelsUsage,
+    Origin,
     Record,
     RoundAccount,
     Verdict,
@@ -79,7 +81,9 @@ class Summary(Verdict):
     """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
     run ended, empty where it was interrupted; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
-    models: None where none was used; versions: of the packages that took part."""
+    dispatching: which kernel serves a shape that is no workload, and what that costs; None where nothing was right;
+    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch;
+    origin: None in runs of versions that did not keep it."""
 
     task: str
     summary: str
@@ -99,8 +103,11 @@ class Summary(Verdict):
     templates: tuple[TemplateRow, ...]
     explanations: tuple[Explanation, ...]
     notes: tuple[str, ...] = ()
+    dispatching: Dispatching | None = None
     roofline: Roofline
     versions: dict[str, str]
+    started_at: float | None = None
+    origin: Origin | None = None
 
 
 def summarise(context: Context, done: str) -> Summary:
@@ -131,9 +138,16 @@ def summarise(context: Context, done: str) -> Summary:
         models=None if usage is None else ModelsUsage.model_validate(usage),
         templates=tuple(_template_row(node) for node in context.tree().nodes if node.round),
         explanations=tuple(Explanation(stage=entry.stage, lines=entry.event.lines) for entry in log.entries(Explained)),
-        notes=(*(note.sentence for note in log.notes()), *(unsteady(reached) if reached is not None else ())),
+        notes=(
+            *context.task.caveats,
+            *(note.sentence for note in log.notes()),
+            *(unsteady(reached) if reached is not None else ()),
+        ),
+        dispatching=None if reached is None else dispatching(context, reached),
         roofline=context.roofline(),
         versions=_versions(),
+        started_at=log.started_at,
+        origin=None if log.started is None else log.started.origin,
     )
 
 

@@ -23,14 +23,23 @@ def settings_of(log: RunLog, begun: Settings) -> Settings:
 
 
 def extend(
-    journal: Store, settings: Settings, *, more: int = 0, rounds: int | None = None, time_limit: float | None = None
+    journal: Store,
+    settings: Settings,
+    *,
+    more: int = 0,
+    rounds: int | None = None,
+    time_limit: float | None = None,
+    dispatch_shapes: int | None = None,
 ) -> Settings:
     """Writes down that a run may measure `more` configurations, in so many `rounds` and seconds (`time_limit`) beyond
     what it has used; gives the settings that hold from now on. A run that has had its last round gets one more, if
-    `rounds` is left out. Raises `SettingsError`."""
+    `rounds` is left out. dispatch_shapes: as the setting, which alone lets no search go on. Raises `SettingsError`."""
     for option, value in (("more", more), ("rounds", rounds or 0), ("time-limit", time_limit or 0)):
         if value < 0:
             raise SettingsError(f"--{option}: {value} is negative; write how much more the run may take.")
+    if dispatch_shapes is not None:
+        settings = _valid(settings, {"dispatch_shapes": dispatch_shapes})
+        journal.append(Extended(dispatch_shapes=dispatch_shapes))
     if not (more or rounds or time_limit):
         return settings
     log = RunLog(journal)
@@ -51,10 +60,14 @@ def extend(
     changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
     if time_limit:
         changed["time_limit"] = spent + time_limit
+    extended = _valid(settings, changed)
+    journal.append(Extended(**changed))
+    return extended
+
+
+def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:
     try:
-        extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
+        return Settings.model_validate(settings.model_dump(mode="json") | changed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
-    journal.append(Extended(**changed))
-    return extended

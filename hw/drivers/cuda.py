@@ -81,7 +81,8 @@ def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
         # cuda-pathfinder's subclass of it.
         return CudaUnavailable(
             "No NVIDIA driver was found (libcuda is missing), so no CUDA device can be used: install the "
-            "driver, or name a target such as h200 to prepare a search without a device."
+            "driver; what needs no device (`space`, `prompts`, `check` without a source) takes --target, such as "
+            "--target h200."
         )
     try:
         version = int(_call(driver.cuDriverGetVersion))

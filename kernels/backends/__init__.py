@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import (
+    Call,
     Compiler,
     Device,
     DeviceError,
@@ -18,6 +19,7 @@ from tunesmith.kernels.backends._base import (
 )
 
 __all__ = [
+    "Call",
     "Compiler",
     "Device",
     "DeviceError",

@@ -7,7 +7,7 @@ singly (to check) or as a `TimedSequence`. Every implementation must pass tests/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -94,11 +94,21 @@ class Launch:
     arguments: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
+    function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
+
+    run: Callable[[], object]
+
+
 class Device(Protocol):
     """One device, held by one process. All methods raise `DeviceError`."""
 
     backend: ClassVar[str]
     limits: DeviceLimits
+    index: int
+    """Its number among the backend's devices, as `open_device` takes it."""
     uuid: str
     name: str
     """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
@@ -147,7 +157,7 @@ class Device(Protocol):
         """Starts one launch; it may not have finished, or failed, on return."""
         ...
 
-    def once(self, launch: Launch) -> float:
+    def once(self, launch: Launch | Call) -> float:
         """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
         ...
 
@@ -157,7 +167,7 @@ class Device(Protocol):
         thing."""
         ...
 
-    def sequence(self, launches: Sequence[Launch]) -> TimedSequence: ...
+    def sequence(self, launches: Sequence[Launch | Call]) -> TimedSequence: ...
     def times(self, sequences: Sequence[Any]) -> list[float]:
         """`seconds` of each of these sequences of this device, which run one right behind the other."""
         ...

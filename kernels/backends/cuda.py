@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import BEYOND_EDGE, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends._base import BEYOND_EDGE, Call, DeviceError, Launch, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MARKS
 from tunesmith.kernels.build.specialise import Specialised
@@ -158,7 +158,7 @@ def _driven(answer: Any) -> Any:
 class CudaSequence:
     """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
 
-    def __init__(self, device: CudaDevice, launches: Sequence[Launch]) -> None:
+    def __init__(self, device: CudaDevice, launches: Sequence[Launch | Call]) -> None:
         self._device, self.count = device, len(launches)
         stream = device.stream
         with device.guarded():
@@ -191,7 +191,7 @@ class CudaDevice:
 
         self.cupy, self._driver, self._runtime, self._bindings = cupy, driver, runtime, bindings
         self.xp = cupy
-        self.limits = limits
+        self.limits, self.index = limits, index
         with self.guarded():
             cupy.cuda.Device(index).use()
             properties = runtime.getDeviceProperties(index)
@@ -328,7 +328,10 @@ class CudaDevice:
             array[...] = 0
             return module.get_function(artifact.entry), CudaBuffer(array, nbytes)
 
-    def enqueue(self, launch: Launch) -> None:
+    def enqueue(self, launch: Launch | Call) -> None:
+        if isinstance(launch, Call):
+            launch.run()
+            return
         geometry = launch.geometry
         if 0 in geometry.grid or 0 in geometry.block:
             # CuPy would do nothing, without a word.
@@ -345,7 +348,7 @@ class CudaDevice:
         with self.guarded():
             self.enqueue(launch)
 
-    def once(self, launch: Launch) -> float:
+    def once(self, launch: Launch | Call) -> float:
         (seconds,) = self._timed([lambda: self.enqueue(launch)])
         return self._kernels_share(seconds)
 
@@ -379,7 +382,7 @@ class CudaDevice:
         if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED):
             raise DeviceError(f"cuCtxResetPersistingL2Cache answers with {status.name}")
 
-    def sequence(self, launches: Sequence[Launch]) -> CudaSequence:
+    def sequence(self, launches: Sequence[Launch | Call]) -> CudaSequence:
         return CudaSequence(self, launches)
 
     def trim(self) -> None:

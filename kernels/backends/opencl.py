@@ -9,6 +9,7 @@ import ctypes
 import mmap
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import (
     BEYOND_EDGE,
     MAX_LOG,
+    Call,
     DeviceError,
     Launch,
     NotMarked,
@@ -155,10 +157,17 @@ class OpenclBuffer:
     nbytes: int
 
 
+def _clocked(call: Call) -> float:
+    """Seconds of a call, which does its work on the host before it returns."""
+    begun = time.perf_counter()
+    call.run()
+    return time.perf_counter() - begun
+
+
 class OpenclSequence:
     """Launches in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
 
-    def __init__(self, device: OpenclDevice, launches: Sequence[Launch]) -> None:
+    def __init__(self, device: OpenclDevice, launches: Sequence[Launch | Call]) -> None:
         self._device, self._launches, self.count = device, list(launches), len(launches)
 
     def seconds(self) -> float:
@@ -259,14 +268,17 @@ class OpenclDevice:
         with self.guarded():
             self.enqueue(launch)
 
-    def run(self, launches: Sequence[Launch]) -> list[float]:
+    def run(self, launches: Sequence[Launch | Call]) -> list[float]:
         """Runs launches to their end and returns the seconds of each."""
         with self.guarded():
-            events = [self.enqueue(launch) for launch in launches]
+            if any(isinstance(launch, Call) for launch in launches):
+                self.queue.finish()
+                return [_clocked(launch) for launch in launches if isinstance(launch, Call)]
+            events = [self.enqueue(launch) for launch in launches if isinstance(launch, Launch)]
             self.queue.finish()
             return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 
-    def once(self, launch: Launch) -> float:
+    def once(self, launch: Launch | Call) -> float:
         (seconds,) = self.run([launch])
         return seconds
 
@@ -277,7 +289,7 @@ class OpenclDevice:
     def reset_cache(self) -> None:
         """OpenCL has no say in caches."""
 
-    def sequence(self, launches: Sequence[Launch]) -> OpenclSequence:
+    def sequence(self, launches: Sequence[Launch | Call]) -> OpenclSequence:
         return OpenclSequence(self, launches)
 
     def times(self, sequences: Sequence[OpenclSequence]) -> list[float]:

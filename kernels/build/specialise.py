@@ -19,6 +19,13 @@ from tunesmith.kernels.spec.template import BackendName, Template
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
 
 
+_LITERAL = {
+    "cuda_fp16.h": re.compile(r"\b__half2?\b|\bnv_half\b|\bhalf2?\s*[*&]|\bhalf2?\s+[A-Za-z_]|\(half2?\)"),
+    "cuda_bf16.h": re.compile(r"\b(?:__)?nv_bfloat16(?:2|_raw)?\b"),
+    "cuda_fp8.h": re.compile(r"\b__nv_fp8_e[45]m[23]\b"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Specialised:
     """A complete translation unit. max_registers: cap per thread or None; fast_math: relaxed arithmetic allowed."""
@@ -34,6 +41,14 @@ class Specialised:
         """Content hash of everything that decides the machine code, compiler and architecture apart."""
         text = "\0".join((self.backend, self.entry, str(self.max_registers), str(self.fast_math), self.source))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _literal_headers(source: str) -> set[str]:
+    """The headers of the 16-bit and 8-bit types that a source names itself. One that asks for its types by flags, as
+    `#if T_IS_FLOAT16`, gets those of its workload alone."""
+    if "_IS_" in source:
+        return set()
+    return {header for header, words in _LITERAL.items() if words.search(source)}
 
 
 def literal(value: bool | int | float | str) -> str:
@@ -52,7 +67,8 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
     if template.backend == "cuda":
-        headers = sorted({DTYPES[dtype].cuda_header for dtype in types.values()} - {""})
+        headers = sorted({DTYPES[dtype].cuda_header for dtype in types.values()} | _literal_headers(template.source))
+        headers = [name for name in headers if name]
         # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.
         headers += [name for name in _INCLUDED.findall(template.source) if name not in headers]
         lines += [f"#include <{header}>" for header in headers]

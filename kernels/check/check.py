@@ -181,7 +181,7 @@ def _compare(
     xp, name = data.device.xp, place.argument.name
     raw = data.device.array(data.view(place, index), place.dtype)
     expected = data.expected_of(index)[name]
-    tolerance = data.task.tolerance_of(place.dtype)
+    tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
     overflow = DTYPES[place.dtype].overflow
     worst, squares = 0.0, 0.0
     for start in range(0, expected.size, CHUNK):

@@ -157,7 +157,7 @@ class FusedCheck:
     def _compare(self, data: WorkloadData, index: int, place: Place, part: int, allowed: float) -> None:
         if place.dtype not in self._kernels:
             self._kernels[place.dtype] = self._compile("compare", _compare_source(self._device.backend, place.dtype))
-        tolerance = data.task.tolerance_of(place.dtype)
+        tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
         # Any finite magnitude of float64 is below its own overflow, so only the smaller types have an edge.
         overflow = DTYPES[place.dtype].overflow
         edge = overflow * (1 - tolerance.rtol) if math.isfinite(overflow) else math.inf

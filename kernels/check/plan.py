@@ -42,6 +42,8 @@ LADDER = (
 MOST_BYTES = {"gpu": 16e6, "cpu": 4e5}
 MOST_FLOPS = {"gpu": 1e10, "cpu": 1e7}
 """Of a derived workload, so that hundreds of them take seconds."""
+SMALL_BYTES = 1e6
+"""Of arrays, for a look at the reference that takes no time."""
 ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
 """Kinds of contents that the smallest tuned workload is checked on too: those whose effect grows with the size."""
 SOUGHT = 96
@@ -93,6 +95,21 @@ def plan(
     others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
     steps += [Step(workload, Contents(seed=seed)) for workload in others]
     return steps
+
+
+def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float = SMALL_BYTES) -> Workload:
+    """The smallest of `workloads`, or where that has more than `most_bytes` of arrays, one like it with its largest
+    sizes halved as often as it takes."""
+    smallest = min(workloads, key=lambda one: _array_bytes(task, one))
+    sizes = dict(smallest.sizes)
+    while True:
+        made = smallest if sizes == smallest.sizes else smallest.model_copy(
+            update={"sizes": sizes, "name": "x".join(map(str, sizes.values())) + " (made smaller)"}
+        )  # fmt: skip
+        largest = max(sizes, key=lambda name: sizes[name], default="")
+        if _array_bytes(task, made) <= most_bytes or not largest or sizes[largest] == 1:
+            return made
+        sizes = {**sizes, largest: sizes[largest] // 2}
 
 
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:

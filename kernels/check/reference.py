@@ -64,11 +64,12 @@ def _require_numbers(
 def _require_tolerance(task: Task, workload: Workload, name: str, expected: NDArray[Any]) -> None:
     argument = next(one for one in task.outputs if one.name == name)
     dtype = task.dtype_of(argument, workload)
-    tolerance = task.tolerance_of(dtype)
+    tolerance = task.tolerance_of(dtype, name)
+    whose = name if name in task.tolerance else dtype
     finite = np.abs(expected[np.isfinite(expected)])
     if finite.size and finite.max() > 0 and bool((finite <= tolerance.atol + tolerance.rtol * finite).all()):
         raise TaskError(
-            f"Task {task.name}, workload {workload.name}: the tolerance of {dtype} (rtol {tolerance.rtol:g}, atol "
+            f"Task {task.name}, workload {workload.name}: the tolerance of {whose} (rtol {tolerance.rtol:g}, atol "
             f"{tolerance.atol:g}) would accept zeros for {name}, whose largest value is {finite.max():.3g}: make atol "
             "smaller than the values that count."
         )

@@ -28,7 +28,16 @@ from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.calibrate import measure_roofline
 from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.modes import Modes, measure_modes
-from tunesmith.kernels.measure.timing import Comparison, Estimate, Precision, compare, interleaved, sample_until
+from tunesmith.kernels.measure.opponents import Encounter, Ready, prepare_opponent
+from tunesmith.kernels.measure.timing import (
+    Comparison,
+    Estimate,
+    Precision,
+    Samples,
+    compare,
+    interleaved,
+    sample_until,
+)
 from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
 from tunesmith.kernels.spec.task import Task, Workload
 
@@ -50,6 +59,7 @@ COMPARISON_SAMPLE_FACTOR = 13
 class Duel:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
+    opponents: how those of the task did.
     codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for
     one that did not compile; compiler: what it came from, with its version. Both are empty where nobody filled them in.
     """
@@ -58,6 +68,13 @@ class Duel:
     results: tuple[Comparison | Outcome, ...]
     codes: tuple[str, ...] = ()
     compiler: str = ""
+    opponents: tuple[Encounter, ...] = ()
+
+
+def _encounter(ready: Ready, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
+    """What the samples of an opponent say of it, of the baseline (0 of `timed`) and of the candidates (1 and on)."""
+    against = tuple(compare(timed[at], samples) if at in timed else None for at in range(1, candidates + 1))
+    return Encounter(ready.opponent.name, ready.opponent.label, compare(samples, timed[0]), against)
 
 
 class Bench:
@@ -134,6 +151,9 @@ class Bench:
             return Duel(workload, tuple(entrants[0] for _ in candidates))
         running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
 
+        rivals = [prepare_opponent(self.device, one, data, seconds) for one in self.task.opponents]
+        met = [one for one in rivals if isinstance(one, Ready)]
+
         def load(at: int) -> Rotation:
             running[at] = load_again(self.device, named[at], running[at], data)
             return running[at].rotation
@@ -152,10 +172,10 @@ class Bench:
         try:
             self.device.reset_cache()
             samples = interleaved(
-                [partial(load, at) for at in running],
+                [*(partial(load, at) for at in running), *(one.load for one in met)],
                 rounds=rounds,
                 seed=self.seed,
-                budget_seconds=budget_seconds * len(running),
+                budget_seconds=budget_seconds * (len(running) + len(met)),
                 target=target,
                 before_block=lay_out,
             )
@@ -164,7 +184,8 @@ class Bench:
             return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
         if (broken := wrong[0]) is not None:
             return Duel(workload, tuple(broken for _ in candidates))
-        timed = dict(zip(running, samples, strict=True))
+        timed = dict(zip(running, samples, strict=False))
+        beside = iter(samples[len(running) :])
         results = list[Comparison | Outcome]()
         for at, one in enumerate(entrants[1:], 1):
             if not isinstance(one, Checked):
@@ -172,7 +193,10 @@ class Bench:
                 continue
             comparison = compare(timed[at], timed[0])
             results.append(wrong[at] or self._implausible(comparison.candidate, floor, data) or comparison)
-        return Duel(workload, tuple(results))
+        others = tuple(
+            _encounter(one, next(beside), timed, len(candidates)) if isinstance(one, Ready) else one for one in rivals
+        )
+        return Duel(workload, tuple(results), opponents=others)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         """Warm-cache and call-to-call times of a candidate, beside which `duel` gives the cold ones."""

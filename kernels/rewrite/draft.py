@@ -11,23 +11,14 @@ import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
-from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, sharing
+from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.operations import FUNCTIONS
 from tunesmith.kernels.spec.unfinished import MARK
 
-C_TYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "nv_half": "float16",
-    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16",
-    "char": "int8", "signed char": "int8", "int8_t": "int8", "unsigned char": "uint8", "uint8_t": "uint8",
-    "bool": "uint8", "short": "int16", "int16_t": "int16", "unsigned short": "uint16", "uint16_t": "uint16",
-    "int": "int32", "int32_t": "int32", "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32",
-    "uint": "uint32", "long": "int64", "long long": "int64", "int64_t": "int64", "long int": "int64",
-    "unsigned long": "uint64", "unsigned long long": "uint64", "uint64_t": "uint64", "size_t": "uint64",
-}  # fmt: skip
-"""Data types by their names in C, on a platform with 64-bit longs."""
 BLOCKS = {1: ("256",), 2: ("32", "8"), 3: ("32", "4", "2")}
 """Threads of a block by its number of axes, where the source does not say."""
 _BOUND = re.compile(r"[\w\s+*/()-]+")
@@ -50,8 +41,8 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     source = _source(code, kernel, where)
     names = {one.name: _python_name(one.name) for one in kernel.parameters}
     work = sharing(kernel)
-    launch = _Launch(kernel, work)
-    sizes = [one.name for one in kernel.parameters if _is_size(one)] + launch.new_sizes
+    launch = ReadLaunch(kernel, work)
+    sizes = [one.name for one in kernel.parameters if is_size(one)] + launch.new_sizes
     for size in sizes:
         if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
             raise SourceError(
@@ -134,9 +125,10 @@ def _source(code: str, kernel: Kernel, where: str) -> str:
     return code
 
 
-class _Launch:
+class ReadLaunch:
     """The launch as far as the code tells it. coordinates: by axis, the bound of global coordinates; blocks: by axis,
-    the number of blocks; new_sizes: sizes that no parameter gives; lines: of task.toml."""
+    the number of blocks; new_sizes: sizes that no parameter gives; grid, block: expressions of task.toml; unknown: what
+    the code does not tell; lines: of task.toml."""
 
     def __init__(self, kernel: Kernel, work: object) -> None:
         self.coordinates: dict[str, str] = {}
@@ -159,12 +151,17 @@ class _Launch:
                 else:
                     unknown.append(f"the number of blocks along {axis.name}")
         else:
-            block[0] = "256" if given is None else given.group(1)
+            # Where shared memory has an element for each thread, its size is that of the block.
+            rows = rows_of_threads(kernel) if not isinstance(work, Rows) else ""
+            block[0] = given.group(1) if given is not None else rows or "256"
+            if rows:
+                work = Rows()
             if not isinstance(work, Rows):
                 unknown.append("the launch (grid in blocks, block in threads)")
         self._bare_blocks(kernel, work, grid)
         mark = f"  {MARK} {' and '.join(unknown)}" if unknown else ""
         used = max((at + 1 for at in range(3) if grid[at] != "1" or block[at] != "1"), default=1)
+        self.grid, self.block, self.unknown = tuple(grid[:used]), tuple(block[:used]), unknown
         shown = ", ".join(f'"{one}"' for one in grid[:used])
         self.lines = [f"launch = {{ grid = [{shown}], block = [{', '.join(block[:used])}] }}{mark}"]
         static = _static_shared(kernel)
@@ -188,7 +185,7 @@ class _Launch:
         bounds = set(re.findall(r"\w+", " ".join(self.coordinates.values())))
         words = re.findall(r"[A-Za-z_]\w*", kernel.plain)
         unused = [
-            one.name for one in kernel.parameters if _is_size(one) and one.name not in words and one.name not in bounds
+            one.name for one in kernel.parameters if is_size(one) and one.name not in words and one.name not in bounds
         ]
         if not isinstance(work, Cells | Rows):
             return
@@ -217,12 +214,12 @@ def _stride_bound(kernel: Kernel) -> str:
 
 def _expression(bound: str, kernel: Kernel) -> str:
     """A C expression of integer parameters as an expression of a task; empty where it is not one."""
-    sizes = {one.name for one in kernel.parameters if _is_size(one)}
+    sizes = {one.name for one in kernel.parameters if is_size(one)}
     names = set(re.findall(r"[A-Za-z_]\w*", bound))
     return bound.replace("/", "//") if _BOUND.fullmatch(bound) and names and names <= sizes else ""
 
 
-def _is_size(parameter: Parameter) -> bool:
+def is_size(parameter: Parameter) -> bool:
     return not parameter.pointer and "int" in C_TYPES.get(parameter.c_type, "")
 
 
@@ -260,7 +257,7 @@ def _sum(count: Polynomial) -> str:
     return " + ".join(_product(names, factor) for names, factor in terms).replace("+ -", "- ")
 
 
-def _shape(kernel: Kernel, array: str, count: Polynomial) -> list[str]:
+def shape_of(kernel: Kernel, array: str, count: Polynomial) -> list[str]:
     """A product of sizes as the dimensions of an array, anything else as one. Sizes that stand in an index are strides,
     so they come last; of equals, in the order of the parameters."""
     if len(count) != 1:
@@ -285,7 +282,7 @@ def _argument(
     dtype, questions = C_TYPES[one.c_type], list[str]()
     if not one.pointer:
         value = one.name
-        if not _is_size(one):
+        if not is_size(one):
             value = "1.0"
             questions.append(f"the value of {one.name}")
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
@@ -295,7 +292,7 @@ def _argument(
             role = "inout"
             questions.append(f"the role of {one.name} (in, out or inout), which a function of yours uses")
         count = arrays[one.name]
-        shape = ["1"] if count is None else _shape(kernel, one.name, count)
+        shape = ["1"] if count is None else shape_of(kernel, one.name, count)
         if one.name not in found:
             questions.append(f"the shape of {one.name}, an expression for each dimension")
         shown = ", ".join(f'"{dim}"' for dim in shape)
@@ -316,7 +313,7 @@ def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str
             shape = (
                 "1"
                 if count is None
-                else " * ".join(f"({dim})" if " " in dim else dim for dim in _shape(kernel, one.name, count))
+                else " * ".join(f"({dim})" if " " in dim else dim for dim in shape_of(kernel, one.name, count))
             )
             twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
             terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
@@ -328,7 +325,7 @@ def _reference(kernel: Kernel, names: dict[str, str], arrays: dict[str, Polynomi
     read = [names[one.name] for one in kernel.parameters if not one.pointer or kernel.role(one.name) != "out"]
     outputs = [names[one.name] for one in kernel.parameters if one.pointer and kernel.role(one.name) not in ("in",)]
     shapes = [
-        f"    {names[one.name]}: [{', '.join(_shape(kernel, one.name, count))}]"
+        f"    {names[one.name]}: [{', '.join(shape_of(kernel, one.name, count))}]"
         for one in kernel.parameters
         if one.pointer and (count := arrays[one.name]) is not None
     ]

@@ -1,7 +1,7 @@
 """The rewrites: each looks at a kernel, and either contributes edits and parameters or says why it does not apply.
 
-Owns the rules and what each of them writes. Every rule has a value of its parameters that undoes it, and that value is
-the default: the kernel as it came is always a point of the space. Putting contributions together is for `template`.
+Owns the list, and the rules of the launch and the compiler; those that change what a kernel does with its data have
+modules of their own. Putting contributions together is for `template`.
 """
 
 from __future__ import annotations
@@ -9,77 +9,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunesmith.kernels.rewrite.kept_rows import kept_rows
+from tunesmith.kernels.rewrite.rule import AXES, Applied, Edit, Rule, Skipped, Subject
+from tunesmith.kernels.rewrite.shuffles import shuffles
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.rewrite.tiles import transposed_tiles
+from tunesmith.kernels.rewrite.vectors import vectors
 from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Constraint, Launch
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-AXES = "xyz"
 _SLOW_MATH = re.compile(r"\b(?:expf?|exp2f|logf?|log2f|powf?|sinf?|cosf?|tanf|tanhf?|sqrtf|rsqrtf|erff)\s*\(|/")
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Text that takes the place of the source's bytes from start to end."""
-
-    start: int
-    end: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What a rule contributes. header: lines before the source; block: of the launch, by axis; scale: by how much the
-    number of threads along an axis shrinks; exact: axes whose threads must be as many as they were."""
-
-    parameters: tuple[Parameter, ...]
-    edits: tuple[Edit, ...] = ()
-    header: str = ""
-    constraints: tuple[Constraint, ...] = ()
-    block: tuple[tuple[str, str], ...] = ()
-    scale: tuple[tuple[str, str], ...] = ()
-    exact: tuple[str, ...] = ()
-    fast_math: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """why: a sentence without its full stop."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
-    name that the source and the task do not use."""
-
-    kernel: Kernel
-    launch: Launch
-    work: Cells | Rows | Fixed
-    name: Callable[[str], str]
-
-    def block(self, axis: str) -> str:
-        """The block's extent along an axis, as the task says it."""
-        position = AXES.index(axis)
-        return self.launch.block[position] if position < len(self.launch.block) else "1"
-
-    def grid(self, axis: str) -> str:
-        """The grid's extent along an axis, as the task says it."""
-        position = AXES.index(axis)
-        return self.launch.grid[position] if position < len(self.launch.grid) else "1"
-
-
-Rule = Callable[[Subject], Applied | Skipped]
-
-
-def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subject:
+def subject(
+    kernel: Kernel,
+    launch: Launch,
+    name: Callable[[str], str],
+    backend: str = "cuda",
+    types: frozenset[str] = frozenset(),
+) -> Subject:
     """What the rules look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
     work = sharing(kernel)
     one = Subject(kernel, launch, work, name)
@@ -90,7 +44,7 @@ def subject(kernel: Kernel, launch: Launch, name: Callable[[str], str]) -> Subje
         for axis in set(AXES) - used:
             if one.block(axis) != "1":
                 work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
-    return Subject(kernel, launch, work, name)
+    return Subject(kernel, launch, work, name, backend == "cuda", types)
 
 
 def block_size(given: Subject) -> Applied | Skipped:
@@ -162,14 +116,21 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         opening += f"\n#pragma unroll\nfor (unsigned int {item} = 0; {item} < {name}; ++{item})"
         replacement = f"(blockIdx.{axis.name} * {name} + {item})"
         edits += [Edit(one.start_byte, one.end_byte, replacement) for one in _builtins(kernel, f"blockIdx.{axis.name}")]
-    if opening:
+    if opening and not any(node.type == "return_statement" for node in walk(kernel.body)):
+        edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{{opening}\n"))
+        edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, "\n}", closes=True))
+    elif opening and not given.functions_nest:
+        return Skipped(
+            "threads keep their work: the kernel returns early, and its language has no functions inside one"
+        )
+    elif opening:
         body = given.name("body")
         captured = ", ".join(given.name(f"item_{axis.name}") for axis in given.work.axes if not axis.strided)
         signature = ", ".join(f"const unsigned int {one}" for one in captured.split(", "))
         # A function of its own, so that a return ends one element and not all of them.
         edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{\nconst auto {body} = [&]({signature}) "))
         closing = f";{opening} {body}({captured});\n}}"
-        edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, closing))
+        edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, closing, closes=True))
     exact = tuple(axis.name for axis in given.work.axes if not axis.bound and not axis.strided)
     return Applied(tuple(parameters), tuple(edits), scale=tuple(scale), exact=exact)
 
@@ -271,8 +232,21 @@ def fast_math(given: Subject) -> Applied | Skipped:
     )
 
 
-RULES: tuple[Rule, ...] = (block_size, work_per_thread, launch_bounds, unrolling, restricted_pointers, fast_math)
-"""In the order in which a template lists their parameters."""
+RULES: tuple[Rule, ...] = (
+    block_size,
+    vectors,
+    transposed_tiles,
+    work_per_thread,
+    shuffles,
+    kept_rows,
+    launch_bounds,
+    unrolling,
+    restricted_pointers,
+    fast_math,
+)
+"""In the order in which a template lists their parameters, and in which edits of one place stand."""
+OPENCL_RULES: tuple[Rule, ...] = (block_size, work_per_thread, unrolling, fast_math)
+"""Those that write nothing but what OpenCL C 1.2 has."""
 assert MOST_THREADS == 1024, "the values of block_size end there"
 
 

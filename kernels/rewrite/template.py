@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tunesmith.kernels.rewrite.rules import RULES, Applied, Edit, Skipped, subject
+from tunesmith.kernels.rewrite import opencl
+from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped
+from tunesmith.kernels.rewrite.rules import OPENCL_RULES, RULES, subject
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
@@ -30,21 +32,27 @@ class Rewritten:
 
 
 def with_rules(task: Task, backend: str) -> tuple[Task, tuple[str, ...]]:
-    """`task` with a template made of its baseline where it has none for CUDA, and why rules did not apply."""
-    if backend != "cuda" or (sources := task.backends.get("cuda")) is None or sources.templates:
+    """`task` with a template made of its baseline where it has none for `backend`, and why rules did not apply."""
+    sources = task.sources(backend) if backend in ("cuda", "opencl") and backend in list(task.backends) else None
+    if sources is None or sources.templates:
         return task, ()
-    found = rewrite(task)
+    found = rewrite(task, backend)
     if found.template is None:
         return task, found.skipped
     extended = sources.model_copy(update={"templates": (found.template,)})
-    return task.model_copy(update={"backends": {**task.backends, "cuda": extended}}), found.skipped
+    return task.model_copy(update={"backends": {**task.backends, backend: extended}}), found.skipped
 
 
-def rewrite(task: Task) -> Rewritten:
-    """The template that the rules make of the CUDA baseline of `task`."""
-    plain = task.sources("cuda").baseline.template
+def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
+    """The template that the rules make of the baseline of `task`."""
+    plain = task.sources(backend).baseline.template
+    edited, parsed, rules = plain.source, plain.source, RULES
+    if backend == "opencl":
+        if why := opencl.oddity(plain.source):
+            return Rewritten(None, (why,))
+        (edited, parsed), rules = opencl.editable(plain.source), OPENCL_RULES
     try:
-        kernel = Source(plain.source).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
+        kernel = Source(parsed).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
     if kernel.oddities:
@@ -56,9 +64,9 @@ def rewrite(task: Task) -> Rewritten:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    given = subject(kernel, plain.launch, name)
+    given = subject(kernel, plain.launch, name, backend, frozenset(task.types))
     applied, skipped = list[Applied](), list[str]()
-    for rule in RULES:
+    for rule in rules:
         match rule(given):
             case Applied() as one:
                 applied.append(one)
@@ -68,15 +76,19 @@ def rewrite(task: Task) -> Rewritten:
         return Rewritten(None, tuple(skipped))
     launch, constraints = _launch(plain.launch, applied)
     headers = [one.header for one in applied if one.header]
+    if backend == "opencl":
+        headers.insert(0, opencl.HEADER)
     template = Template(
         name=NAME,
-        backend="cuda",
-        source="\n".join([*headers, _edited(kernel.code, [edit for one in applied for edit in one.edits])]),
+        backend=plain.backend,
+        source="\n".join([*headers, _edited(edited.encode(), [edit for one in applied for edit in one.edits])]),
         entry=task.entry,
         parameters=tuple(parameter for one in applied for parameter in one.parameters),
         constraints=(*(found for one in applied for found in one.constraints), *constraints),
         launch=launch,
-        static_shared_bytes=plain.static_shared_bytes,
+        static_shared_bytes=" + ".join(
+            [plain.static_shared_bytes, *(one.static_shared for one in applied if one.static_shared)]
+        ),
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
@@ -88,7 +100,9 @@ def rewrite(task: Task) -> Rewritten:
 def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
     """The launch, and the conditions under which it computes what the plain one does."""
     blocks = dict(pair for one in applied for pair in one.block)
-    scales = dict(pair for one in applied for pair in one.scale)
+    scales: dict[str, str] = {}
+    for axis, share in (pair for one in applied for pair in one.scale):
+        scales[axis] = f"{scales[axis]} * {share}" if axis in scales else share
     exact = {axis for one in applied for axis in one.exact}
     # Only where threads have global coordinates does the grid depend on the block.
     flat = set(scales)
@@ -106,13 +120,22 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         if axis in exact:
             because = "The kernel has no guard against more threads than it came with."
             constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=because))
+    for name, launch in (one.instead for one in applied if one.instead is not None):
+        grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
+        block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
     return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=plain.shared_bytes), constraints
 
 
 def _edited(code: bytes, edits: list[Edit]) -> str:
-    """The source with all edits made; those at one place in their order."""
+    """The source with all edits made; those at one place in their order, but what closes ends the innermost first."""
     parts, at = list[bytes](), 0
-    for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+    order = {id(edit): position for position, edit in enumerate(edits)}
+
+    def place(edit: Edit) -> tuple[int, int, bool, int]:
+        position = order[id(edit)]
+        return edit.start, edit.end, not edit.closes, -position if edit.closes else position
+
+    for edit in sorted(edits, key=place):
         assert edit.start >= at, "edits do not overlap"
         parts += [code[at : edit.start], edit.text.encode()]
         at = edit.end

@@ -62,6 +62,26 @@ def sharing(kernel: Kernel) -> Cells | Rows | Fixed:
     return rows if isinstance(rows, Rows) else Fixed(rows.why if kernel.shared or kernel.barriers else cells.why)
 
 
+def rows_of_threads(kernel: Kernel) -> str:
+    """The threads of a block of a kernel whose blocks each take a row, and whose shared memory has an element for each
+    thread: its size, which fixes that of the block. Empty for any other kernel."""
+    loops = [
+        node for node in walk(kernel.body) if node.type == "for_statement" and block_stride(kernel, node) is not None
+    ]
+    if not loops or any(global_coordinate(kernel, node) for node in walk(kernel.body)):
+        return ""
+    if any(kernel.builtin(one)[-2:] in (".y", ".z") for one in kernel.builtin_uses()):
+        return ""
+    declared = dict(re.findall(r"__shared__\s+\w+\s+(\w+)\s*\[\s*(\d+)\s*\]", kernel.plain))
+    names = {"threadIdx.x", *(name for name, value in kernel.aliases.items() if value == "threadIdx.x")}
+    indexed = {
+        declared[array]
+        for array, index in re.findall(r"(\w+)\s*\[\s*([\w.]+)\s*\]", kernel.plain)
+        if array in declared and index in names
+    }
+    return indexed.pop() if len(indexed) == 1 else ""
+
+
 def global_coordinate(kernel: Kernel, node: Node) -> str:
     """The axis of `blockIdx.a * blockDim.a + threadIdx.a`, in any order and behind casts; else empty."""
     if node.type != "binary_expression" or operator(node) != "+":
@@ -169,10 +189,10 @@ def _grid_stride(kernel: Kernel, node: Node) -> str:
 
 
 def _is_coordinate(kernel: Kernel, name: str, axis: str) -> bool:
-    return name in _coordinates(kernel, axis)
+    return name in coordinates(kernel, axis)
 
 
-def _coordinates(kernel: Kernel, axis: str) -> set[str]:
+def coordinates(kernel: Kernel, axis: str) -> set[str]:
     """The variables that are the global coordinate along `axis`, and that nothing changes."""
     changed = {text(node) for node in kernel.changed_names}
     found = set()
@@ -201,7 +221,7 @@ def _only_starts_loops(kernel: Kernel, nodes: list[Node]) -> bool:
 
 def _guard(kernel: Kernel, axis: str) -> str:
     """The bound of the guard behind which the kernel does all its work on a coordinate; empty where there is none."""
-    names, bounds, guarded = _coordinates(kernel, axis), list[str](), False
+    names, bounds, guarded = coordinates(kernel, axis), list[str](), False
     for statement in kernel.body.named_children:
         if statement.type in ("comment", "declaration") and (guarded or not _touches_memory(kernel, statement)):
             continue

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tunesmith.kernels.search.cachefile import read_cache
 from tunesmith.kernels.search.observation import Observation, SearchError
+from tunesmith.kernels.search.t4 import is_t4, read_t4
 from tunesmith.kernels.space.domain import Domain
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
@@ -28,7 +29,11 @@ class Prior:
 
     @classmethod
     def from_table(cls, path: Path) -> Prior:
-        """The prior of a Kernel Tuner cache file. Raises `CacheFileError` when it cannot be read."""
+        """The prior of a Kernel Tuner cache file, or of results in the format T4. Raises `CacheFileError` when it
+        cannot be read."""
+        if is_t4(path):
+            results = [(one.config, Observation(one.time, failure=one.failure)) for one in read_t4(path)]
+            return cls(results, path.stem)
         table = read_cache(path)
         domain = Domain(table.parameters)
         seen = (

@@ -84,6 +84,13 @@ def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLi
     return Space.build(template.parameters, rules(template, workloads, limits))
 
 
+def reason_of(template: Template, label: str) -> str:
+    """What the template says of the constraint behind a rule; empty for a limit of the device."""
+    return next(
+        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
+    )
+
+
 def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
     if not space.empty:

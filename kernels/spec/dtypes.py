@@ -143,6 +143,12 @@ class DataType:
             stored: NDArray[Any] = values.astype(self.storage)
         return stored
 
+    def rounded(self, value: float) -> float:
+        """`value` as the type holds it, as a number of Python."""
+        if not self.is_float or not math.isfinite(value):
+            return value
+        return float(self.from_float(np.array([value])).astype(np.float64)[0])
+
     def scalar(self, value: float) -> np.generic:
         """`value` as a kernel's argument: a NumPy scalar of the type `array`."""
         stored = self.from_float(np.array([value])) if self.is_float else np.array([value], self.storage)
@@ -266,3 +272,12 @@ _TYPES = (
 )
 DTYPES: Mapping[str, DataType] = MappingProxyType({one.name: one for one in _TYPES})
 """Every data type Tunesmith knows, by name."""
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "half": "float16", "fp16": "float16", "f16": "float16", "float": "float32", "single": "float32",
+        "fp32": "float32", "f32": "float32", "double": "float64", "fp64": "float64", "f64": "float64",
+        "bf16": "bfloat16", "fp8": "float8_e4m3", "e4m3": "float8_e4m3", "e5m2": "float8_e5m2",
+        "char": "int8", "short": "int16", "int": "int32", "long": "int64", "byte": "uint8", "unsigned": "uint32",
+    }
+)  # fmt: skip
+"""What other tools call some of them, for messages alone."""

@@ -18,6 +18,7 @@ SINGULAR = {
     "parameters": "parameter",
     "constraints": "constraint",
     "templates": "template",
+    "opponents": "opponent",
 }
 PATTERNS = {
     r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "use letters, digits and _ only, not a digit first, and at most 64 of them",
@@ -126,7 +127,8 @@ def _where(place: Sequence[int | str], data: Any) -> str:
             else:
                 parts.append(f"{f'key {list_name}, ' if list_name else ''}item {part + 1}")
             keys = []
-        elif position < len(place) - 1 or part != "template":
+        elif part != "template" or (position < len(place) - 1 and keys[-1:] != ["baseline"]):
+            # In the file a baseline's template is the baseline itself.
             keys.append(str(part))
         data = value
     if keys:

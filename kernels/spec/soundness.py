@@ -49,6 +49,7 @@ def require_sound_task(task: Task, where: str) -> None:
                 raise TaskError(f"{where}, {what} {name}: '{name}' is a reserved word; choose another name.")
     if task.entry in C_KEYWORDS:
         raise TaskError(f"{where}, key entry: '{task.entry}' is a reserved word of C; choose another name.")
+    require_sound_reference(task, where)
     for dtype, tolerance in task.tolerance.items():
         if not (math.isfinite(tolerance.rtol) and math.isfinite(tolerance.atol)):
             raise TaskError(
@@ -62,6 +63,54 @@ def require_sound_task(task: Task, where: str) -> None:
     for backend, sources in task.backends.items():
         for workload in task.workloads:
             _require_launch(sources.baseline.template, workload, f"{where}, key backends.{backend}.baseline.launch")
+
+
+def require_sound_reference(task: Task, where: str) -> None:
+    """Raises `TaskError` for a reference that is no Python, lacks its function, or whose function does not take the
+    arguments that are read. What is not defined by a plain `def` is left to its first call."""
+    name = task.reference_name
+    if task.original_is_reference:
+        return
+    try:
+        tree = ast.parse(task.reference)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        at = f" (line {line} of its file)" if line else ""
+        raise TaskError(
+            f"{where}, key reference: it is not valid Python{at}: {getattr(error, 'msg', error)}."
+        ) from error
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    others = {one.name for one in defined} | bound
+    others |= {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+               for alias in node.names}  # fmt: skip
+    nested = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    if name not in others | nested and "*" not in others:
+        found = f"it has {', '.join(one.name for one in defined)}" if defined else "it has none"
+        raise TaskError(f"{where}, key reference: there is no function '{name}' in its file; {found}.")
+    function = next((one for one in reversed(defined) if one.name == name), None)
+    if function is None or function.decorator_list:
+        return
+    given = [argument.name for argument in task.arguments if argument.role != "out"]
+    takes = function.args
+    if takes.posonlyargs:
+        raise TaskError(
+            f"{where}, key reference: {name} takes {takes.posonlyargs[0].arg} by position only, but arguments are "
+            "given by name; remove the `/`."
+        )
+    named = [one.arg for one in (*takes.args, *takes.kwonlyargs)]
+    required = [one.arg for one in takes.args[: len(takes.args) - len(takes.defaults)]]
+    required += [one.arg for one, value in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if value is None]
+    if missing := [one for one in required if one not in given]:
+        raise TaskError(
+            f"{where}, key reference: {name} wants the argument {missing[0]}, which the task does not give; it gives "
+            f"every array that is read and every scalar: {', '.join(given)}."
+        )
+    if takes.kwarg is None and (unknown := [one for one in given if one not in named]):
+        raise TaskError(
+            f"{where}, key reference: {name} does not take {unknown[0]}; it is given every array that is read and "
+            f"every scalar: write `def {name}({', '.join(given)})`."
+        )
 
 
 def require_sound_template(template: Template, task: Task, where: str) -> None:

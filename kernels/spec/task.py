@@ -6,13 +6,14 @@ Owns the meaning of a task once read; reading it from files is `kernels.spec.tas
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
 from tunesmith.kernels.spec.template import BackendName, ExpressionText, Template
@@ -38,12 +39,45 @@ class Special(_Strict):
 
 class Fill(_Strict):
     """How an input's elements are drawn: normal(mean, scale), uniform(mean - scale, mean + scale), or constant(mean).
-    Integer types are rounded."""
+    Integer types are rounded. `low` and `high` in a file say the ends of a uniform fill, both of which occur."""
 
     kind: Literal["normal", "uniform", "constant"] = "normal"
     mean: float = 0.0
     scale: float = 1.0
     special: tuple[Special, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ends(cls, given: object) -> object:
+        if not isinstance(given, dict) or not {"low", "high"} & set(given):
+            return given
+        low, high = given.get("low"), given.get("high")
+        odd = {"mean", "scale"} & set(given) or given.get("kind", "uniform") != "uniform"
+        if odd or not isinstance(low, int | float) or not isinstance(high, int | float):
+            raise ValueError("give `low` and `high` as numbers, both, and neither `mean`, `scale` nor another `kind`")
+        if not low <= high:
+            raise ValueError(f"`low` = {low} lies above `high` = {high}")
+        kept = {name: value for name, value in given.items() if name not in ("low", "high")}
+        return {**kept, "kind": "uniform", "mean": (low + high) / 2, "scale": (high - low) / 2}
+
+    @property
+    def described(self) -> str:
+        """In words, with all digits of whole numbers."""
+        match self.kind:
+            case "uniform":
+                return f"uniform, {_shown(self.mean - self.scale)} to {_shown(self.mean + self.scale)}"
+            case "constant":
+                return f"constant, {_shown(self.mean)}"
+        return f"normal, mean {_shown(self.mean)}, scale {_shown(self.scale)}"
+
+
+def _shown(value: float) -> str:
+    return str(int(value)) if value == math.floor(value) and abs(value) < 2**63 else f"{value:g}"
+
+
+def _as_text(value: object) -> object:
+    """A bare number, which is natural in TOML, as the expression that it is."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class Argument(_Strict):
@@ -63,6 +97,16 @@ class Argument(_Strict):
     value: ExpressionText | None = None
     values: tuple[ExpressionText, ...] = ()
 
+    @field_validator("shape", "values", mode="before")
+    @classmethod
+    def _expressions(cls, given: object) -> object:
+        return [_as_text(one) for one in given] if isinstance(given, list | tuple) else given
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _expression(cls, given: object) -> object:
+        return _as_text(given)
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.role != "scalar" and self.values:
@@ -72,6 +116,12 @@ class Argument(_Strict):
         if self.role != "scalar" and (not self.shape or self.value is not None):
             raise ValueError(f"the array {self.name} needs `shape` (an expression for each dimension) and no `value`")
         return self
+
+
+ORIGINAL_IS_REFERENCE = (
+    "The reference is the original kernel: results agree with those of the original, which is no proof that they are "
+    "right."
+)
 
 
 class Tolerance(_Strict):
@@ -116,11 +166,27 @@ class BackendSources(_Strict):
     templates: tuple[Template, ...] = ()
 
 
-class Task(_Strict):
-    """A kernel to tune; see docs/tasks.md for the file format.
+class Opponent(_Strict):
+    """What a user would have called instead of the kernel: a function in Python, timed beside the kernels.
 
-    reference: Python source that defines `reference_name`, called with every argument that is read (arrays in float64,
-    scalars as numbers) by name; it returns a dict of float64 arrays, one for each `out` and `inout`. bytes, flops:
+    label: what it honestly is. source, function: Python text and the function in it, called with every argument that is
+    read by name, arrays in their storage types; it returns the outputs as a dict, in their order, or alone. framework:
+    whose arrays it takes; CuPy's and PyTorch's on CUDA, NumPy's and PyTorch's with OpenCL.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    label: Literal["vendor library", "eager", "compiled", "production"]
+    source: str
+    function: Identifier
+    framework: Literal["numpy", "cupy", "torch"]
+
+
+class Task(_Strict):
+    """A kernel to tune; see docs/tasks.md for the file format. tolerance: by data type or by output.
+
+    reference: empty where the original kernel is the reference, else Python source that defines `reference_name`,
+    called with every argument that is read (arrays in float64, scalars as numbers) by name; it returns a dict of
+    float64 arrays, one for each `out` and `inout`. framework: whose arrays it takes and gives. bytes, flops:
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
     unit, such as tensor cores, may do them.
@@ -132,6 +198,7 @@ class Task(_Strict):
     arguments: Annotated[tuple[Argument, ...], Field(min_length=1)]
     reference: str
     reference_name: Identifier
+    framework: Literal["numpy", "torch"] = "numpy"
     bytes: ExpressionText
     flops: ExpressionText = "0"
     arithmetic: str = ""
@@ -139,12 +206,14 @@ class Task(_Strict):
     tolerance: dict[str, Tolerance] = {}
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     backends: dict[BackendName, BackendSources]
+    opponents: tuple[Opponent, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not any(argument.role in ("out", "inout") for argument in self.arguments):
             raise ValueError("no argument has the role out or inout, so there is nothing to check")
         _reject_repeats("argument", [argument.name for argument in self.arguments])
+        _reject_repeats("opponent", [opponent.name for opponent in self.opponents])
         _reject_repeats("workload", [workload.name for workload in self.workloads])
         for name, options in self.types.items():
             if not options:
@@ -158,8 +227,17 @@ class Task(_Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
-        for dtype in self.tolerance:
-            _require_dtype(dtype, "tolerance")
+        outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
+        of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
+        for name in self.tolerance:
+            if name in outputs:
+                continue
+            _require_dtype(name, "tolerance", extra=tuple(outputs))
+            if name not in of_outputs:
+                raise ValueError(
+                    f"tolerance.{name}: no output has the type {name}, so it would judge nothing; the outputs have "
+                    f"{', '.join(sorted(of_outputs))}: remove it or correct the type"
+                )
         used = {dtype for options in self.types.values() for dtype in options}
         used |= {argument.dtype for argument in self.arguments} - set(self.types)
         for backend, sources in self.backends.items():
@@ -174,6 +252,15 @@ class Task(_Strict):
     @property
     def size_names(self) -> frozenset[str]:
         return frozenset(self.workloads[0].sizes)
+
+    @property
+    def original_is_reference(self) -> bool:
+        return not self.reference
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What whoever reads a verdict has to know of its measure."""
+        return (ORIGINAL_IS_REFERENCE,) if self.original_is_reference else ()
 
     @property
     def outputs(self) -> tuple[Argument, ...]:
@@ -235,10 +322,11 @@ class Task(_Strict):
             )
         return float(value) if dtype.is_float else int(value)
 
-    def tolerance_of(self, dtype: str) -> Tolerance:
-        """The task's own, or that of the data type."""
+    def tolerance_of(self, dtype: str, output: str = "") -> Tolerance:
+        """That of the output, or the task's for the data type, or the data type's own."""
         kind = DTYPES[dtype]
-        return self.tolerance.get(dtype) or Tolerance(rtol=kind.rtol, atol=kind.atol)
+        own = self.tolerance.get(output) or self.tolerance.get(dtype)
+        return own or Tolerance(rtol=kind.rtol, atol=kind.atol)
 
     def bytes_of(self, workload: Workload) -> float:
         return float(self._number("bytes", self.bytes, workload))
@@ -261,4 +349,7 @@ def _reject_repeats(what: str, names: list[str]) -> None:
 
 def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:
     if dtype not in DTYPES:
-        raise ValueError(f"{where}: the dtype '{dtype}' is not known; use one of {', '.join([*extra, *DTYPES])}")
+        known = [*extra, *DTYPES]
+        near = ALIASES.get(dtype.lower()) or next(iter(difflib.get_close_matches(dtype, known, 1)), "")
+        meant = f"did you mean '{near}'? Known are {', '.join(known)}" if near else f"use one of {', '.join(known)}"
+        raise ValueError(f"{where}: the dtype '{dtype}' is not known; {meant}")

@@ -5,6 +5,7 @@ Every error names file, key, value and remedy. What a task means is `tunesmith.k
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from tunesmith.kernels.spec.unfinished import require_filled
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
 Model = TypeVar("Model", bound=BaseModel)
-_PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ")
+_PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
 
 
 def library_tasks() -> dict[str, Path]:
@@ -56,14 +57,23 @@ def read_task(path: Path) -> Task:
     require_filled(path, _text(path, path, "task"))
     data = _toml(path)
     reference = data.get("reference")
-    if not isinstance(reference, str) or ":" not in reference:
-        raise TaskError(f"{path}, key reference: give the function as 'FILE.py:FUNCTION', not {reference!r}.")
-    file, data["reference_name"] = reference.rsplit(":", 1)
-    data["reference"] = _text(path.parent / file, path, "reference")
-    require_filled(path.parent / file, data["reference"])
+    if reference == "baseline":
+        data["reference"], data["reference_name"] = "", "baseline"
+        if "framework" in data:
+            raise TaskError(f"{path}, key framework: the original kernel is the reference, so leave it out.")
+    elif not isinstance(reference, str) or ":" not in reference:
+        raise TaskError(
+            f"{path}, key reference: give the function as 'FILE.py:FUNCTION', or 'baseline' for the original kernel, "
+            f"not {reference!r}."
+        )
+    else:
+        file, data["reference_name"] = reference.rsplit(":", 1)
+        data["reference"] = _text(path.parent / file, path, "reference")
+        require_filled(path.parent / file, data["reference"])
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
+    _resolve_opponents(data, path)
     if not isinstance(types := data.get("types", {}), dict):
         raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
     if not isinstance(workloads := data.get("workloads", []), list):
@@ -129,6 +139,25 @@ def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Pa
         if not isinstance(file, str) or not (path.parent / file).is_file():
             raise TaskError(f"{path}, key backends.{backend}.templates: there is no file {file!r} beside it.")
     sources["templates"] = [read_template(path.parent / file, backend, entry) for file in files]
+
+
+def _resolve_opponents(data: dict[str, Any], path: Path) -> None:
+    """Replaces `call` of each opponent by the text and the name of its function."""
+    opponents = data.get("opponents", [])
+    if not isinstance(opponents, list) or not all(isinstance(one, dict) for one in opponents):
+        raise TaskError(f"{path}, key opponents: give a list of tables ([[opponents]]), not {opponents!r:.80}.")
+    for number, one in enumerate(opponents, 1):
+        where, call = f"{path}, opponent {one.get('name', number)}", one.pop("call", None)
+        if not isinstance(call, str) or ":" not in call:
+            raise TaskError(f"{where}, key call: give the function as 'FILE.py:FUNCTION', not {call!r:.80}.")
+        file, one["function"] = call.rsplit(":", 1)
+        one["source"] = _text(path.parent / file, path, "opponents.call")
+        try:
+            ast.parse(one["source"])
+        except SyntaxError as error:
+            raise TaskError(
+                f"{where}, key call: {file} is not valid Python (line {error.lineno}): {error.msg}."
+            ) from error
 
 
 def _workload_name(workload: Mapping[str, Any], index: int) -> str:

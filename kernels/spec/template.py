@@ -53,7 +53,9 @@ class Launch(BaseModel):
     @field_validator("grid", "block", mode="before")
     @classmethod
     def _texts(cls, value: object) -> object:
-        # A bare number is natural in TOML (`block = [256]`) and in a model's answer.
+        # A bare number is natural in TOML (`block = [256]`) and in a model's answer, and so is `grid = "m"`.
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            value = (value,)
         if isinstance(value, list | tuple):
             return tuple(str(item) if isinstance(item, int | float) else item for item in value)
         return value

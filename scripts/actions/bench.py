@@ -158,6 +158,8 @@ def _row(
     _prepare(examiner, task, workload)
     duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
     result = duel.results[0] if isinstance(duel, Duel) else duel
+    if isinstance(duel, Duel) and duel.opponents:
+        row["opponents"] = [asdict(one) for one in duel.opponents]
     if not isinstance(result, Comparison):
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
@@ -167,6 +169,18 @@ def _row(
             row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
             row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
     return row
+
+
+def _opponent(one: dict[str, Any]) -> str:
+    """An opponent's time, and the candidate's over it."""
+    against = one["against"][0] if one["against"] else None
+    if one["comparison"] is None or against is None:
+        return f"not timed: {one['why'] or 'the candidate was not'}"
+    seconds = one["comparison"]["candidate"]["median"]
+    return (
+        f"{seconds * 1e6:.2f} us; time of the candidate over its {against['ratio']:.4f}, 99 % interval "
+        f"{against['low']:.4f} - {against['high']:.4f}"
+    )
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -206,6 +220,9 @@ def _print(found: dict[str, Any]) -> None:
     if table.rows:
         print_table(out, table)
     for row in found["workloads"]:
+        for one in row.get("opponents", []):
+            told = f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}"
+            out.print(told, markup=False, soft_wrap=True)
         if "failure" in row:
             told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
             out.print(told, markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
@@ -10,20 +11,21 @@ import typer
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.spec.candidate_file import read_source
+from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.taskfile import read_task
 
 
-def run_init(source: Path, entry: str | None, out: Path | None) -> None:
+def run_init(source: Path, entry: str | None, reference: str | None, out: Path | None) -> None:
     """Writes the draft and says what is left to do. Raises `TunesmithError`; nothing is overwritten."""
+    if source.suffix == ".json":
+        if entry is not None:
+            raise TunesmithError("--entry: a T1 file names its kernel; leave the option out.")
+        _import(source, reference, out)
+        return
+    if reference is not None:
+        raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     made = draft(read_source(source, "SOURCE"), entry, str(source))
-    folder = Path(made.name) if out is None else out
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise TunesmithError(f"--out: {folder} is there already; name a new or an empty folder.")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in made.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TunesmithError(f"--out: {folder} cannot be written: {error.strerror}.") from error
+    folder = _write(Path(made.name) if out is None else out, made.files)
     typer.echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
     for name, text in made.files.items():
         for number, line in enumerate(text.splitlines(), 1):
@@ -32,3 +34,26 @@ def run_init(source: Path, entry: str | None, out: Path | None) -> None:
     for note in made.notes:
         typer.echo(note)
     typer.echo(f"Then: tunesmith tune {quote(str(folder))}")
+
+
+def _import(source: Path, reference: str | None, out: Path | None) -> None:
+    made = read_t1(source, reference)
+    folder = _write(Path(made.name) if out is None else out, made.files)
+    if made.complete:
+        read_task(folder / "task.toml")
+        typer.echo(f"{folder}: the task {made.name}.")
+    else:
+        typer.echo(f"{folder}: the task {made.name}, whose reference is to be filled in: {folder / 'reference.py'}")
+    typer.echo(f"Then: tunesmith tune {quote(str(folder))}")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> Path:
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise TunesmithError(f"--out: {folder} is there already; name a new or an empty folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TunesmithError(f"--out: {folder} cannot be written: {error.strerror}.") from error
+    return folder

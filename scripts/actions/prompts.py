@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from tunesmith.actors.pool.pool import Pool
+from tunesmith.cli.actions.task_check import limits_for, require_right
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Message
@@ -16,10 +17,8 @@ from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.planning.planner import plan_messages
 from tunesmith.graph.roles.planning.rules import share
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.graph.state import BASELINE, Branch, Plan
-from tunesmith.hw.probe import Device, probe
-from tunesmith.hw.targets import resolve_target
+from tunesmith.hw.probe import Device
 from tunesmith.kernels.spec.taskfile import load_task
 
 
@@ -28,11 +27,9 @@ def show_prompts(name: str, role: str, target: str | None, backend: str) -> None
     if role not in ("plan", "template", "all"):
         raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
     task = load_task(name)
-    if target is not None:
-        limits = resolve_target(target)
-        device = Device(limits.backend, 0, limits.name, limits)
-    else:
-        device = choose_device(task, backend, probe())
+    limits, index = limits_for(task, target, backend)
+    device = Device(limits.backend, index, limits.name, limits)
+    require_right(task, limits, index)
     settings = make_settings(task=name)
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, Journal(Path(folder), create=True) as journal:
         context = Context(task, device, (device.limits,), settings, journal, _no_pool)

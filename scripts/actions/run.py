@@ -36,7 +36,15 @@ def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Pa
     )
 
 
-def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str | None, *, as_json: bool) -> int:
+def drive_resume(
+    run_dir: Path,
+    more: int,
+    rounds: int | None,
+    time_limit: str | None,
+    dispatch_shapes: int | None,
+    *,
+    as_json: bool,
+) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
     try:
         seconds = None if time_limit is None else parse_duration(time_limit)
@@ -44,7 +52,15 @@ def drive_resume(run_dir: Path, more: int, rounds: int | None, time_limit: str |
         raise SettingsError(f"--time-limit: {error}.") from error
 
     def work(listener: Listener, ask: Ask | None) -> RunResult:
-        return resume(run_dir, more=more, rounds=rounds, time_limit=seconds, listener=listener, ask=ask)
+        return resume(
+            run_dir,
+            more=more,
+            rounds=rounds,
+            time_limit=seconds,
+            dispatch_shapes=dispatch_shapes,
+            listener=listener,
+            ask=ask,
+        )
 
     return _drive(run_dir, work, as_json)
 

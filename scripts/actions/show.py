@@ -10,17 +10,16 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
+from tunesmith.cli.actions.task_check import limits_for, require_right
 from tunesmith.cli.view.tables import console, print_summary, print_table
 from tunesmith.graph.results.csv_table import write_csv
 from tunesmith.graph.results.summary import read_summary
-from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import feasible, require_points, rules
+from tunesmith.kernels.space.feasible import feasible, reason_of, require_points, rules
 from tunesmith.kernels.spec.parameter import assignments
-from tunesmith.kernels.spec.task import Task, TaskError, Workload
+from tunesmith.kernels.spec.task import TaskError, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
@@ -90,10 +89,11 @@ def show_tasks(*, as_json: bool) -> None:
 def show_space(name: str, workload: str | None, target: str | None, backend: str, *, as_json: bool) -> None:
     """Prints the size of a task's feasible spaces on a device or target."""
     task = load_task(name)
-    limits = _limits(task, target, backend)
+    limits, index = limits_for(task, target, backend)
     workloads = (task.workload(workload),) if workload else task.workloads_for(limits.kind, held_out=False)
     if not workloads:
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
+    brought = task
     task, reasons = with_rules(task, limits.backend)
     templates = task.sources(limits.backend).templates
     found = [
@@ -102,9 +102,11 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
     if not found:
         why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
         raise TaskError(
-            f"The task {task.name} has no {limits.backend} template{why}, so it has no space: add one to `templates` "
-            f"under [backends.{limits.backend}] of its task.toml."
+            f"The task {task.name} has no {limits.backend} template{why}, so it has no space: write one and list it in "
+            f"`templates` under [backends.{limits.backend}] of its task.toml (docs/tasks.md), or let a model write "
+            f"one: `tunesmith tune {name} --model NAME`."
         )
+    require_right(brought, limits, index)
     if as_json:
         _print_json(
             {
@@ -146,17 +148,6 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             print_table(out, table)
 
 
-def _limits(task: Task, target: str | None, backend: str) -> DeviceLimits:
-    if target is not None:
-        return resolve_target(target)
-    from tunesmith.graph.setup.device_choice import choose_device
-
-    try:
-        return choose_device(task, backend, probe()).limits
-    except NoDevice as error:
-        raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
-
-
 def _space(
     template: Template, workloads: tuple[Workload, ...], held_out: tuple[Workload, ...], limits: DeviceLimits
 ) -> dict[str, Any]:
@@ -164,7 +155,7 @@ def _space(
     require_points(space, template)
     kinds = {rule.label: rule.kind for rule in space.rules}
     rejected = [
-        {"rule": label, "kind": kinds[label], "points": points, "because": _because(template, label)}
+        {"rule": label, "kind": kinds[label], "points": points, "because": reason_of(template, label)}
         for label, points in space.rejected.items()
         if points
     ]
@@ -191,17 +182,17 @@ def _on_held_out(
     return {"workload": held_out.name, "feasible": len(both), "default": why}
 
 
-def _because(template: Template, label: str) -> str:
-    """What the template says of the constraint behind a rule; empty for a limit of the device."""
-    return next(
-        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
-    )
-
-
 def write_measurements(run_dir: Path, out: Path) -> None:
     """Writes the measurements of a run as CSV and says how many rows there are."""
     rows = write_csv(run_dir, out)
     print(f"{out}: {rows} rows, one for each configuration and workload.")
+
+
+def show_markdown(run_dir: Path) -> None:
+    """Prints a run's report as Markdown."""
+    from tunesmith.graph.results.report import render_markdown
+
+    sys.stdout.write(render_markdown(read_summary(run_dir)))
 
 
 def show_report(run_dir: Path, *, as_json: bool) -> None:

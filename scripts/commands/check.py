@@ -7,19 +7,21 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
+from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument
 
 
 def check(
     task: TaskArgument,
     source: Annotated[
-        Path,
+        Optional[Path],  # noqa: UP045
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The candidate's source file. If the template joins several, the last one.",
+            help="The candidate's source file. If the template joins several, the last one. Without it the task itself "
+            "is checked, as far as that can be seen without a device.",
         ),
-    ],
+    ] = None,
+    target: Target = None,
     template: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="The candidate's template file (default: launched as the baseline)."),
@@ -34,9 +36,21 @@ def check(
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
     json: Json = False,
 ) -> None:
-    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected."""
+    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
+    task is right, as far as that can be seen without a device."""
+    if source is None:
+        from tunesmith.cli.actions.task_check import check_task
+
+        check_task(task, target, backend, reference_deadline, template, config, as_json=json)
+        return
     from tunesmith.actors.judging.judge import Limits
     from tunesmith.cli.actions.check import run_check
+    from tunesmith.hw.errors import TunesmithError
 
+    if target is not None:
+        raise TunesmithError(
+            "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
+            "--source to check the task itself without a device."
+        )
     limits = Limits(compile_deadline, run_deadline, reference_deadline)
     raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))

@@ -16,12 +16,15 @@ def report(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Write all measurements to this CSV file."),
     ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")] = False,
     json: Json = False,
 ) -> None:
     """Print what a run found, and say where its HTML report is."""
-    from tunesmith.cli.actions.show import show_report, write_measurements
+    from tunesmith.cli.actions.show import show_markdown, show_report, write_measurements
 
     if csv is not None:
         write_measurements(run_dir, csv)
+    elif markdown:
+        show_markdown(run_dir)
     else:
         show_report(run_dir, as_json=json)

@@ -24,9 +24,13 @@ def resume(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m."),
     ] = None,
+    dispatch_shapes: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Measure the winners on this many drawn shapes, for a dispatch rule, as tune does."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Continue a run; nothing that was measured is lost or measured again."""
     from tunesmith.cli.actions.run import drive_resume
 
-    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, as_json=json))
+    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, dispatch_shapes, as_json=json))

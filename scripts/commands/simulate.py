@@ -14,7 +14,7 @@ def simulate(
     tables: Annotated[
         list[Path], typer.Argument(help="Kernel Tuner cache files, plain or .gz, including files that are cut short.")
     ],
-    strategy: Annotated[str, typer.Option(help="The search strategy; see docs/search.md.")] = "default",
+    strategy: Annotated[str, typer.Option(help="The search strategy; see docs/strategies.md.")] = "default",
     budgets: Annotated[str, typer.Option(help="Numbers of evaluations to report at.")] = "25,50,100,200,400",
     seeds: Annotated[int, typer.Option(help="Number of searches on each table.")] = 25,
     workers: Annotated[int, typer.Option(help="Number of evaluations in flight.")] = 1,

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tunesmith.graph.dispatch.findings import Dispatching
 from tunesmith.graph.journal.records import FailureExample, ModelsUsage, WorkloadRow
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.spec.parameter import assignments
@@ -67,9 +68,18 @@ def print_summary(summary: Summary, folder: Path) -> None:
         if rows:
             whole, short = (_workloads(title, summary.baseline_label, rows, shares=shares) for shares in (True, False))
             print_table(out, whole if fits(out, whole) else short)
+    if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
+        print_table(out, _opponents((*summary.tuned, *summary.held_out)))
     if summary.general is not None:
         config = assignments(summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
+    if summary.dispatching is not None and summary.dispatching.tested:
+        print_table(out, _policies(summary.dispatching))
+        rule = "\n    ".join(summary.dispatching.lines)
+        out.print(f"Dispatch rule, fitted to {summary.dispatching.fitted} shapes:\n    {rule}", markup=False)
+        for item in summary.dispatching.excluded:
+            text = f"Not in the rule: {assignments(item.config)}, which fails on {item.workload}: {item.why}"
+            out.print(text, markup=False, soft_wrap=True)
     for item in summary.disqualified:
         config = assignments(item.config)
         out.print(f"Out: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
@@ -121,6 +131,43 @@ def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow], *, shares
             _us(row.floor_seconds),
         ]
         table.add_row(*cells, *([_percent(row.share_of_floor), _percent(row.regret)] if shares else []))
+    return table
+
+
+def _policies(found: Dispatching) -> Table:
+    """What each way to choose a kernel costs on shapes that neither tuning nor fitting saw."""
+    label = f"Dispatch on {found.tested} unseen shapes"
+    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("kernel by", no_wrap=True)
+    for heading in ("median regret", "worst regret", "speed-up", "shapes slower than baseline"):
+        table.add_column(heading, justify="right")
+    for one in found.policies:
+        regrets = (f"{one.median_regret:.1%}", f"{one.worst_regret:.1%}")
+        table.add_row(one.policy, *regrets, f"{1 / one.ratio:.2f}x", str(one.slower))
+    return table
+
+
+def _opponents(rows: Sequence[WorkloadRow]) -> Table:
+    """What would have been called instead: its time, and the speed of the general configuration over its."""
+    title = "Opponents: microseconds per call, and how much faster the general configuration is"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("workload", "opponent", "label"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("time", "speed-up", "99 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("not timed, as")
+    for row in rows:
+        for one in row.opponents:
+            ratio, low, high = one.ratio, one.low, one.high
+            table.add_row(
+                escape(row.workload),
+                escape(one.name),
+                one.label,
+                _us(one.seconds),
+                f"{1 / ratio:.2f}x" if ratio else "-",
+                f"{1 / high:.2f}-{1 / low:.2f}" if low and high else "-",
+                escape(one.why),
+            )
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("devices", "tasks", "graph", "space", "tune", "resume", "report")
+COMMANDS = ("devices", "tasks", "graph", "space", "tune", "resume", "report", "compare")
 HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}
 
 

@@ -108,7 +108,7 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     )
     best = tmp_path / "run" / "best"
     dispatch = json.loads((best / "dispatch.json").read_text())
-    assert dispatch["otherwise"] == "baseline" and dispatch["verdict"] == summary["sentence"]
+    assert dispatch["rule"] == {"folder": "baseline"} and dispatch["verdict"] == summary["sentence"]
     tuned, held_out = dispatch["shapes"]
     assert (tuned["folder"], tuned["verdict"], tuned["held_out"]) == ("general", "faster", False)
     assert (held_out["folder"], held_out["verdict"], held_out["held_out"]) == ("baseline", "keep the baseline", True)

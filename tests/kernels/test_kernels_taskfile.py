@@ -215,7 +215,7 @@ MISTAKES = [
         "task.toml",
         'T = ["float32", "float16"]',
         'T = ["float32", "half"]',
-        "types.T: the dtype 'half' is not known; use one of float64, float32, float16",
+        "types.T: the dtype 'half' is not known; did you mean 'float16'? Known are float64, float32, float16",
     ),
     (
         "task.toml",
@@ -544,6 +544,9 @@ def test_a_reference_that_does_not_do_its_work(folder: Path, body: str, wanted: 
 
 def test_a_reference_without_its_function(folder: Path) -> None:
     edit(folder, "reference.py", "def scale", "def scaled")
+    assert "there is no function 'scale' in its file; it has scaled" in complaint(folder / "task.toml")
+    # One that is made when the file runs is missed at the call.
+    edit(folder, "reference.py", "def scaled", "if n := 0:\n    scale = 1\ndef scaled")
     task = read_task(folder / "task.toml")
     with pytest.raises(TaskError, match="there is no function scale in it"):
         expected_results(np, task, task.workload("1024"), {"x": np.zeros(1024)})

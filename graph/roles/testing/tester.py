@@ -98,6 +98,7 @@ class Tester:
             entries=_entries(entrants, found),
             baseline_code=found.codes[0] if found.codes else "",
             compiler=found.compiler,
+            opponents=found.opponents,
         )
         context.journal.append(event, f"round-{number}")
         return event

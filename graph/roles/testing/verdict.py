@@ -15,6 +15,7 @@ from tunesmith.graph.journal.records import (
     Disqualified,
     Figures,
     FinalistResult,
+    OpponentRow,
     Verdict,
     Winner,
     WorkloadRow,
@@ -45,6 +46,7 @@ def build_verdict(
     workload is the general configuration's time over the best finalist's there, less 1. disqualified: what examinations
     rejected, and why; such a finalist wins nothing there.
     """
+    met = {compared.workload: compared for compared in comparisons}
     by_workload = {
         compared.workload: {_key(entry.template, entry.config): entry for entry in compared.entries}
         for compared in comparisons
@@ -67,8 +69,15 @@ def build_verdict(
         }
         valid.append((weighted_geomean(ratios, context.weights), key))
     ratio, winner = min(valid) if valid else (None, None)
-    rows = [_row(context, workload, by_workload[workload.name], winner, disqualified) for workload in tuned]
-    unseen = [_row(context, workload, by_workload[workload.name], winner, disqualified) for workload in held_out]
+    rows, unseen = (
+        [
+            _row(context, workload, by_workload[workload.name], winner, disqualified).model_copy(
+                update={"opponents": _opponents(met[workload.name], winner)}
+            )
+            for workload in workloads
+        ]
+        for workloads in (tuned, held_out)
+    )
     chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
     return Verdict(
         general=chosen,
@@ -164,6 +173,27 @@ def _row(
         share_of_floor=floor / general.seconds if floor and general is not None else None,
         regret=general.ratio / best.ratio - 1 if general is not None and best is not None else None,
     )
+
+
+def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
+    """The opponents of a comparison, beside the general configuration."""
+    keys = [_key(entry.template, entry.config) for entry in compared.entries]
+    at = keys.index(winner) if winner in keys else None
+    rows = []
+    for one in compared.opponents:
+        against = one.against[at] if at is not None and at < len(one.against) else None
+        rows.append(
+            OpponentRow(
+                name=one.name,
+                label=one.label,
+                seconds=None if one.comparison is None else one.comparison.ratio * one.comparison.baseline.median,
+                ratio=None if against is None else against.ratio,
+                low=None if against is None else against.low,
+                high=None if against is None else against.high,
+                why=one.why,
+            )
+        )
+    return tuple(rows)
 
 
 def _figures(comparison: Comparison) -> Figures:

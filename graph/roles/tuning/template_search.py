@@ -11,6 +11,7 @@ from tunesmith.graph.journal.measurements import failures_by_kind, observation, 
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
+from tunesmith.graph.wisdom.learning import suggestions_for
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search import Strategy, make_strategy
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
@@ -104,5 +105,6 @@ class TemplateSearch:
         mine = self.template.id
         if refused and all(event.template != mine for event in log.events(SeedsRefused, self.stage)):
             self.context.journal.append(SeedsRefused(template=mine, refused=tuple(refused)), self.stage)
-        seeds = [*given, self.template.default_config]
+        # What earlier runs found good is measured like everything else.
+        seeds = [*given, *suggestions_for(log), self.template.default_config]
         return [config for config in seeds if self.space.index(config) is not None]

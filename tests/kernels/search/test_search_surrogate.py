@@ -282,7 +282,7 @@ def yardstick() -> float:
 
 
 USUAL = 69.0
-"""The least that the yardstick was seen to take on the machine of docs/search.md."""
+"""The least that the yardstick was seen to take on the machine of docs/strategies.md."""
 
 
 @pytest.mark.slow

@@ -1,0 +1,232 @@
+"""A readable rule over sizes and types: a decision tree of bounded depth that says which kernel serves a shape.
+
+Pure arithmetic over measured ratios. A leaf names a kernel only where the measurements of its shapes allow it: shown
+faster than the baseline on at least half of them, and shown slower on none; every other leaf is the baseline's.
+
+Why not a library's tree: what counts is the time of the kernel that a leaf names, of a few, not how often it names the
+fastest, and the condition above has to hold in every leaf; with some dozens of shapes all tests of two levels can be
+tried, where the common trees look one level ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.graph.journal.records import Figures, Record
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Workload
+
+BASELINE = -1
+"""Stands for the baseline where kernels are numbered."""
+DEPTH = 3
+"""Most tests on the way to a leaf."""
+LEAF = 2
+"""Fewest shapes of a leaf that a test made."""
+GAIN = 0.005
+"""What a test must save, as a share of the time of the shapes that reach it."""
+FOLDS = 5
+"""Parts of the cross-validation that chooses the depth."""
+THRESHOLDS = 32
+"""Most thresholds of a quantity that are tried, evenly among the shapes."""
+DIVISORS = (2, 4, 8, 16)
+"""Vectors of so many elements; a size that they do not divide takes the slower path."""
+
+Array = NDArray[np.float64]
+
+
+class Rule(Record):
+    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it
+    holds and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline.
+    shapes: how many of the fitted ones come here."""
+
+    test: str = ""
+    yes: Rule | None = None
+    no: Rule | None = None
+    use: int = BASELINE
+    shapes: int = 0
+
+    def kernel(self, workload: Workload) -> int:
+        """The kernel for a shape, by its number, or -1 for the baseline."""
+        node = self
+        while node.test and node.yes is not None and node.no is not None:
+            node = node.yes if bool(parse(node.test).evaluate(workload.names)) else node.no
+        return node.use
+
+    def lines(self, names: Mapping[int, str], indent: str = "") -> list[str]:
+        """The rule as text for people. names: of the kernels, -1 included."""
+        if self.yes is None or self.no is None:
+            return [f"{indent}{names[self.use]}"]
+        return [
+            f"{indent}if {self.test}:",
+            *self.yes.lines(names, indent + "    "),
+            f"{indent}else:",
+            *self.no.lines(names, indent + "    "),
+        ]
+
+    def used(self) -> set[int]:
+        """The kernels that some leaf names."""
+        if self.yes is None or self.no is None:
+            return {self.use}
+        return self.yes.used() | self.no.used()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A shape with what was measured there: figures against the baseline by kernel. A kernel that is missing cannot be
+    launched on the shape."""
+
+    workload: Workload
+    figures: Mapping[int, Figures]
+
+    def ratio(self, kernel: int) -> float:
+        """Time over the baseline's time; that of the baseline where the kernel cannot be launched."""
+        found = self.figures.get(kernel)
+        return 1.0 if found is None else found.ratio
+
+
+def fit_rule(seen: Sequence[Seen], kernels: int) -> Rule:
+    """The rule for `seen`. kernels: how many there are, numbered from 0.
+
+    The depth is the least one whose cross-validated time is within `GAIN` of the least time that any depth reaches.
+    """
+    if not seen:
+        return Rule()
+    fitting = _Fitting(seen, kernels)
+    losses = [_validated(seen, fitting, depth) for depth in range(DEPTH + 1)]
+    depth = next(depth for depth, loss in enumerate(losses) if loss <= min(losses) + GAIN)
+    return fitting.rule(np.ones(len(seen)), depth)
+
+
+def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
+    """Mean logarithm of time over baseline on shapes that the fitting did not see."""
+    folds = min(FOLDS, len(seen))
+    if folds < 2:
+        return 0.0
+    losses = []
+    for fold in range(folds):
+        rule = fitting.rule((np.arange(len(seen)) % folds != fold).astype(np.float64), depth)
+        losses += [math.log(one.ratio(rule.kernel(one.workload))) for one in seen[fold::folds]]
+    return sum(losses) / len(losses)
+
+
+class _Fitting:
+    """_columns: costs, and where a kernel is shown slower and faster, with a row for each shape and a column for each
+    kernel, the baseline last; tests: a row for each test, a column for each shape, 1 where it holds."""
+
+    def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
+        columns = [*range(kernels), BASELINE]
+        figures = [[one.figures.get(kernel) for kernel in columns] for one in seen]
+        costs = np.array([[math.log(one.ratio(kernel)) for kernel in columns] for one in seen])
+        shown = [
+            np.array([[float(one is not None and one.verdict == verdict) for one in row] for row in figures])
+            for verdict in ("slower", "faster")
+        ]
+        self._columns = (costs, *shown)
+        self.texts, self.tests = _tests([one.workload for one in seen], [_shown(one) for one in seen])
+
+    def rule(self, here: Array, depth: int) -> Rule:
+        """The best rule for the shapes that are 1 in `here`. Each test is chosen with the best next one in mind."""
+        cost, use = self._leaves(here[None, :])
+        leaf = Rule(use=int(use[0]), shapes=int(here.sum()))
+        if depth == 0 or len(self.texts) == 0:
+            return leaf
+        halves = self._losses(np.concatenate([self.tests * here, (1 - self.tests) * here]), depth - 1)
+        losses = halves[: len(self.tests)] + halves[len(self.tests) :]
+        best = int(np.argmin(losses))
+        if losses[best] > cost[0] - GAIN * here.sum():
+            return leaf
+        test = self.tests[best]
+        yes, no = self.rule(here * test, depth - 1), self.rule(here * (1 - test), depth - 1)
+        if not yes.test and not no.test and yes.use == no.use:
+            return leaf
+        return Rule(test=self.texts[best], yes=yes, no=no, shapes=leaf.shapes)
+
+    def _losses(self, masks: Array, depth: int) -> Array:
+        """For each mask the least cost of its shapes with at most one more test, which `depth` may forbid."""
+        sizes = masks.sum(axis=1)
+        alone = self._leaves(masks)[0]
+        if depth > 0:
+            parts = [np.stack([(masks * column) @ self.tests.T for column in one.T], axis=-1) for one in self._columns]
+            wholes = [(masks @ one)[:, None, :] for one in self._columns]
+            held = masks @ self.tests.T
+            yes, no = (
+                self._cheapest(parts, held)[0],
+                self._cheapest(
+                    [whole - part for whole, part in zip(wholes, parts, strict=True)], sizes[:, None] - held
+                )[0],
+            )
+            together = np.where((held < LEAF) | (sizes[:, None] - held < LEAF), math.inf, yes + no)
+            alone = np.minimum(alone, together.min(axis=1))
+        result: Array = np.where(sizes < LEAF, math.inf, alone)
+        return result
+
+    def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
+        """For each mask the cost of the best kernel that may be used there, and its number."""
+        return self._cheapest([masks @ one for one in self._columns], masks.sum(axis=1))
+
+    def _cheapest(self, sums: Sequence[Array], sizes: Array) -> tuple[Array, NDArray[np.int64]]:
+        """The least cost and its kernel along the last axis of `sums`: of costs, of shapes on which a kernel is slower,
+        and of those on which it is faster."""
+        costs, slower, faster = sums
+        # The counts are whole, but for rounding.
+        allowed = (slower < 0.5) & (2 * faster > sizes[..., None] - 0.5) & (sizes[..., None] > 0)
+        allowed[..., -1] = True
+        allowed_costs = np.where(allowed, costs, math.inf)
+        use = np.argmin(allowed_costs, axis=-1)
+        cost: Array = np.take_along_axis(allowed_costs, use[..., None], axis=-1)[..., 0]
+        return cost, np.where(use == costs.shape[-1] - 1, BASELINE, use)
+
+
+def _shown(seen: Seen) -> tuple[Any, ...]:
+    """What is shown of the kernels on a shape: the verdicts, and which of them is the fastest."""
+    fastest = min([BASELINE, *seen.figures], key=seen.ratio)
+    return fastest, *((kernel, one.verdict) for kernel, one in sorted(seen.figures.items()))
+
+
+def _tests(workloads: Sequence[Workload], kinds: Sequence[tuple[Any, ...]]) -> tuple[list[str], Array]:
+    """Tests that tell some of the shapes from others, simple ones first; of those that part them alike, the first.
+    kinds: what is shown on each shape."""
+    values: dict[str, NDArray[Any]] = {
+        name: np.array([one.sizes[name] for one in workloads]) for name in workloads[0].sizes
+    }
+    names = [name for name, sizes in values.items() if len(set(sizes.tolist())) > 1]
+    texts = []
+    for quantity in [*names, *([" * ".join(names)] if len(names) > 1 else [])]:
+        quantities = parse(quantity).evaluate(values).tolist()
+        found = sorted(set(quantities))
+        # Only where what is shown of the kernels changes: a threshold between shapes that are alike parts no better.
+        shown = [{kind for kind, value in zip(kinds, quantities, strict=True) if value == one} for one in found]
+        gaps = [gap for gap, (one, two) in zip(pairwise(found), pairwise(shown), strict=True) if len(one | two) > 1]
+        if not gaps:
+            continue
+        chosen = sorted({round(at) for at in np.linspace(0, len(gaps) - 1, min(THRESHOLDS, len(gaps)))})
+        texts += [f"{quantity} <= {_between(*gaps[at])}" for at in chosen]
+    texts += [f"{name} % {divisor} == 0" for name in names for divisor in DIVISORS]
+    for name in workloads[0].types:
+        values[name] = np.array([one.types[name] for one in workloads])
+        texts += [f"{name} == {dtype}" for dtype in sorted(set(values[name].tolist()))]
+    kept: dict[bytes, tuple[str, NDArray[Any]]] = {}
+    for text in texts:
+        holds = parse(text).evaluate({**{dtype: dtype for dtype in DTYPES}, **values})
+        if 0 < holds.sum() < len(holds):
+            # A test and its opposite part the shapes alike.
+            kept.setdefault((holds == holds[0]).tobytes(), (text, holds))
+    tests = np.array([holds for _, holds in kept.values()], dtype=np.float64)
+    return [text for text, _ in kept.values()], tests.reshape(len(kept), len(workloads))
+
+
+def _between(low: int, high: int) -> int:
+    """A threshold t, low <= t < high, near their geometric mean: a power of two, where one lies between them."""
+    middle = math.sqrt(low * high)
+    powers = [1 << bits for bits in range(low.bit_length() - 1, high.bit_length()) if low <= 1 << bits < high]
+    if powers:
+        return min(powers, key=lambda power: abs(math.log(power / middle)))
+    return max(low, min(math.floor(middle), high - 1))

@@ -1,0 +1,73 @@
+"""Shapes drawn from the ranges that a task's workloads span, to measure winners on what nobody tuned.
+
+A drawn shape looks like the task's own: each size lies between the least and the largest of the workloads, evenly on a
+logarithmic scale, and is a multiple of the power of two that divides that size in a workload drawn at random; the types
+are those of a workload. No drawn shape moves more memory than the largest workload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
+
+MOST_ALIGNED = 256
+"""The largest power of two that a size is made a multiple of."""
+TRIES = 200
+"""Draws for each shape that is wanted, as some repeat each other or do not fit."""
+SEED = 11_000_003
+"""Added to the run's seed."""
+
+
+def draw_shapes(
+    task: Task, kind: str, count: int, *, seed: int, fits: Callable[[Workload], bool] = lambda _: True
+) -> tuple[Workload, ...]:
+    """At most `count` different workloads for a `kind` of device ("gpu" or "cpu"), none of them one of the task's.
+
+    The same arguments give the same workloads, and a larger count the same ones first. fits: whether the baseline can
+    be launched on a shape. There are fewer than `count` where the ranges hold no more.
+    """
+    own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
+    known = {_key(workload) for workload in own}
+    most = max(task.bytes_of(workload) for workload in own)
+    random = np.random.default_rng(seed + SEED)
+    found: list[Workload] = []
+    for _ in range(count * TRIES):
+        if len(found) == count:
+            break
+        model = own[int(random.integers(len(own)))]
+        sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
+        name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
+        shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
+        if _key(shape) not in known and _can_be(task, shape, most) and fits(shape):
+            known.add(_key(shape))
+            found.append(shape)
+    return tuple(found)
+
+
+def _draw(random: np.random.Generator, sizes: list[int], own: list[Workload]) -> int:
+    low, high = min(sizes), max(sizes)
+    like = sizes[int(random.integers(len(own)))]
+    step = min(like & -like, MOST_ALIGNED)
+    drawn = math.exp(random.uniform(math.log(low), math.log(high)))
+    return min(max(round(drawn / step) * step, math.ceil(low / step) * step), high)
+
+
+def _can_be(task: Task, shape: Workload, most: float) -> bool:
+    try:
+        for argument in task.arguments:
+            if argument.role == "scalar":
+                task.scalar_of(argument, shape)
+            else:
+                task.shape_of(argument, shape)
+        return 0 < task.bytes_of(shape) <= most
+    except TaskError:
+        # Such as a dimension of one less than a size, or a scalar that its type does not hold.
+        return False
+
+
+def _key(workload: Workload) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
+    return tuple(sorted(workload.sizes.items())), tuple(sorted(workload.types.items()))

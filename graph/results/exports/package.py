@@ -1,0 +1,289 @@
+"""What every form of export is made of: a run's task, its kernels as `best/` has them, and which serves which shape.
+
+Reads the folder of a run, which may have been copied from another machine; needs no device.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tunesmith import __version__
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Journal
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.dtypes import DTYPES, DataType
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Argument, Task
+from tunesmith.kernels.spec.translate import folded
+
+BASELINE = "baseline"
+
+Types = tuple[str, ...]
+"""A data type for each of the task's type names, in their order."""
+
+
+class ExportError(TunesmithError):
+    """A run cannot be exported in a form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One kernel for one combination of types. source: its file in the run's best/; cubin: the machine code's, None
+    where there is none; measured: whether that is what was timed."""
+
+    source: Path
+    cubin: Path | None
+    arch: str
+    sha256: str
+    measured: bool
+    fast_math: bool
+    max_registers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A folder of best/. launch: grid, block and shared_bytes as expressions; requires: what a shape must meet."""
+
+    folder: str
+    template: str
+    config: Mapping[str, Any]
+    entry: str
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    shared: str
+    requires: tuple[str, ...]
+    codes: Mapping[Types, Code]
+
+    def text(self, expression: str, types: Mapping[str, str]) -> str:
+        """An expression over sizes alone: configuration and types written in."""
+        return folded(expression, {**{name: name for name in DTYPES}, **types, **self.config})
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSource:
+    """Where a size is read: `shape[dimension] / factor` of an argument."""
+
+    size: str
+    argument: str
+    dimension: int
+    factor: int
+
+
+class Package:
+    """The exportable contents of a run in `folder`. task: left out, it is read from the journal. Raises `ExportError`,
+    `JournalError`."""
+
+    def __init__(self, folder: Path, task: Task | None = None) -> None:
+        self.folder = folder
+        best = folder / "best"
+        try:
+            self.dispatch: dict[str, Any] = json.loads((best / "dispatch.json").read_text(encoding="utf-8"))
+            about = {path.parent.name: json.loads(path.read_text("utf-8")) for path in best.glob("*/launch.json")}
+        except OSError as error:
+            raise ExportError(
+                f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
+                "has not ended; `tunesmith report` says which."
+            ) from error
+        except ValueError as error:
+            raise ExportError(f"{best} is damaged ({error}); `tunesmith resume {folder}` writes it anew.") from error
+        if "rule" not in self.dispatch:
+            raise ExportError(f"{best} was written by an earlier version; `tunesmith resume {folder}` writes it anew.")
+        self.task = _task(folder) if task is None else task
+        self.backend: str = self.dispatch["backend"]
+        self.kernels = [_kernel(best, name, about[name], self.types) for name in self._folders(about)]
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The task's type names, in the order of `Types`."""
+        return tuple(self.task.types)
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(self.task.workloads[0].sizes)
+
+    @cached_property
+    def combinations(self) -> list[Types]:
+        """Those for which there is a baseline."""
+        return list(self.kernels[0].codes)
+
+    def named(self, types: Types) -> dict[str, str]:
+        return dict(zip(self.types, types, strict=True))
+
+    @property
+    def arrays(self) -> list[Argument]:
+        return [one for one in self.task.arguments if one.role != "scalar"]
+
+    @property
+    def given(self) -> list[Argument]:
+        """The arrays that a caller passes."""
+        return [one for one in self.arrays if one.role != "out"]
+
+    @property
+    def made(self) -> list[Argument]:
+        """The arrays that a call returns."""
+        return [one for one in self.arrays if one.role == "out"]
+
+    @cached_property
+    def scalars(self) -> list[tuple[Argument, float]]:
+        """The scalars that a caller may choose, with the task's value: those that follow from no size."""
+        found = []
+        for one in self.task.arguments:
+            if one.role == "scalar" and one.value is not None and not parse(one.value).names:
+                value = parse(one.value).number({})
+                found.append((one, float(value) if DTYPES[one.dtype].is_float else int(value)))
+        return found
+
+    @cached_property
+    def size_sources(self) -> list[SizeSource]:
+        """Where a size can be read from the arrays that are passed; one that is missing has to be passed itself."""
+        found: dict[str, SizeSource] = {}
+        for plain in (True, False):
+            for argument in self.given:
+                for dimension, text in enumerate(argument.shape):
+                    size, factor = _multiple_of_a_name(text)
+                    if size in self.sizes and (factor == 1) == plain:
+                        found.setdefault(size, SizeSource(size, argument.name, dimension, factor))
+        return [found[size] for size in self.sizes if size in found]
+
+    @cached_property
+    def explicit_sizes(self) -> list[str]:
+        """The sizes that no array tells."""
+        known = {one.size for one in self.size_sources}
+        return [size for size in self.sizes if size not in known]
+
+    def dtype(self, argument: Argument, types: Types) -> DataType:
+        return DTYPES[self.named(types).get(argument.dtype, argument.dtype)]
+
+    def tolerance(self, argument: Argument, types: Types) -> tuple[float, float]:
+        """rtol, atol."""
+        found = self.task.tolerance_of(self.dtype(argument, types).name)
+        return found.rtol, found.atol
+
+    def expression(self, text: str, types: Types) -> str:
+        """A shape or a scalar of the task, over sizes alone."""
+        return folded(text, {**{name: name for name in DTYPES}, **self.named(types)})
+
+    def rule(self, types: Types) -> dict[str, Any]:
+        """The rule for one combination of types: {"use": number} or {"test", "yes", "no"}, over sizes alone."""
+        return self._rule(self.dispatch["rule"], types)
+
+    def exact(self, types: Types) -> dict[tuple[int, ...], int]:
+        """The measured shapes: sizes in their order, and the number of the kernel."""
+        numbers = {kernel.folder: number for number, kernel in enumerate(self.kernels)}
+        return {
+            tuple(row["sizes"][size] for size in self.sizes): numbers[row["folder"]]
+            for row in self.dispatch["shapes"]
+            if tuple(row["types"][name] for name in self.types) == types
+        }
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Where the kernels come from, and what was found of them."""
+        measured = [code.measured for kernel in self.kernels for code in kernel.codes.values() if code.cubin]
+        return {
+            "task": self.name,
+            "summary": self.task.summary,
+            "device": self.dispatch["device"],
+            "driver": self.dispatch["driver"],
+            "compiler": self.dispatch.get("compiler", ""),
+            "tunesmith": __version__,
+            "verdict": self.dispatch["verdict"],
+            "machine_code_is_what_was_measured": bool(measured) and all(measured),
+            "kernels": [
+                {"kernel": kernel.folder, "template": kernel.template, "config": dict(kernel.config)}
+                for kernel in self.kernels
+            ],
+            "shapes": self.dispatch["shapes"],
+            "policies": self.dispatch["policies"],
+        }
+
+    def _folders(self, about: Mapping[str, Any]) -> list[str]:
+        """Those that some shape uses, the baseline first."""
+        used = {row["folder"] for row in self.dispatch["shapes"]} | _leaves(self.dispatch["rule"])
+        return [BASELINE, *sorted(name for name in about if name != BASELINE and name in used)]
+
+    def _rule(self, node: Mapping[str, Any], types: Types) -> dict[str, Any]:
+        if "folder" in node:
+            return {"use": next(n for n, kernel in enumerate(self.kernels) if kernel.folder == node["folder"])}
+        test = self.expression(node["test"], types)
+        if test in ("True", "False"):
+            return self._rule(node["yes" if test == "True" else "no"], types)
+        return {"test": test, "yes": self._rule(node["yes"], types), "no": self._rule(node["no"], types)}
+
+
+def _task(folder: Path) -> Task:
+    with Journal(folder, create=False) as journal:
+        started = RunLog(journal).started
+    if started is None:
+        raise ExportError(f"{folder} has a journal without a beginning; tune again.")
+    return started.task
+
+
+def identifier(text: str) -> str:
+    """`text` as a name that Python, C and C++ take."""
+    name = re.sub(r"\W", "_", text)
+    return f"{name}_" if keyword.iskeyword(name) or name in _C_WORDS else name
+
+
+_C_WORDS = frozenset(
+    ["auto", "bool", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto", "inline"]
+    + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
+    + ["template", "this", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile"]
+)
+
+
+def _leaves(node: Mapping[str, Any]) -> set[str]:
+    return {str(node["folder"])} if "folder" in node else _leaves(node["yes"]) | _leaves(node["no"])
+
+
+def _kernel(best: Path, name: str, about: Mapping[str, Any], types: Types) -> Kernel:
+    codes = {}
+    for source in about["sources"]:
+        code = source.get("machine_code") or {}
+        file = code.get("file")
+        codes[tuple(source["types"][one] for one in types)] = Code(
+            source=best / name / source["source"],
+            cubin=None if file is None else best / name / file,
+            arch=str(code.get("architecture", "")),
+            sha256=str(code.get("sha256", "")),
+            measured=bool(code.get("measured")),
+            fast_math=bool(source["fast_math"]),
+            max_registers=int(source["max_registers"] or 0),
+        )
+    launch = about["launch"]
+    return Kernel(
+        folder=name,
+        template=about["template"],
+        config=about["config"],
+        entry=about["entry"],
+        grid=tuple(launch["grid"]),
+        block=tuple(launch["block"]),
+        shared=launch["shared_bytes"],
+        requires=tuple(about["requires"]),
+        codes=codes,
+    )
+
+
+def _multiple_of_a_name(text: str) -> tuple[str, int]:
+    """The name and the factor of `n`, `2 * n` or `n * 2`; an empty name for anything else."""
+    node = ast.parse(parse(text).text, mode="eval").body
+    match node:
+        case ast.Name(id=name):
+            return name, 1
+        case ast.BinOp(left=ast.Constant(value=int(factor)), op=ast.Mult(), right=ast.Name(id=name)):
+            return name, factor
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Mult(), right=ast.Constant(value=int(factor))):
+            return name, factor
+    return "", 0

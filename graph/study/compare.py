@@ -1,0 +1,165 @@
+"""Finished runs of one task beside each other: what each found on each shape, and in what they differ.
+
+Times of different runs were not taken in turn, and may be of different devices: only the ratio to its own baseline is a
+paired measurement, with an interval. So nothing here says that one run's kernel is faster than another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Figures
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.summary import Summary, read_summary
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.parameter import assignments
+
+NOT_COMPARED = ("task",)
+"""Settings that do not tell runs apart: a task may be named by its name or by its path."""
+
+
+class ComparisonError(TunesmithError):
+    """The runs cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run's general configuration on one workload. general: None where there is none that is right."""
+
+    baseline_seconds: float | None
+    general: Figures | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedShape:
+    """results: one for each run, None where the run did not measure the workload."""
+
+    workload: str
+    held_out: tuple[bool | None, ...]
+    results: tuple[Result | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """differences: what is not the same in all runs, by what it is, with a text for each run; it is empty where a run
+    does not say. same: what is the same in all, as text."""
+
+    task: str
+    runs: tuple[str, ...]
+    sentences: tuple[str, ...]
+    shapes: tuple[ComparedShape, ...]
+    differences: dict[str, tuple[str, ...]]
+    same: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        shapes = [
+            {
+                "workload": shape.workload,
+                "held_out": list(shape.held_out),
+                "results": [
+                    None
+                    if one is None
+                    else {
+                        "baseline_seconds": one.baseline_seconds,
+                        "general": None if one.general is None else one.general.to_json(),
+                    }
+                    for one in shape.results
+                ],
+            }
+            for shape in self.shapes
+        ]
+        return asdict(self) | {"shapes": shapes}
+
+
+def compare_runs(folders: Sequence[Path]) -> RunComparison:
+    """Reads the runs and puts them beside each other. Raises `ComparisonError` for fewer than two, for a run named
+    twice and for runs of different tasks, and `JournalError` for a folder without results."""
+    if len(folders) < 2:
+        raise ComparisonError("compare: there is one run only; name at least two, as in `tunesmith compare RUN RUN`.")
+    resolved = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(resolved):
+        if folder in resolved[:place]:
+            raise ComparisonError(f"compare: {folders[place]} is named twice; name each run once.")
+    summaries = [read_summary(folder) for folder in folders]
+    tasks = list(dict.fromkeys(summary.task for summary in summaries))
+    if len(tasks) > 1:
+        of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
+        raise ComparisonError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
+    facts = [_facts(folder, summary) for folder, summary in zip(folders, summaries, strict=True)]
+    names = list(dict.fromkeys(name for one in facts for name in one))
+    told = {name: tuple(one.get(name, "") for one in facts) for name in names}
+    return RunComparison(
+        task=tasks[0],
+        runs=tuple(map(str, folders)),
+        sentences=tuple(summary.sentence for summary in summaries),
+        shapes=_shapes(summaries),
+        differences={name: texts for name, texts in told.items() if len(set(texts)) > 1},
+        same={name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
+    )
+
+
+def _shapes(summaries: Sequence[Summary]) -> tuple[ComparedShape, ...]:
+    tables = []
+    for summary in summaries:
+        rows = [*((row, False) for row in summary.tuned), *((row, True) for row in summary.held_out)]
+        tables.append({row.workload: (Result(row.baseline_seconds, row.general), held_out) for row, held_out in rows})
+    names = dict.fromkeys(name for table in tables for name in table)
+    return tuple(
+        ComparedShape(
+            workload=name,
+            held_out=tuple(table[name][1] if name in table else None for table in tables),
+            results=tuple(table[name][0] if name in table else None for table in tables),
+        )
+        for name in names
+    )
+
+
+def _facts(folder: Path, summary: Summary) -> dict[str, str]:
+    """What may differ between runs, as text, by what it is."""
+    device, general = summary.device, summary.general
+    found = {
+        "device": device.name,
+        "backend": device.backend,
+        "architecture": device.limits.arch or "",
+        "driver": device.driver or "",
+        "baseline": summary.baseline_label,
+        "template": "none is right" if general is None else general.template,
+        "configuration": "none is right" if general is None else assignments(general.config),
+        "configurations measured": str(summary.evaluations),
+        "seconds": f"{summary.seconds:.0f}",
+        "ended by": summary.ended_by or "interruption",
+        "commit": "" if summary.origin is None else summary.origin.commit,
+        "host": "" if summary.origin is None else summary.origin.host,
+    }
+    found |= {f"version of {name}": version for name, version in summary.versions.items()}
+    found |= {f"setting {name}": _text(value) for name, value in summary.settings.items() if name not in NOT_COMPARED}
+    return found | _sources(folder)
+
+
+def _sources(folder: Path) -> dict[str, str]:
+    """Digests of what the task consists of, so that a change of the task between runs is seen; nothing where the
+    journal is not beside the results."""
+    if not (folder / "journal.sqlite").is_file():
+        return {}
+    with Journal(folder, create=False) as journal:
+        started = RunLog(journal).started
+    if started is None:
+        return {}
+    task, backend = started.task, started.device.backend
+    parts = {
+        "baseline's source": task.sources(backend).baseline.model_dump(mode="json"),
+        "reference": task.reference,
+        "tolerance": task.model_dump(mode="json")["tolerance"],
+    }
+    return {name: hashlib.sha256(_text(part).encode()).hexdigest()[:12] for name, part in parts.items()}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

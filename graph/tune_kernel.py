@@ -1,0 +1,420 @@
+"""A kernel tuned from Python, without a file: source, reference and example arrays go in, a callable kernel comes out.
+
+Owns the way from arrays of NumPy, CuPy or PyTorch to a task, and from what a run found back to such arrays. The run
+itself is `tunesmith.graph.run`.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tunesmith.graph.progress import Listener, silent
+from tunesmith.graph.run import RunResult, tune
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Task, Workload
+
+Example = Any
+"""The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
+_REFERENCE = """\
+import base64
+
+from ray import cloudpickle
+
+_given = cloudpickle.loads(base64.b64decode("{pickled}"))
+
+
+def reference(**given):
+    results = _given({call})
+    if isinstance(results, dict):
+        return results
+    return dict(zip({outputs!r}, results if isinstance(results, (tuple, list)) else [results]))
+"""
+
+
+class ExampleError(TunesmithError):
+    """The examples of `tune_kernel` do not fit the kernel or the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The tuned kernel on one workload. seconds: of a launch with cold caches; baseline_seconds: of the kernel as it
+    came; speedup, low, high: over it, with the 99 % interval; opponents: the same over each, by name and label."""
+
+    workload: str
+    seconds: float
+    baseline_seconds: float
+    speedup: float
+    low: float
+    high: float
+    opponents: dict[str, float]
+
+
+class TunedKernel:
+    """What `tune_kernel` found. result: the run; source: of the kernel to use; call it with the arrays that the kernel
+    reads, in the order of its parameters, and scalars by name."""
+
+    def __init__(self, result: RunResult, task: Task, signature: Signature) -> None:
+        self.result, self.task, self._signature = result, task, signature
+        self._device: Any = None
+        self._loaded: dict[str, Any] = {}
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One for each workload for which something right was found."""
+        found = []
+        for one in self.result.summary.tuned:
+            best = one.general or one.best
+            if best is None or one.baseline_seconds is None:
+                continue
+            others = {f"{entry.name} ({entry.label})": entry.seconds / best.seconds for entry in one.opponents
+                      if entry.seconds is not None}  # fmt: skip
+            found.append(
+                Row(
+                    one.workload,
+                    best.seconds,
+                    one.baseline_seconds,
+                    1 / best.ratio,
+                    1 / best.high,
+                    1 / best.low,
+                    others,
+                )
+            )
+        return tuple(found)
+
+    @property
+    def source(self) -> str:
+        """The source of the general configuration, or of the kernel as it came where nothing was found."""
+        suffix = ".cu" if self._signature.backend == "cuda" else ".cl"
+        folder = self.result.folder / "best" / "general"
+        files = sorted(folder.glob(f"*{suffix}"))
+        return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source
+
+    def __repr__(self) -> str:
+        lines = [self.result.summary.sentence]
+        for row in self.rows:
+            others = "".join(f"; {speedup:.2f}x {name}" for name, speedup in row.opponents.items())
+            lines.append(
+                f"{row.workload}: {row.seconds * 1e6:.2f} us, {row.speedup:.2f}x the kernel as it came "
+                f"({row.low:.2f} to {row.high:.2f}){others}"
+            )
+        return "\n".join(lines)
+
+    def __call__(self, *arrays: Any, **scalars: Any) -> Any:
+        """The output, or a tuple of them, as arrays of the framework of `arrays`. Raises `ExampleError`."""
+        example = _by_name(self._signature, (*arrays,) if arrays else {}, None, scalars)
+        host = {name: _to_numpy(value) for name, value in example.items()}
+        workload = self._workload(host)
+        outputs = self._launch(workload, host)
+        like = next((value for value in arrays if hasattr(value, "shape")), None)
+        found = [_like(outputs[name], like) for name in self._signature.written]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _workload(self, given: Mapping[str, Any]) -> Workload:
+        """The sizes of a call, read from its arrays as the shapes of the task say."""
+        sizes: dict[str, int] = {}
+        for argument in self.task.arguments:
+            if argument.role == "scalar" and argument.name in given and argument.value in self.task.size_names:
+                sizes[str(argument.value)] = int(given[argument.name])
+            elif argument.role != "scalar" and argument.name in given:
+                for dim, extent in zip(argument.shape, np.shape(given[argument.name]), strict=False):
+                    if dim in self.task.size_names:
+                        sizes.setdefault(dim, int(extent))
+        if missing := sorted(self.task.size_names - sizes.keys()):
+            raise ExampleError(
+                f"The size {missing[0]} cannot be told from the arrays; give it by name: {missing[0]}=..."
+            )
+        known = next((one for one in self.task.workloads if one.sizes == sizes), None)
+        return known or Workload(name="call", sizes=sizes, types={})
+
+    def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
+        from tunesmith.kernels.backends import Launch, open_compiler, open_device
+        from tunesmith.kernels.build.artifact import Artifact
+        from tunesmith.kernels.build.specialise import specialise
+        from tunesmith.kernels.outcome import describe
+        from tunesmith.kernels.spec.geometry import geometry
+
+        used = self.result.summary.device
+        if self._device is None:
+            self._device = open_device(used.limits, used.index)
+        device = self._device
+        template, config = self._chosen(workload)
+        source = specialise(template, config, workload.types)
+        if source.digest not in self._loaded:
+            made = open_compiler(used.limits, used.index).compile(source)
+            if not isinstance(made, Artifact):
+                raise ExampleError(f"The kernel cannot be compiled again: {describe(made)}")
+            self._loaded[source.digest] = device.load(made)
+        arguments, held = list[Any](), dict[str, Any]()
+        for argument in self.task.arguments:
+            kind = DTYPES[argument.dtype]
+            if argument.role == "scalar":
+                value = given.get(argument.name, self.task.scalar_of(argument, workload))
+                arguments.append(kind.scalar(value))
+                continue
+            shape = self.task.shape_of(argument, workload)
+            buffer = held[argument.name] = device.allocate(math.prod(shape) * kind.size)
+            if argument.role != "out":
+                data = np.ascontiguousarray(given[argument.name])
+                if data.shape != shape or str(data.dtype) != str(kind.storage):
+                    raise ExampleError(
+                        f"The array {argument.name} is {data.dtype}{list(data.shape)}; the kernel takes "
+                        f"{argument.dtype}{list(shape)}."
+                    )
+                device.write(buffer, data.reshape(-1).view(np.uint8))
+            arguments.append(buffer)
+        where = geometry(template, config, workload)
+        device.launch(Launch(self._loaded[source.digest], where, tuple(arguments)))
+        device.synchronize()
+        found = {}
+        for argument in self.task.outputs:
+            raw = device.read(held[argument.name])
+            found[argument.name] = raw.view(DTYPES[argument.dtype].storage).reshape(
+                self.task.shape_of(argument, workload)
+            )
+        return found
+
+    def _chosen(self, workload: Workload) -> tuple[Any, dict[str, Any]]:
+        """What to use for a workload: its own best, else the general configuration, else the kernel as it came."""
+        summary, sources = self.result.summary, self.task.sources(self._signature.backend)
+        own = next((row for row in summary.dispatch if row.workload == workload.name), None)
+        beaten = any(row.general is not None and row.general.verdict == "slower" for row in summary.tuned)
+        general = summary.general if summary.ratio is not None and summary.ratio < 1 and not beaten else None
+        used = own or general
+        template = None if used is None else next((one for one in sources.templates if one.id == used.template), None)
+        return (template, dict(used.config)) if used is not None and template is not None else (
+            sources.baseline.template, {})  # fmt: skip
+
+
+def tune_kernel(
+    source: str,
+    reference: Callable[..., Any] | Literal["baseline"],
+    inputs: Sequence[Example],
+    *,
+    entry: str | None = None,
+    grid: Sequence[str | int] | None = None,
+    block: Sequence[str | int] | None = None,
+    tolerance: Mapping[str, tuple[float, float]] | None = None,
+    opponents: Mapping[str, Callable[..., Any]] | None = None,
+    run_dir: str | Path | None = None,
+    listener: Listener = silent,
+    **settings: Any,
+) -> TunedKernel:
+    """Tunes the kernel of `source` (CUDA C++, or OpenCL C) and returns it.
+
+    reference: a function of what the kernel reads, by position or by the kernel's names, in the framework of the
+    inputs, which gives the output or outputs; it is called in float64. Or "baseline": the kernel as it came, where
+    results can only agree with it. inputs: examples of what the kernel reads; each becomes a workload. An example is an
+    array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
+    not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
+    grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
+    type or output. opponents: functions like the reference, timed beside the kernel, by name. run_dir, listener,
+    settings: of `tunesmith.graph.tune`. Raises `TunesmithError`.
+    """
+    signature = read_signature(source, entry)
+    scalars = _defaults(signature, reference)
+    examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
+    framework = _framework(examples)
+    if reference == "baseline":
+        text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
+        completed = [_shaped_as_read(signature, one) for one in examples]
+    else:
+        call = _call(signature, reference)
+        text = (_text(signature, reference, call, framework), "reference", "torch" if framework == "torch" else "numpy")
+        completed = [_with_outputs(signature, reference, one) for one in examples]
+    on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
+    task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
+    if opponents:
+        from tunesmith.kernels.spec.task import Opponent
+
+        task = task.model_copy(
+            update={
+                "opponents": tuple(
+                    Opponent(
+                        name=name,
+                        label="eager",
+                        source=_text(signature, function, _call(signature, function), "numpy"),
+                        function="reference",
+                        framework=framework,
+                    )
+                    for name, function in opponents.items()
+                )
+            }
+        )
+    settings.setdefault("backend", signature.backend)
+    result = tune(task, run_dir=run_dir, listener=listener, **settings)
+    return TunedKernel(result, _as_run(result, task), signature)
+
+
+def _as_run(result: RunResult, task: Task) -> Task:
+    """The task as the run has it: with the templates that the rules made."""
+    from tunesmith.graph.journal.log import RunLog
+    from tunesmith.graph.journal.store import Journal
+
+    with Journal(result.folder, create=False) as journal:
+        started = RunLog(journal).started
+    return task if started is None else started.task
+
+
+def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
+    """The examples. A plain list of arrays is one example of a kernel that reads several, and several of one that reads
+    one."""
+    if isinstance(inputs, Mapping) or _is_array(inputs):
+        return [inputs]
+    given = list(inputs)
+    if not given:
+        raise ExampleError("inputs: give at least one example of what the kernel reads.")
+    if all(_is_array(one) for one in given) and len(signature.read) > 1:
+        return [tuple(given)]
+    return given
+
+
+def _by_name(
+    signature: Signature, example: Example, defaults: Mapping[str, Any] | None, scalars: Mapping[str, Any]
+) -> dict[str, Any]:
+    known = (*signature.read, *signature.scalars)
+    if isinstance(example, Mapping):
+        given = dict(example)
+    else:
+        values = [example] if _is_array(example) else list(example)
+        names = signature.read if len(values) == len(signature.read) else [
+            one.name for one in signature.kernel.parameters if one.name in known]  # fmt: skip
+        if len(values) != len(names):
+            raise ExampleError(
+                f"inputs: an example has {len(values)} values, but {signature.kernel.name} reads "
+                f"{', '.join(signature.read)} (and takes the scalars {', '.join(signature.scalars) or 'none'})."
+            )
+        given = dict(zip(names, values, strict=True))
+    given = {**(defaults or {}), **given, **scalars}
+    if unknown := sorted(given.keys() - set(known)):
+        raise ExampleError(f"inputs: {signature.kernel.name} reads no {unknown[0]}; it reads {', '.join(known)}.")
+    if missing := [name for name in signature.read if name not in given]:
+        raise ExampleError(f"inputs: an example lacks the array {missing[0]}, which {signature.kernel.name} reads.")
+    return given
+
+
+def _defaults(signature: Signature, reference: Any) -> dict[str, Any]:
+    """The scalars for which the reference has a value of its own."""
+    parameters = {} if reference == "baseline" else _parameters(reference)
+    return {
+        name: one.default
+        for name, one in parameters.items()
+        if name in signature.scalars and isinstance(one.default, int | float)
+    }
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions have none
+        return {}
+
+
+def _call(signature: Signature, function: Callable[..., Any]) -> str:
+    """The arguments of the function, as text: by name where its names are the kernel's, else its arrays by position."""
+    parameters = _parameters(function)
+    known = {*signature.read, *signature.scalars}
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return "**given"
+    named = [name for name in parameters if name in known]
+    if set(signature.read) <= set(named):
+        return ", ".join(f"{name}=given[{name!r}]" for name in named)
+    return ", ".join(f"given[{name!r}]" for name in signature.read)
+
+
+def _with_outputs(signature: Signature, reference: Callable[..., Any], example: Mapping[str, Any]) -> dict[str, Any]:
+    """The example with what the reference gives, whose shapes are those of the outputs."""
+    parameters, known = _parameters(reference), {*signature.read, *signature.scalars}
+    named = {name: example[name] for name in parameters if name in known and name in example}
+    copies = {name: _copied(value) for name, value in named.items()}
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        results = reference(**{name: _copied(value) for name, value in example.items()})
+    elif set(signature.read) <= set(named):
+        results = reference(**copies)
+    else:
+        results = reference(*(_copied(example[name]) for name in signature.read))
+    if not isinstance(results, Mapping):
+        values = list(results) if isinstance(results, tuple | list) else [results]
+        if len(values) != len(signature.written):
+            raise ExampleError(
+                f"reference: it gives {len(values)} results, but {signature.kernel.name} writes "
+                f"{', '.join(signature.written)}."
+            )
+        results = dict(zip(signature.written, values, strict=True))
+    return {**results, **example}
+
+
+def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[str, Any]:
+    """The example with outputs of the shape of its first array, where nothing says another."""
+    first = _to_numpy(example[signature.read[0]]) if signature.read else np.zeros(1)
+    empty = {name: np.zeros(first.shape, DTYPES[signature.dtype(name)].storage) for name in signature.written}
+    return {**empty, **example}
+
+
+def _text(signature: Signature, function: Callable[..., Any], call: str, framework: str) -> str:
+    from ray import cloudpickle
+
+    pickled = base64.b64encode(cloudpickle.dumps(function)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+    text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
+    if framework != "cupy":
+        return text
+    # A function of CuPy arrays gets them also where the task's own are on the host.
+    return text + (
+        "\n\n_of_cupy = reference\n\n\ndef reference(**given):\n    import cupy\n    import numpy\n\n"
+        "    here = any(isinstance(value, numpy.ndarray) for value in given.values())\n"
+        "    moved = {name: cupy.asarray(value) if getattr(value, 'ndim', 0) else value for name, value in "
+        "given.items()}\n    results = _of_cupy(**moved)\n"
+        "    return {name: value.get() if here else value for name, value in results.items()}\n"
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _framework(examples: Sequence[Mapping[str, Any]]) -> Literal["numpy", "torch", "cupy"]:
+    for value in examples[0].values():
+        module = type(value).__module__.partition(".")[0]
+        if module == "torch":
+            return "torch"
+        if module == "cupy":
+            return "cupy"
+    return "numpy"
+
+
+def _to_numpy(value: Any) -> Any:
+    """An array of any framework on the host; a bfloat16 of PyTorch by its bits, as NumPy has no such type."""
+    module = type(value).__module__.partition(".")[0]
+    if module == "torch" and hasattr(value, "detach"):
+        host = value.detach().cpu()
+        if str(host.dtype) == "torch.bfloat16":
+            return host.view(sys.modules["torch"].uint16).numpy().view(DTYPES["bfloat16"].storage)
+        return host.numpy()
+    return value.get() if module == "cupy" else value
+
+
+def _copied(value: Any) -> Any:
+    if hasattr(value, "clone"):
+        return value.clone()
+    return value.copy() if hasattr(value, "copy") else value
+
+
+def _like(array: Any, like: Any) -> Any:
+    """A NumPy array in the framework, and on the device, of another array."""
+    module = type(like).__module__.partition(".")[0]
+    if module == "torch":
+        torch = sys.modules["torch"]
+        bits = str(array.dtype) == "bfloat16"
+        tensor = torch.from_numpy(array.view(np.uint16) if bits else array)
+        return (tensor.view(torch.bfloat16) if bits else tensor).to(like.device)
+    return sys.modules["cupy"].asarray(array) if module == "cupy" else array

@@ -1,0 +1,209 @@
+"""What a user would have called instead: library functions in Python, timed on the same buffers as the kernels.
+
+Owns giving them a workload's arrays, the look at their results, and their launches. With CUDA they are captured as
+graphs, so that the time is the device's, without Python's. They are no candidates: nothing searches or ships them, and
+their memory is their framework's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunesmith.kernels.backends import Call, Device, DeviceError
+from tunesmith.kernels.launch.rotation import Rotation, window_for
+from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Opponent
+
+FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
+"""Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
+WARM_UP = 3
+"""Calls before the first is timed: what compiles, chooses an algorithm or allocates has done so then."""
+SLACK = 4.0
+"""How many times a kernel's tolerance an opponent may be off: it rounds in other places, and is not on trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encounter:
+    """An opponent on one workload. comparison: its time over the baseline's; against: the time of each candidate over
+    its, None for one that was not timed; why: it was not timed, as a clause."""
+
+    name: str
+    label: str
+    comparison: Comparison | None = None
+    against: tuple[Comparison | None, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An opponent whose results are right. load: a sampler of its launches on the places that the arrays have now."""
+
+    opponent: Opponent
+    load: Callable[[], Rotation]
+
+
+def prepare_opponent(
+    device: Device, opponent: Opponent, data: WorkloadData, sample_seconds: float | None = None
+) -> Ready | Encounter:
+    """The opponent ready to be timed on `data`, or why it cannot be. sample_seconds: how long a sample should last."""
+
+    def refused(why: str) -> Encounter:
+        return Encounter(opponent.name, opponent.label, why=why)
+
+    known = FRAMEWORKS[device.backend]
+    if opponent.framework not in known or (device.limits.kind == "gpu" and device.backend == "opencl"):
+        return refused(f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}")
+    try:
+        calls = _Calls(device, opponent, data)
+        data.restore()
+        for _ in range(WARM_UP):
+            results = calls.once(0)
+        if (wrong := _wrong(data, calls.on_host(results))) is not None:
+            return refused(wrong)
+        # Memory that it takes is found by now, and capturing finds it again.
+        seconds = device.once(calls.launch(0))
+    except DeviceError as error:
+        if error.sticky:
+            raise
+        return refused(f"it fails on the device: {error}")
+    except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
+        return refused(f"it raises {type(error).__name__}: {error}")
+    wanted = device.sample_seconds if sample_seconds is None else sample_seconds
+    window = window_for(seconds, data.sets, wanted, rounds=device.has_graph_overhead)
+
+    def load() -> Rotation:
+        return Rotation(device, [calls.launch(index) for index in range(data.sets)], window)
+
+    return Ready(opponent, load)
+
+
+class _Calls:
+    """Calls of an opponent on the sets of `data`."""
+
+    def __init__(self, device: Device, opponent: Opponent, data: WorkloadData) -> None:
+        self._device, self._opponent, self._data = device, opponent, data
+        namespace: dict[str, Any] = {"__name__": f"opponent {opponent.name}"}
+        exec(compile(opponent.source, f"<opponent {opponent.name}>", "exec"), namespace)
+        if opponent.function not in namespace:
+            raise NameError(f"there is no function {opponent.function} in its file")
+        self._function = namespace[opponent.function]
+        task, workload = data.task, data.workload
+        self._scalars = {
+            argument.name: task.scalar_of(argument, workload)
+            for argument in task.arguments
+            if argument.role == "scalar"
+        }
+        # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
+        self._pool: Any = None
+
+    def launch(self, index: int) -> Call:
+        """The call on set `index`, as something that a device runs."""
+        given = self._given(index)
+        return Call(lambda: self._run(given))
+
+    def once(self, index: int) -> Any:
+        """What a call gives."""
+        found = self._run(self._given(index))
+        self._device.synchronize()
+        return found
+
+    def on_host(self, results: Any) -> dict[str, Any]:
+        """Results by output as flat arrays of float64. Raises `ValueError` for others than the outputs."""
+        outputs = [argument.name for argument in self._data.task.outputs]
+        if not isinstance(results, Mapping):
+            values = list(results) if isinstance(results, tuple | list) else [results]
+            results = dict(zip(outputs, values, strict=False))
+        if set(results) != set(outputs):
+            raise ValueError(f"it gives {', '.join(map(str, results)) or 'nothing'} instead of {', '.join(outputs)}")
+        found = {}
+        for name, value in results.items():
+            host = value.detach().double().cpu().numpy() if hasattr(value, "detach") else value
+            host = host.get() if hasattr(host, "get") else np.asarray(host)
+            found[name] = host.astype(np.float64).reshape(-1)
+        return found
+
+    def _run(self, given: Mapping[str, Any]) -> Any:
+        with self._memory():
+            return self._function(**given)
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        """The framework's own memory and the device's stream, for as long as a call takes."""
+        with ExitStack() as stack:
+            if self._device.backend == "cuda":
+                stream = self._device.stream  # type: ignore[attr-defined]
+                if self._opponent.framework == "cupy":
+                    import cupy
+
+                    self._pool = self._pool or cupy.cuda.MemoryPool()
+                    stack.enter_context(cupy.cuda.using_allocator(self._pool.malloc))
+                    stack.enter_context(stream)
+                else:
+                    import torch
+
+                    self._pool = self._pool or torch.cuda.MemPool()
+                    stack.enter_context(torch.cuda.use_mem_pool(self._pool))
+                    stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)))
+                    stack.enter_context(torch.no_grad())
+            elif self._opponent.framework == "torch":
+                import torch
+
+                stack.enter_context(torch.no_grad())
+            yield
+
+    def _given(self, index: int) -> dict[str, Any]:
+        """What the opponent is called with: arrays that are read, in their storage types, and scalars."""
+        arrays = {
+            place.argument.name: self._array(place.dtype, self._data.view(place, index)).reshape(place.shape)
+            for place in self._data.places
+            if place.argument.role != "out"
+        }
+        return {**arrays, **self._scalars}
+
+    def _array(self, dtype: str, buffer: Any) -> Any:
+        raw = self._device.array(buffer, dtype)
+        kind = DTYPES[dtype]
+        if self._device.backend == "opencl":
+            stored = raw.view(kind.storage)
+            if self._opponent.framework == "numpy":
+                return stored
+            import torch
+
+            bits = torch.from_numpy(raw.view(f"i{kind.size}") if kind.array != kind.storage else stored)
+            return bits.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else bits
+        if self._opponent.framework == "cupy":
+            if kind.array != kind.storage:
+                raise TypeError(f"CuPy has no {dtype}")
+            return raw
+        import torch
+
+        tensor = torch.as_tensor(raw.view(f"i{kind.size}") if kind.array != kind.storage else raw, device="cuda")
+        return tensor.view(getattr(torch, kind.numpy_name or kind.name)) if kind.array != kind.storage else tensor
+
+
+def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
+    """Why results are not those of the task, as a clause; None where they are."""
+    for place in data.places:
+        name = place.argument.name
+        if place.argument.role == "in":
+            continue
+        expected = data.expected_of(0)[name]
+        expected = expected.get() if hasattr(expected, "get") else expected
+        if results[name].shape != expected.shape:
+            return f"its {name} has {results[name].size} elements, not {expected.size}"
+        tolerance = data.task.tolerance_of(place.dtype, name)
+        allowed = SLACK * (tolerance.atol + tolerance.rtol * np.abs(expected))
+        with np.errstate(invalid="ignore"):
+            off = ~((np.abs(results[name] - expected) <= allowed) | (results[name] == expected))
+        off &= ~(np.isnan(results[name]) & np.isnan(expected))
+        if off.any():
+            at = int(np.argmax(off))
+            return f"it computes something else: {name}[{at}] is {results[name][at]:.6g}, expected {expected[at]:.6g}"
+    return None

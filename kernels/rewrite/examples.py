@@ -1,0 +1,294 @@
+"""A task from a kernel and examples of its arguments: shapes, types, contents and workloads as they show them.
+
+Owns how dimensions become sizes. Each distinct course of a dimension over the examples is one size; what the kernel's
+indices say of shapes (`tunesmith.kernels.rewrite.extent`) tells sizes apart that the examples happen to make equal, and
+gives the whole-number parameters their values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.draft import ReadLaunch, is_size, shape_of
+from tunesmith.kernels.rewrite.extent import Polynomial, extents
+from tunesmith.kernels.rewrite.opencl import read_as_cuda
+from tunesmith.kernels.rewrite.source import Kernel, Source, SourceError
+from tunesmith.kernels.rewrite.threads import sharing
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
+from tunesmith.kernels.spec.template import BackendName, Launch, Template
+
+WHERE = "tune_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a kernel takes: the parsed kernel, its launch as read, and roles by array."""
+
+    kernel: Kernel
+    backend: BackendName
+    launch: ReadLaunch
+    roles: dict[str, Literal["in", "out", "inout"]]
+
+    @property
+    def read(self) -> list[str]:
+        """The arrays that the kernel reads, in the order of its parameters."""
+        return [one.name for one in self.kernel.parameters if one.pointer and self.roles[one.name] != "out"]
+
+    @property
+    def written(self) -> list[str]:
+        return [one.name for one in self.kernel.parameters if one.pointer and self.roles[one.name] != "in"]
+
+    @property
+    def scalars(self) -> list[str]:
+        return [one.name for one in self.kernel.parameters if not one.pointer]
+
+    def dtype(self, name: str) -> str:
+        """The data type of a parameter."""
+        return C_TYPES[next(one.c_type for one in self.kernel.parameters if one.name == name)]
+
+
+def read_signature(source: str, entry: str | None) -> Signature:
+    """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
+    backend: BackendName = "cuda" if "__global__" in source else "opencl"
+    kernel = Source(source if backend == "cuda" else read_as_cuda(source)).kernel(entry, WHERE, "entry")
+    roles: dict[str, Literal["in", "out", "inout"]] = {}
+    for one in kernel.parameters:
+        if one.c_type not in C_TYPES:
+            raise SourceError(
+                f"{WHERE}: the parameter {one.name} has the type `{one.c_type}`; write the C type it means."
+            )
+        if one.pointer:
+            role = kernel.role(one.name)
+            if role == "unknown":
+                raise SourceError(
+                    f"{WHERE}: what the kernel does with {one.name} is hidden in a function that it calls; make the "
+                    "pointer const if it is only read, or draft a task with `tunesmith init`."
+                )
+            roles[one.name] = role
+    if "out" not in roles.values() and "inout" not in roles.values():
+        raise SourceError(f"{WHERE}: the kernel {kernel.name} writes none of its arrays, so there is nothing to check.")
+    return Signature(kernel, backend, ReadLaunch(kernel, sharing(kernel)), roles)
+
+
+def task_from(
+    signature: Signature,
+    source: str,
+    reference: tuple[str, str, Literal["numpy", "torch"]],
+    examples: Sequence[Mapping[str, Any]],
+    *,
+    grid: Sequence[str | int] | None = None,
+    block: Sequence[str | int] | None = None,
+    tolerance: Mapping[str, tuple[float, float]] | None = None,
+) -> Task:
+    """The task. examples: for each workload NumPy arrays by name, outputs included, and scalars; reference: its text,
+    function and framework; grid, block: of the launch, where the code does not tell; tolerance: rtol and atol by data
+    type or output. Raises `SourceError`."""
+    sizes = _Sizes(signature, examples)
+    launch = _launch(signature, sizes, grid, block)
+    arguments = tuple(_argument(signature, one.name, sizes, examples) for one in signature.kernel.parameters)
+    template = Template(
+        name="baseline",
+        backend=signature.backend,
+        source=_external(signature, source),
+        entry=signature.kernel.name,
+        launch=launch,
+    )
+    workloads = list[Workload]()
+    for number in range(len(examples)):
+        own = sizes.of(number)
+        if own not in [one.sizes for one in workloads]:
+            name = "x".join(map(str, own.values())) or f"workload{number}"
+            workloads.append(Workload(name=name, sizes=own, types={}))
+    moved = [
+        " * ".join(
+            [*([] if one.role != "inout" else ["2"]), *(f"({dim})" for dim in one.shape), f"sizeof({one.dtype})"]
+        )
+        for one in arguments
+        if one.role != "scalar"
+    ]
+    return Task(
+        name=signature.kernel.name,
+        entry=signature.kernel.name,
+        arguments=arguments,
+        reference=reference[0],
+        reference_name=reference[1],
+        framework=reference[2],
+        bytes=" + ".join(moved),
+        tolerance={name: Tolerance(rtol=one[0], atol=one[1]) for name, one in (tolerance or {}).items()},
+        workloads=tuple(workloads),
+        backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
+    )
+
+
+def _external(signature: Signature, source: str) -> str:
+    """The source with the kernel as `extern "C"`, where that is missing."""
+    if signature.backend != "cuda" or signature.kernel.extern_c:
+        return source
+    start = signature.kernel.function.start_byte
+    return (source.encode()[:start] + b'extern "C" ' + source.encode()[start:]).decode()
+
+
+class _Sizes:
+    """Sizes with their values in each example, and what shapes and whole-number scalars are in terms of them."""
+
+    def __init__(self, signature: Signature, examples: Sequence[Mapping[str, Any]]) -> None:
+        self._signature, self._examples = signature, examples
+        kernel, launch = signature.kernel, signature.launch
+        self._extents = extents(kernel, launch.coordinates, launch.blocks)
+        self._values: dict[str, list[int]] = {}
+        self.derived: dict[str, str] = {}
+        self._whole = [one.name for one in kernel.parameters if is_size(one)] + launch.new_sizes
+        self._given()
+        self._solve()
+        self.shapes = {name: self._shape(name) for name in (*signature.read, *signature.written)}
+        self._derive()
+        if missing := [name for name in self._whole if name not in self._values and name not in self.derived]:
+            raise SourceError(
+                f"{WHERE}: the value of {missing[0]} cannot be told from the arrays; give each example as a dict with "
+                f"it: inputs=[{{..., '{missing[0]}': 1024}}]."
+            )
+
+    def of(self, number: int) -> dict[str, int]:
+        """The sizes in one example."""
+        return {name: values[number] for name, values in self._values.items()}
+
+    def text(self, expression: str) -> str:
+        """An expression of the kernel's parameters as one of sizes."""
+        names = parse(expression).names
+        for name in sorted(names & self.derived.keys()):
+            expression = _replaced(expression, name, f"({self.derived[name]})")
+        return expression
+
+    def _dims(self, name: str) -> list[tuple[int, ...]]:
+        return [tuple(np.shape(one[name])) for one in self._examples]
+
+    def _given(self) -> None:
+        for name in self._whole:
+            if all(name in one for one in self._examples):
+                self._values[name] = [int(one[name]) for one in self._examples]
+
+    def _solve(self) -> None:
+        """Values of whole-number parameters from the numbers of elements that the kernel touches."""
+        for _ in range(2):
+            for name, count in self._extents.items():
+                if name not in self._examples[0] or len(count) != 1:
+                    continue
+                dims, drafted = self._dims(name), shape_of(self._signature.kernel, name, count)
+                if len(drafted) == len(dims[0]):
+                    for axis, dim in enumerate(drafted):
+                        if dim in self._whole:
+                            self._values.setdefault(dim, [one[axis] for one in dims])
+                self._divide(count, [math.prod(one) for one in dims])
+
+    def _divide(self, count: Polynomial, elements: list[int]) -> None:
+        ((names, factor),) = count.items()
+        unknown = [one for one in names if one not in self._values]
+        if len(unknown) == 1 and unknown[0] in self._whole:
+            known = [
+                factor * math.prod(self._values[one][number] for one in names if one != unknown[0])
+                for number in range(len(elements))
+            ]
+            if all(value and total % value == 0 for total, value in zip(elements, known, strict=True)):
+                self._values[unknown[0]] = [total // value for total, value in zip(elements, known, strict=True)]
+
+    def _shape(self, name: str) -> tuple[str, ...]:
+        dims = self._dims(name)
+        if len({len(one) for one in dims}) > 1:
+            raise SourceError(
+                f"{WHERE}: {name} has {len(dims[0])} dimensions in one example and other numbers in others."
+            )
+        count = self._extents.get(name)
+        if count is not None:
+            drafted = shape_of(self._signature.kernel, name, count)
+            known = all(parse(dim).names <= self._values.keys() for dim in drafted)
+            if known and len(drafted) == len(dims[0]) and all(
+                tuple(parse(dim).integer(self.of(number)) for dim in drafted) == one for number, one in enumerate(dims)
+            ):  # fmt: skip
+                return tuple(drafted)
+        return tuple(self._size(f"{name}_{axis}", [one[axis] for one in dims]) for axis in range(len(dims[0]))) or (
+            "1",
+        )
+
+    def _size(self, new: str, values: list[int]) -> str:
+        same = next((name for name, known in self._values.items() if known == values), None)
+        if same is None:
+            self._values[new] = values
+        return same or new
+
+    def _derive(self) -> None:
+        """Whole-number parameters that are a product of the dimensions of an array are no sizes of their own."""
+        used = {name for shape in self.shapes.values() for dim in shape for name in parse(dim).names}
+        for name in self._whole:
+            if name in used or name not in self._values:
+                continue
+            for shape in self.shapes.values():
+                product = " * ".join(shape)
+                if len(shape) > 1 and all(
+                    parse(product).integer(self.of(number)) == value for number, value in enumerate(self._values[name])
+                ):
+                    self.derived[name] = product
+                    del self._values[name]
+                    break
+
+
+def _replaced(expression: str, name: str, by: str) -> str:
+    return re.sub(rf"\b{name}\b", by, expression)
+
+
+def _launch(
+    signature: Signature, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
+) -> Launch:
+    read = signature.launch
+    if grid is None and read.unknown:
+        raise SourceError(
+            f"{WHERE}: {' and '.join(read.unknown)} cannot be read from the code; give the launch, such as "
+            'grid=["ceil_div(n, 256)"], block=[256].'
+        )
+    return Launch(
+        grid=tuple(sizes.text(str(one)) for one in (read.grid if grid is None else grid)),
+        block=tuple(sizes.text(str(one)) for one in (read.block if block is None else block)),
+    )
+
+
+def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]) -> Argument:
+    dtype = signature.dtype(name)
+    if name in signature.roles:
+        role = signature.roles[name]
+        given = examples[0][name]
+        if str(given.dtype) != str(DTYPES[dtype].storage) and role != "out":
+            raise SourceError(
+                f"{WHERE}: {name} is an array of {given.dtype}, but the kernel takes {dtype}; convert it."
+            )
+        return Argument(name=name, role=role, dtype=dtype, shape=sizes.shapes[name], fill=_fill(given, role))
+    if name in sizes.derived or name in sizes.of(0):
+        return Argument(name=name, role="scalar", dtype=dtype, value=sizes.derived.get(name, name))
+    values: set[Any] = {one.get(name) for one in examples}
+    if len(values) > 1 or None in values:
+        what = "has other values in other examples" if len(values) > 1 else "has no value"
+        raise SourceError(
+            f"{WHERE}: the scalar {name} {what}; give it in each example, the same in all: "
+            f"inputs=[{{..., '{name}': 1.0}}]."
+        )
+    return Argument(name=name, role="scalar", dtype=dtype, value=repr(float(values.pop())))
+
+
+def _fill(given: Any, role: str) -> Fill:
+    """Contents like those of an example: its mean and spread, or its range where it is never negative or holds whole
+    numbers."""
+    values = np.asarray(given).astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if role == "out" or not finite.size:
+        return Fill()
+    low, high = float(finite.min()), float(finite.max())
+    if np.asarray(given).dtype.kind in "iub" or low >= 0:
+        return Fill(kind="uniform", mean=(low + high) / 2, scale=(high - low) / 2)
+    return Fill(mean=float(f"{finite.mean():.3g}"), scale=float(f"{finite.std():.3g}") or 1.0)

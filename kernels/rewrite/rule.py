@@ -1,0 +1,82 @@
+"""What a rewrite is: it looks at a subject, and either contributes edits and parameters or says why it does not apply.
+
+Every rewrite has a value of its parameters that undoes it, and that value is the default: the kernel as it came is
+always a point of the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tunesmith.kernels.rewrite.source import Kernel
+from tunesmith.kernels.rewrite.threads import Cells, Fixed, Rows
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Constraint, Launch
+
+AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that takes the place of the source's bytes from start to end. closes: it ends what an edit of the same rule
+    began, so that of several at one place that of the last rule comes first."""
+
+    start: int
+    end: int
+    text: str
+    closes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a rule contributes. header: lines before the source; block: of the launch, by axis; scale: by how much the
+    number of threads along an axis shrinks; exact: axes whose threads must be as many as they were; static_shared:
+    bytes of static shared memory that it adds; instead: a parameter that, where it is not 0, has a launch of its own.
+    """
+
+    parameters: tuple[Parameter, ...]
+    edits: tuple[Edit, ...] = ()
+    header: str = ""
+    constraints: tuple[Constraint, ...] = ()
+    block: tuple[tuple[str, str], ...] = ()
+    scale: tuple[tuple[str, str], ...] = ()
+    exact: tuple[str, ...] = ()
+    fast_math: str = ""
+    static_shared: str = ""
+    instead: tuple[str, Launch] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """why: a sentence without its full stop."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
+    name that the source and the task do not use. functions_nest: whether the language has functions inside functions,
+    which CUDA C++ has and OpenCL C has not; types: the
+    task's type names."""
+
+    kernel: Kernel
+    launch: Launch
+    work: Cells | Rows | Fixed
+    name: Callable[[str], str]
+    functions_nest: bool = True
+    types: frozenset[str] = frozenset()
+
+    def block(self, axis: str) -> str:
+        """The block's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.block[position] if position < len(self.launch.block) else "1"
+
+    def grid(self, axis: str) -> str:
+        """The grid's extent along an axis, as the task says it."""
+        position = AXES.index(axis)
+        return self.launch.grid[position] if position < len(self.launch.grid) else "1"
+
+
+Rule = Callable[[Subject], Applied | Skipped]

@@ -1,0 +1,77 @@
+"""Does the kernel take what the task says? Compares a source's signature with the arguments.
+
+Owns that comparison. A parameter whose type cannot be told, as one from a header, is not compared.
+"""
+
+from __future__ import annotations
+
+from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.opencl import read_as_cuda
+from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Argument, Task, TaskError
+from tunesmith.kernels.spec.template import Template
+
+
+def require_signature(task: Task, template: Template, where: str) -> str:
+    """Raises `TaskError`, with `where` in front, where the kernel of `template` takes other arguments than the task
+    has. Returns why they were not compared, as a clause; empty where they were."""
+    text = template.source if template.backend == "cuda" else read_as_cuda(template.source)
+    kernels = Source(text).kernels
+    kernel = next((one for one in kernels if one.name == task.entry), None)
+    if kernel is None:
+        named = any(task.entry in one.name.split() for one in kernels)
+        if kernels and not named and "##" not in text:
+            known = ", ".join(dict.fromkeys(one.name for one in kernels))
+            raise TaskError(f"{where}: there is no kernel '{task.entry}', which `entry` names; the source has {known}.")
+        return "the signature was not compared, as a macro makes the kernel"
+    if kernel.function.has_error:
+        return "the signature was not compared, as the parser does not understand the source"
+    given, extra = list(kernel.parameters), 0
+    if template.backend == "opencl" and template.launch.shared_bytes != "0":
+        # Dynamic local memory is one argument more, the last.
+        extra = 1
+    names = [argument.name for argument in task.arguments]
+    if len(given) != len(names) + extra:
+        raise TaskError(
+            f"{where}: the kernel {task.entry} has {len(given)} parameters ({', '.join(one.name for one in given)}), "
+            f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` those of the kernel."
+        )
+    for argument, parameter in zip(task.arguments, given, strict=False):
+        _require_match(task, argument, parameter, kernel, where)
+    return ""
+
+
+def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel: Kernel, where: str) -> None:
+    place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {kernel.name} do not agree"
+    pointer = argument.role != "scalar"
+    if pointer != parameter.pointer:
+        kinds = ("an array", "a pointer") if pointer else ("a scalar", "no pointer")
+        other = "no pointer" if pointer else "a pointer"
+        raise TaskError(f"{place}: the task says {kinds[0]}, but the parameter is {other}; change one of the two.")
+    if argument.role in ("out", "inout") and parameter.const:
+        raise TaskError(
+            f'{place}: the task says it is written (`role = "{argument.role}"`), but the parameter is const; change '
+            "one of the two."
+        )
+    if argument.dtype in task.types:
+        # A macro or the type that it stands for: which one is for the compiler, type by type.
+        return
+    named = C_TYPES.get(parameter.c_type)
+    if named is None or parameter.c_type in task.types:
+        return
+    wanted, found = DTYPES[argument.dtype], DTYPES[named]
+    if (wanted.size, wanted.is_float) != (found.size, found.is_float) and not _stored_as(argument, parameter):
+        raise TaskError(
+            f"{place}: the task says {argument.dtype}, the source `{parameter.c_type}`, which is {named}; change one "
+            "of the two."
+        )
+
+
+def _stored_as(argument: Argument, parameter: Parameter) -> bool:
+    """Whether an array's bits are read as those of a whole number of the same size, as OpenCL reads bfloat16."""
+    named = C_TYPES.get(parameter.c_type, "")
+    return argument.role != "scalar" and DTYPES[argument.dtype].size == DTYPES[named].size
+
+
+__all__ = ["require_signature"]

@@ -1,0 +1,64 @@
+"""`tunesmith check` without a candidate: is the task right, as far as can be seen without a device?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from tunesmith.actors.judging.unseen import examine_task
+from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.hw.errors import NoDevice, TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import probe
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
+
+
+def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
+    """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
+    if target is not None:
+        return resolve_target(target), 0
+    try:
+        device = choose_device(task, backend, probe())
+    except NoDevice as error:
+        raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
+    return device.limits, device.index
+
+
+def require_right(task: Task, limits: DeviceLimits, index: int, deadline: float = 60.0) -> None:
+    """What other commands look at before they show anything; what could not be looked at goes to standard error."""
+    _, unseen = examine_task(task, limits, index, deadline=deadline)
+    for clause in unseen:
+        typer.echo(f"Note: {clause}.", err=True)
+
+
+def check_task(
+    name: str,
+    target: str | None,
+    backend: str,
+    deadline: float,
+    template: Path | None,
+    config: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints what was found right; a mistake is raised."""
+    if template is not None or config is not None:
+        option = "--template" if template is not None else "--config"
+        raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
+    task = load_task(name)
+    limits, index = limits_for(task, target, backend)
+    seen, unseen = examine_task(task, limits, index, deadline=deadline)
+    if as_json:
+        json.dump({"task": task.name, "target": limits.name, "right": seen, "not_seen": unseen}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    for clause in seen:
+        typer.echo(f"  {clause}")
+    for clause in unseen:
+        typer.echo(f"  Note: {clause}.")
+    typer.echo(f"The task {task.name} is right as far as can be seen without a device, for {limits.name}.")

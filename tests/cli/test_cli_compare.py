@@ -1,0 +1,82 @@
+"""`tunesmith compare`: runs beside each other, and runs that cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.study.compare import ComparisonError, compare_runs
+
+
+def changed(run: Any, folder: Path, **values: Any) -> Path:
+    """A copy of a run whose summary says something else."""
+    shutil.copytree(run.folder, folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | values))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(finished_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished run as another device would have told it: another seed, nothing right on the held-out shape."""
+    summary = finished_run.summary
+    device = summary["device"] | {"name": "Another CPU", "driver": "9.9"}
+    held_out = [row | {"general": None} for row in summary["held_out"]]
+    settings = summary["settings"] | {"seed": 8}
+    folder = tmp_path_factory.mktemp("compared") / "other"
+    return changed(finished_run, folder, device=device, held_out=held_out, settings=settings)
+
+
+def test_shapes_and_differences_stand_beside_each_other(finished_run: Any, other: Path) -> None:
+    found = compare_runs([finished_run.folder, other])
+    assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
+    assert found.shapes[0].held_out == (False, False) and found.shapes[1].held_out == (True, True)
+    row = finished_run.summary["tuned"][0]
+    first, second = found.shapes[0].results
+    assert first is not None and first == second and first.general is not None
+    assert (first.baseline_seconds, first.general.high) == (row["baseline_seconds"], row["general"]["high"])
+    assert found.shapes[1].results[1] is not None and found.shapes[1].results[1].general is None
+    assert set(found.differences) == {"device", "driver", "setting seed"}
+    assert found.differences["device"] == (finished_run.summary["device"]["name"], "Another CPU")
+    assert found.differences["setting seed"] == ("7", "8")
+    assert found.same["backend"] == "opencl" and "reference" in found.same
+
+
+def test_a_workload_of_one_run_only_is_named(finished_run: Any, tmp_path: Path) -> None:
+    alone = changed(finished_run, tmp_path / "alone", held_out=[])
+    found = compare_runs([alone, finished_run.folder])
+    assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
+    assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
+
+
+def test_all_three_forms_are_printed(finished_run: Any, other: Path, command: Any) -> None:
+    table = command("compare", finished_run.folder, other)
+    assert table.returncode == 0, table.stderr
+    assert all(
+        text in table.stdout for text in ("run 1", "run 2", "5000 (held out)", "Another CPU", "not taken in turn")
+    )
+    text = command("compare", finished_run.folder, other, "--markdown").stdout
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows}) == 1 and "| no general configuration |" in text
+    data = json.loads(command("compare", finished_run.folder, other, "--json").stdout)
+    assert data["task"] == "scale_add" and data["differences"]["driver"][1] == "9.9"
+    assert data["shapes"][1]["results"][1]["general"] is None
+
+
+def test_what_cannot_be_compared_is_refused(finished_run: Any, tmp_path: Path, command: Any) -> None:
+    foreign = changed(finished_run, tmp_path / "foreign", task="softmax")
+    with pytest.raises(
+        ComparisonError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name runs of"
+    ):
+        compare_runs([finished_run.folder, foreign])
+    with pytest.raises(ComparisonError, match="named twice"):
+        compare_runs([finished_run.folder, finished_run.folder / ".." / "run"])
+    with pytest.raises(JournalError, match="is not a run"):
+        compare_runs([finished_run.folder, tmp_path])
+    one = command("compare", finished_run.folder)
+    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "name at least two" in one.stderr

@@ -1,0 +1,54 @@
+"""A finished run on CUDA without a GPU: a journal as a run leaves it, machine code by NVRTC, invented times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
+from tunesmith.graph.journal.records import FinalistResult
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.export import export_best
+from tunesmith.graph.results.exports.package import Package
+from tunesmith.graph.roles.testing.verdict import build_verdict
+from tunesmith.graph.settings import make_settings
+from tunesmith.hw.probe import Device
+from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.taskfile import load_task
+
+LIMITS = resolve_target("sm_90")
+
+
+def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], most: int = 3) -> Package:
+    """A run on `most` workloads of a library task. ratios: time over baseline of the general configuration, by
+    workload; others take 0.9 of the baseline's."""
+    whole = load_task(task_name)
+    on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
+    task = whole.model_copy(update={"workloads": on_gpu})
+    template = task.sources("cuda").templates[0]
+    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+    settings = make_settings(task=task_name)
+
+    def no_pool() -> Any:
+        raise AssertionError("an export needs no device")
+
+    with Journal(folder, create=True) as journal:
+        journal.append(RunStarted(settings=settings, task=task, device=device))
+        journal.append(TemplateAdded(template=template))
+        context = Context(task, device, (LIMITS,), settings, journal, no_pool)
+        found = []
+        for workload in on_gpu:
+            ratio = ratios.get(workload.name, 0.9)
+            samples = compare([[ratio * 2e-6] * 3] * 5, [[2e-6] * 3] * 5)
+            entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples)
+            found.append(Compared(workload=workload.name, entries=(entry,), compiler="NVRTC of a test"))
+            journal.append(found[-1], "round-1")
+        journal.append(RooflineMeasured(roofline=Roofline()))
+        verdict = build_verdict(context, found, [(template.id, template.default_config)])
+        journal.append(VerdictReached(verdict=verdict), "round-1")
+        export_best(context, folder / "best", verdict)
+    return Package(folder)

@@ -1,0 +1,124 @@
+"""The dispatch rule on invented times, of which the best rule is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule
+from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.journal.records import Figures
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.taskfile import load_task
+
+SMALL, LARGE = 0, 1
+
+
+def workload(n: int, d: int, dtype: str = "float16") -> Workload:
+    return Workload(name=f"{n}x{d}-{dtype}", sizes={"n": n, "d": d}, types={"T": dtype})
+
+
+def figures(ratio: float, spread: float = 0.01) -> Figures:
+    low, high = ratio * (1 - spread), ratio * (1 + spread)
+    verdict = "faster" if high < 1 else "slower" if low > 1 else "no difference shown"
+    return Figures(seconds=ratio * 1e-6, ratio=ratio, low=low, high=high, verdict=verdict)  # type: ignore[arg-type]
+
+
+def shapes(count: int, seed: int = 0) -> list[Workload]:
+    random = np.random.default_rng(seed)
+    return [
+        workload(
+            int(2 ** random.uniform(0, 14)),
+            2 * int(2 ** random.uniform(6, 13)),
+            str(random.choice(["float16", "float32"])),
+        )
+        for _ in range(count)
+    ]
+
+
+def seen(count: int, times: Callable[[Workload], dict[int, float]], seed: int = 0, noise: float = 0.0) -> list[Seen]:
+    random = np.random.default_rng(seed + 1)
+    return [
+        Seen(one, {kernel: figures(ratio * math.exp(random.normal(0, noise))) for kernel, ratio in times(one).items()})
+        for one in shapes(count, seed)
+    ]
+
+
+def by_size(one: Workload) -> dict[int, float]:
+    """The first kernel is for few rows, the second for many, and neither beats the baseline in between."""
+    n = one.sizes["n"]
+    return {SMALL: 0.6 if n <= 64 else 1.5, LARGE: 0.7 if n > 2048 else 1.3}
+
+
+def test_the_rule_finds_where_each_kernel_is_faster_and_keeps_the_baseline_elsewhere() -> None:
+    rule = fit_rule(seen(40, by_size), 2)
+    assert [rule.kernel(workload(n, 4096)) for n in (4, 500, 8000)] == [SMALL, BASELINE, LARGE]
+    names = {SMALL: "small", LARGE: "large", BASELINE: "baseline"}
+    assert rule.lines(names)[0].startswith("if n <= ") and rule.used() == {SMALL, LARGE, BASELINE}
+
+
+def test_the_rule_is_right_on_shapes_it_did_not_see_in_spite_of_noise() -> None:
+    rule = fit_rule(seen(60, by_size, noise=0.03), 2)
+    unseen = seen(200, by_size, seed=9)
+    regret = [
+        one.ratio(rule.kernel(one.workload)) / min(1.0, *(f.ratio for f in one.figures.values())) for one in unseen
+    ]
+    assert np.median(regret) == 1.0 and np.mean(np.array(regret) > 1.0) < 0.1
+
+
+def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there() -> None:
+    found = seen(40, lambda one: {0: 0.5 if one.sizes["n"] % 2 == 0 else 1.2})
+    rule = fit_rule(found, 1)
+    assert not any(rule.kernel(one.workload) == 0 and one.figures[0].verdict == "slower" for one in found)
+    assert rule.test == "n % 2 == 0"
+
+
+def test_types_and_products_of_sizes_may_decide() -> None:
+    by_type = fit_rule(seen(40, lambda one: {0: 0.5 if one.types["T"] == "float32" else 1.4}), 1)
+    assert by_type.test == "T == float32" or by_type.test == "T == float16"
+    by_volume = fit_rule(seen(60, lambda one: {0: 0.5 if one.sizes["n"] * one.sizes["d"] <= 2**18 else 1.4}), 1)
+    assert by_volume.test.startswith("n * d <= ")
+
+
+def test_what_gains_nothing_is_not_told_apart() -> None:
+    assert fit_rule(seen(30, lambda _: {0: 0.8, 1: 0.81}), 2) == Rule(use=0, shapes=30)
+    assert fit_rule(seen(30, lambda _: {0: 1.0}), 1).use == BASELINE
+    assert fit_rule([], 1) == Rule()
+    assert fit_rule(seen(1, lambda _: {0: 0.5}), 1).use == 0
+
+
+def test_the_depth_is_bounded() -> None:
+    def depth(rule: Rule) -> int:
+        return 0 if rule.yes is None or rule.no is None else 1 + max(depth(rule.yes), depth(rule.no))
+
+    random = np.random.default_rng(3)
+    rule = fit_rule(seen(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
+    assert depth(rule) <= DEPTH
+
+
+def test_a_kernel_that_cannot_be_launched_costs_the_baselines_time() -> None:
+    one = Seen(workload(7, 64), {})
+    assert one.ratio(0) == one.ratio(BASELINE) == 1.0
+    rule = fit_rule([Seen(shape, {0: figures(0.5)} if shape.sizes["n"] > 99 else {}) for shape in shapes(40)], 1)
+    assert rule.kernel(workload(4000, 512)) == 0
+
+
+def test_drawn_shapes_lie_in_the_tasks_ranges_and_are_none_of_its_own() -> None:
+    task = load_task("silu_and_mul")
+    drawn = draw_shapes(task, "gpu", 30, seed=5)
+    own = [*task.workloads_for("gpu", held_out=False), *task.workloads_for("gpu", held_out=True)]
+    assert len({(*one.sizes.values(), *one.types.values()) for one in (*drawn, *own)}) == 30 + len(own)
+    for one in drawn:
+        assert 1 <= one.sizes["n"] <= 16384 and 4096 <= one.sizes["d"] <= 28672
+        assert task.bytes_of(one) <= max(map(task.bytes_of, own))
+    assert any(one.sizes["d"] % 16 for one in drawn) and any(one.sizes["d"] % 256 == 0 for one in drawn)
+    assert drawn == draw_shapes(task, "gpu", 40, seed=5)[:30]
+
+
+def test_where_the_ranges_hold_no_more_there_are_fewer() -> None:
+    task = load_task("silu_and_mul")
+    few = tuple(Workload(name=f"{n}", sizes={"n": n, "d": 64}, types={"T": "float16"}) for n in (1, 2, 4))
+    drawn = draw_shapes(task.model_copy(update={"workloads": few}), "gpu", 9, seed=0)
+    assert {one.sizes["n"] for one in drawn} == {3}

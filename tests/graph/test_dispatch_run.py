@@ -1,0 +1,114 @@
+"""Shapes that are drawn and measured for the dispatch rule: as a step of a run, and for a run that has ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import ShapeCompared
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Journal
+from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.outcome import WrongResult
+
+TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
+SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+def shapes_of(run: Path) -> list[ShapeCompared]:
+    with Journal(run, create=False) as journal:
+        return RunLog(journal).events(ShapeCompared)
+
+
+def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_them(tmp_path: Path) -> None:
+    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=6, **SETTINGS)
+    found = result.summary.dispatching
+    assert found is not None and (found.fitted, found.tested) == (2 + 3, 3)
+    assert [policy.policy for policy in found.policies] == ["rule", "general", "table", "oracle"]
+    assert found.policies[-1].worst_regret == 0
+    events = shapes_of(tmp_path / "run")
+    assert len({event.workload.name for event in events}) == 8
+    assert all(5000 <= event.workload.sizes["n"] <= 16384 for event in events)
+    dispatch = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())
+    assert dispatch["rule_tried_on"] == 3 and dispatch["policies"][0]["policy"] == "rule"
+    # The simulated winner is faster everywhere, and so serves every shape.
+    assert dispatch["rule"] == {"folder": "general"}
+
+
+def test_a_run_that_has_ended_gets_a_rule_without_a_further_search(tmp_path: Path) -> None:
+    before = tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert before.summary.dispatching is not None and before.summary.dispatching.tested == 0
+    SimulatedPool.measured.clear()
+    after = resume(tmp_path / "run", dispatch_shapes=4)
+    assert SimulatedPool.measured == [] and after.summary.evaluations == before.summary.evaluations
+    assert after.summary.dispatching is not None and after.summary.dispatching.tested == 2
+    # More shapes keep those that were measured.
+    first = [event.workload.name for event in shapes_of(tmp_path / "run")]
+    resume(tmp_path / "run", dispatch_shapes=6)
+    assert [event.workload.name for event in shapes_of(tmp_path / "run")][: len(first)] == first
+
+
+def test_what_was_measured_before_an_interruption_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    duel = SimulatedPool.duel
+
+    def interrupted(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+        if keywords["rounds"] == 20:
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+            asked.append(workload)
+        return duel(self, baseline, candidates, workload, **keywords)
+
+    monkeypatch.setattr(SimulatedPool, "duel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
+    monkeypatch.setattr(SimulatedPool, "duel", duel)
+    result = resume(tmp_path / "run")
+    names = [event.workload.name for event in shapes_of(tmp_path / "run")]
+    assert names[:3] == asked and len(names) == len(set(names)) == 6
+    assert result.summary.dispatching is not None and result.summary.dispatching.tested == 2
+
+
+def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duel = SimulatedPool.duel
+
+    def wrong(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+        if workload.startswith("drawn-") and any(one.config for one in candidates):
+            failure = WrongResult("mismatch", "out", "it differs at [3]")
+            return Duel(workload, tuple(failure for _ in candidates))
+        return duel(self, baseline, candidates, workload, **keywords)
+
+    monkeypatch.setattr(SimulatedPool, "duel", wrong)
+    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS)
+    found = result.summary.dispatching
+    assert found is not None and found.excluded and found.rule.used() == {-1}
+    assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
+
+
+def test_a_shape_on_which_the_baseline_fails_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    duel = SimulatedPool.duel
+
+    def broken(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+        if workload.startswith("drawn-"):
+            return Duel(workload, tuple(WrongResult("mismatch", "out", "it differs at [3]") for _ in candidates))
+        return duel(self, baseline, candidates, workload, **keywords)
+
+    monkeypatch.setattr(SimulatedPool, "duel", broken)
+    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS)
+    found = result.summary.dispatching
+    assert found is not None and not found.excluded and found.tested == 0
+    assert any("tells nothing on dispatch" in note for note in result.summary.notes)

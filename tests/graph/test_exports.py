@@ -1,0 +1,253 @@
+"""Exports of CUDA kernels, as far as a machine without a GPU can run them: the host code launches on a driver that
+keeps what it is asked. With a GPU each export's own test compares it with the reference."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cuda_runs import write_cuda_run
+
+from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.results.exports.package import ExportError, Package
+from tunesmith.graph.results.exports.writing import export_run
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.task import Workload
+
+pytestmark = pytest.mark.xdist_group("exports")
+STUB = Path(__file__).with_name("stub_cuda.c")
+CASES = 40
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Package]:
+    """silu_and_mul, whose general configuration is slower than the baseline on the smallest of its three shapes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNESMITH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield write_cuda_run(tmp_path_factory.mktemp("cuda") / "run", "silu_and_mul", {"16x4096": 1.2})
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CUDA driver's library that launches nothing."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", STUB], check=True)
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+    return folder
+
+
+def load(folder: Path, *names: str) -> list[ModuleType]:
+    """Modules of an exported package, without its __init__, which needs PyTorch or CuPy."""
+    parent = ModuleType(folder.name)
+    parent.__path__ = [str(folder)]
+    sys.modules[folder.name] = parent
+    return [importlib.import_module(f"{folder.name}.{name}") for name in names]
+
+
+def some_shapes(package: Package) -> list[Workload]:
+    rows = package.dispatch["shapes"]
+    own = [Workload(name=row["workload"], sizes=row["sizes"], types=row["types"]) for row in rows]
+    return [*own, *draw_shapes(package.task, "gpu", CASES, seed=1)]
+
+
+def expected(package: Package, shape: Workload) -> tuple[Any, ...]:
+    """Kernel and geometry as Tunesmith itself has them."""
+    rows = {tuple(row["sizes"].values()): row["folder"] for row in package.dispatch["shapes"]}
+    node = package.dispatch["rule"]
+    while "test" in node:
+        node = node["yes" if parse(node["test"]).evaluate(shape.names) else "no"]
+    folder = rows.get(tuple(shape.sizes.values())) or node["folder"]
+    sources = package.task.sources("cuda")
+    template = sources.baseline.template if folder == "baseline" else sources.templates[0]
+    found = geometry(template, template.default_config, shape)
+    number = next(at for at, kernel in enumerate(package.kernels) if kernel.folder == folder)
+    return number, found.grid, found.block, found.shared_bytes
+
+
+def test_the_python_dispatch_says_what_tunesmith_would_launch(package: Package, tmp_path: Path) -> None:
+    out = export_run(package.folder, "torch", tmp_path / "out")
+    (dispatch,) = load(out / "silu_and_mul_tuned", "_dispatch")
+    for shape in some_shapes(package):
+        assert dispatch.choose(("float16",), tuple(shape.sizes.values())) == expected(package, shape)
+    used = {dispatch.choose(("float16",), tuple(shape.sizes.values()))[0] for shape in some_shapes(package)}
+    assert used == {0, 1}, "the smallest shape keeps the baseline"
+    with pytest.raises(
+        ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for T = float16"
+    ):
+        dispatch.choose(("int8",), (16, 4096))
+
+
+def test_the_operators_driver_loads_once_and_passes_every_argument(
+    package: Package, driver: Path, tmp_path: Path
+) -> None:
+    out = export_run(package.folder, "torch", tmp_path / "out")
+    runtime, kernels, dispatch = load(out / "silu_and_mul_tuned", "_driver", "_kernels", "_dispatch")
+    stub = ctypes.CDLL(str(driver / "libcuda.so.1"))
+    stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
+    before = stub.stub_modules()
+    table = runtime.Kernels(out / "silu_and_mul_tuned", kernels.KERNELS, "p", runtime.Driver(driver / "libcuda.so.1"))
+    number, grid, block, shared = dispatch.choose(("float16",), (32, 5120))
+    arguments = [("pointer", 0), ("pointer", 0), ("int32", 32), ("int32", 5120)]
+    launch = runtime.Launch(table, 0, ("float16",), number, grid, block, shared, arguments)
+    launch.slots[0].value, launch.slots[1].value = 0x1000, 0x2000
+    launch(77)
+    assert tuple(stub.stub_last()[:8]) == (*grid, *block, shared, 77)
+    assert [stub.stub_argument(at) for at in range(4)] == [0x1000, 0x2000, 32, 5120]
+    runtime.Launch(table, 0, ("float16",), number, grid, block, shared, arguments)(0)
+    assert stub.stub_modules() == before + 1
+    # A thread that has not used the device has no context; the launch sees to it.
+    stub.stub_new_thread()
+    launch(78)
+    assert stub.stub_last()[7] == 78
+
+
+def test_damaged_machine_code_is_not_loaded(package: Package, driver: Path, tmp_path: Path) -> None:
+    out = export_run(package.folder, "torch", tmp_path / "out") / "silu_and_mul_tuned"
+    runtime, kernels = load(out, "_driver", "_kernels")
+    table = runtime.Kernels(out, kernels.KERNELS, "p", runtime.Driver(driver / "libcuda.so.1"))
+    (out / kernels.KERNELS["float16",][1]["cubin"]).write_bytes(b"\x7fELF")
+    with pytest.raises(runtime.DriverError, match="is not the file that was exported"):
+        table.function(0, ("float16",), 1, 0)
+
+
+def test_for_another_gpu_the_source_is_compiled_once_with_the_same_options(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC and CUDA's headers come with the extra nvrtc")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = export_run(package.folder, "torch", tmp_path / "out") / "silu_and_mul_tuned"
+    compiler, kernels = load(out, "_nvrtc", "_kernels")
+    about = kernels.KERNELS["float16",][1]
+    source = (out / about["source"]).read_text()
+    for _ in range(2):
+        made = compiler.compile_source(source, "sm_80", about["fast_math"], about["max_registers"], "p")
+        assert made.startswith(b"\x7fELF")
+    assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
+    with pytest.raises(compiler.CompilationError, match=r"does not compile[\s\S]*error"):
+        compiler.compile_source("nonsense", "sm_80", False, 0, "p")
+
+
+PROGRAM = """
+#include "silu_and_mul.hpp"
+#include <cstdio>
+extern "C" const long long *stub_last();
+extern "C" int stub_argument(int at);
+int main() {
+    long long n, d;
+    while (std::scanf("%lld %lld", &n, &d) == 2) {
+        CUresult status = silu_and_mul_tuned::launch(silu_and_mul_tuned::SILU_AND_MUL_FLOAT16, n, d, 0x1000, 0x2000);
+        const long long *last = stub_last();
+        std::printf("%d", (int)status);
+        for (int at = 0; at < 7; at++) std::printf(" %lld", last[at]);
+        std::printf(" %d %d %d %d\\n", stub_argument(0), stub_argument(1), stub_argument(2), stub_argument(3));
+    }
+    return silu_and_mul_tuned::launch(99, 16, 4096, 0, 0) == CUDA_ERROR_INVALID_VALUE ? 0 : 1;
+}
+"""
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h: a toolkit's, or that of NVIDIA's wheels."""
+    roots = [Path(root) / "nvidia" for root in sys.path] + [Path("/usr/local/cuda"), Path("/usr/local")]
+    found = [path.parent for root in roots if root.is_dir() for path in root.glob("*/include/cuda.h")]
+    if not found:
+        pytest.skip("there is no cuda.h")
+    return found[0]
+
+
+def test_the_header_launches_what_tunesmith_would_launch(package: Package, driver: Path, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("there is no C++ compiler")
+    out = export_run(package.folder, "header", tmp_path / "out")
+    (tmp_path / "main.cpp").write_text(PROGRAM)
+    command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{out}", f"-isystem{cuda_include()}"]
+    linked = [f"-L{driver}", "-lcuda", f"-Wl,-rpath,{driver}", "-o", str(tmp_path / "main")]
+    subprocess.run([*command, str(tmp_path / "main.cpp"), *linked], check=True)
+    shapes = some_shapes(package)
+    asked = "\n".join(" ".join(map(str, shape.sizes.values())) for shape in shapes)
+    told = subprocess.run([tmp_path / "main"], input=asked, capture_output=True, text=True, check=True).stdout
+    for shape, line in zip(shapes, told.splitlines(), strict=True):
+        _, grid, block, shared = expected(package, shape)
+        assert list(map(int, line.split())) == [0, *grid, *block, shared, 0x1000, 0x2000, *shape.sizes.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
+def test_nvcc_and_the_other_compilers_take_every_form(task: str, tmp_path: Path) -> None:
+    package = write_cuda_run(tmp_path / "run", task, {}, most=1)
+    header = export_run(package.folder, "header") / f"{task}.hpp"
+    (tmp_path / "main.cu").write_text(f'#include "{header}"\nint main() {{ return 0; }}\n')
+    if shutil.which("nvcc") is not None:
+        subprocess.run(["nvcc", "-std=c++17", "-c", "-o", tmp_path / "main.o", tmp_path / "main.cu"], check=True)
+    for form in ("torch", "cupy", "hf-kernels"):
+        out = export_run(package.folder, form)
+        for path in out.rglob("*.py"):
+            compile(path.read_text(), str(path), "exec")
+
+
+def test_hugging_faces_layout_has_metadata_and_digests(package: Package, tmp_path: Path) -> None:
+    out = export_run(package.folder, "hf-kernels", tmp_path / "out")
+    variant = out / "build" / "torch-cuda"
+    metadata = json.loads((variant / "metadata.json").read_text())
+    assert metadata["backend"] == {"type": "cuda", "archs": ["9.0"]}
+    assert metadata["id"].isidentifier() and f'Library("{metadata["id"]}"' in (variant / "__init__.py").read_text()
+    files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
+    assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
+    assert (variant / "silu_and_mul" / "__init__.py").is_file()
+
+
+def test_every_form_says_where_the_kernels_come_from(package: Package, tmp_path: Path) -> None:
+    for form in ("torch", "cupy", "hf-kernels"):
+        out = export_run(package.folder, form, tmp_path / form)
+        text = (out / "README.md").read_text()
+        assert "a test's GPU" in text and "NVRTC of a test" in text and package.dispatch["verdict"] in text
+        assert "Licence" in text
+        (provenance,) = out.rglob("provenance.json")
+        assert json.loads(provenance.read_text())["device"] == "a test's GPU"
+
+
+def test_the_machine_code_is_that_of_best(package: Package, tmp_path: Path) -> None:
+    out = export_run(package.folder, "torch", tmp_path / "out")
+    kept = {path.read_bytes() for path in (package.folder / "best").glob("*/*.cubin")}
+    assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
+
+
+def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="--as: there is no form 'rust'; choose one of torch, cupy"):
+        export_run(package.folder, "rust")
+    with pytest.raises(ExportError, match=r"was tuned with cuda.*export it --as torch"):
+        export_run(package.folder, "opencl", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ExportError, match="exists and is not empty"):
+        export_run(package.folder, "torch", tmp_path / "full")
+    with pytest.raises(ExportError, match="has no winners to export"):
+        export_run(tmp_path, "torch")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
+@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
+def test_on_a_gpu_an_exports_own_test_passes(form: str, task: str, tmp_path: Path) -> None:
+    if form != "cupy":
+        pytest.importorskip("torch")
+    package = write_cuda_run(tmp_path / "run", task, {}, most=2)
+    out = export_run(package.folder, form, tmp_path / "out")
+    environment = {**os.environ, "PYTHONPATH": str(out)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(out)]
+    subprocess.run(command, check=True, env=environment, cwd=out, timeout=600)

@@ -1,0 +1,113 @@
+"""A kernel tuned from Python, without a file: the cell of the docs, and what is read from examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.graph.tune_kernel import _by_name, _several
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "bring-your-kernel.md"
+SOFTMAX = """__global__ void softmax(const float* x, float* y, int n) {
+    __shared__ float part[32];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + part[0];
+}"""
+SAXPY = """__global__ void saxpy(float a, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}"""
+FIXED = SAXPY.replace("blockIdx.x * blockDim.x", "blockIdx.x * 64")
+TRANSPOSE = """__kernel void turn(__global const float* in, __global float* out, int rows, int cols) {
+    int c = get_global_id(0), r = get_global_id(1);
+    if (c < cols && r < rows) out[c * rows + r] = in[r * cols + c];
+}"""
+NOTHING = ("", "baseline", "numpy")
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def task(source: str, *examples: dict[str, Any], **more: Any) -> Any:
+    return task_from(read_signature(source, None), source, NOTHING, examples, **more)  # type: ignore[arg-type]
+
+
+def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    [cell] = re.findall(r"```python\n# A notebook cell\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert sum(bool(line.strip()) for line in cell.splitlines()) <= 12
+    namespace: dict[str, Any] = {}
+    exec(cell, namespace)
+    tuned, x = namespace["tuned"], namespace["x"]
+    assert tuned.result.valid and len(tuned.rows) == 2
+    assert all(row.seconds > 0 and list(row.opponents) == ["NumPy (eager)"] for row in tuned.rows)
+    assert np.allclose(tuned(x), namespace["reference"](x), rtol=1e-4, atol=1e-4)
+    shown = repr(tuned)
+    assert "the kernel as it came" in shown and "NumPy (eager)" in shown
+    # Another shape, that nobody tuned.
+    assert np.allclose(tuned(x[:77]), namespace["reference"](x[:77]), rtol=1e-4, atol=1e-4)
+    with pytest.raises(TunesmithError, match="The array x is float64"):
+        tuned(x.astype(np.float64))
+
+
+class TestExamples:
+    def test_sizes_are_those_that_the_indices_name(self) -> None:
+        made = task(SOFTMAX, {"x": zeros(4, 64), "y": zeros(4, 64)}, {"x": zeros(3, 8), "y": zeros(3, 8)})
+        assert [one.shape for one in made.arguments] == [("rows", "n"), ("rows", "n"), ()]
+        assert [one.sizes for one in made.workloads] == [{"n": 64, "rows": 4}, {"n": 8, "rows": 3}]
+        assert made.backends["cuda"].baseline.template.launch.grid == ("rows",)
+        assert 'extern "C" __global__' in made.backends["cuda"].baseline.template.source
+
+    def test_a_number_of_elements_is_a_product_of_dimensions(self) -> None:
+        made = task(SAXPY, {"x": zeros(6, 7), "y": zeros(6, 7), "a": 2.0})
+        assert [one.value for one in made.arguments] == ["2.0", None, None, "x_0 * x_1"]
+        assert made.arguments[1].shape == ("x_0", "x_1") and made.workloads[0].sizes == {"x_0": 6, "x_1": 7}
+        assert made.backends["cuda"].baseline.template.launch.grid == ("ceil_div((x_0 * x_1), 256)",)
+
+    def test_equal_sizes_are_told_apart_by_the_indices(self) -> None:
+        made = task(TRANSPOSE, {"in": zeros(8, 8), "out": zeros(8, 8)})
+        assert [one.shape for one in made.arguments[:2]] == [("rows", "cols"), ("cols", "rows")]
+
+    def test_contents_are_like_the_example(self) -> None:
+        x = np.linspace(2, 4, 64, dtype=np.float32).reshape(8, 8)
+        fill = task(TRANSPOSE, {"in": x, "out": x}).arguments[0].fill
+        assert (fill.kind, fill.mean, fill.scale) == ("uniform", 3, 1)
+
+    @pytest.mark.parametrize(
+        ("source", "example", "wanted"),
+        [
+            (SAXPY, {"x": zeros(4), "y": zeros(4)}, "the scalar a has no value"),
+            (SAXPY, {"x": np.zeros(4), "y": zeros(4), "a": 1.0}, "x is an array of float64, but the kernel takes"),
+            (SAXPY.replace("y[i] +=", "y[0] ="), {"x": zeros(4)}, ""),
+            (SAXPY.replace("y[i] += a", "use(y)"), {}, "hidden in a function that it calls"),
+            (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "writes none of its arrays"),
+            (FIXED, {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}, "give the launch, such as grid="),
+        ],
+    )
+    def test_what_is_missing_is_said(self, source: str, example: dict[str, Any], wanted: str) -> None:
+        if not wanted:
+            assert read_signature(source, None).written == ["y"]
+            return
+        with pytest.raises(TunesmithError) as caught:
+            task(source, example)
+        assert wanted in str(caught.value)
+
+    def test_inputs_by_position_and_by_name(self) -> None:
+        signature: Signature = read_signature(SAXPY, None)
+        x = zeros(4)
+        assert [len(one) for one in _several(signature, [x, x])] == [2]
+        assert _several(signature, [(x, x), (x, x)]) == [(x, x), (x, x)]
+        assert list(_by_name(signature, (x, x), {"a": 1.0}, {})) == ["a", "x", "y"]
+        assert list(_by_name(signature, (2.0, x, x, 4), None, {})) == ["a", "x", "y", "n"]
+        with pytest.raises(TunesmithError, match="saxpy reads no z; it reads x, y, a, n"):
+            _by_name(signature, {"z": x}, None, {})
+        with pytest.raises(TunesmithError, match="an example has 3 values"):
+            _by_name(signature, (x, x, x), None, {})
+        # A kernel that reads one array: each is an example.
+        assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2

@@ -1,0 +1,106 @@
+"""What one run found is measured first by the next: on a simulated device, with the real database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import tune
+from tunesmith.graph.journal.events import WisdomKept
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError, open_wisdom
+
+TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
+SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
+
+
+@pytest.fixture
+def wisdom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any) -> Wisdom:
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "deep" / "wisdom.sqlite"))
+    simulate_device(monkeypatch)
+    found = open_wisdom()
+    assert found is not None
+    return found
+
+
+def entry(**changes: Any) -> Known:
+    values = {
+        "task": "scale_add",
+        "template": "runs",
+        "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1},
+        "backend": "opencl",
+        "device": "another device",
+        "driver": "1",
+        "sizes": {"n": 16384},
+        "types": {},
+        "seconds": 1e-6,
+        "ratio": 0.5,
+        "low": 0.49,
+        "high": 0.51,
+        "at": "2026-01-01T00:00:00+00:00",
+    }
+    return Known.model_validate(values | changes)
+
+
+def test_what_a_run_finds_is_measured_first_by_the_next(wisdom: Wisdom, tmp_path: Path) -> None:
+    first = tune(TASK, run_dir=tmp_path / "one", **SETTINGS)
+    kept = wisdom.entries("scale_add")
+    assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
+    assert first.summary.general is not None
+    SimulatedPool.measured.clear()
+    second = tune(TASK, run_dir=tmp_path / "two", seed=5, **SETTINGS)
+    assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
+    assert second.summary.ratio is not None and first.summary.ratio is not None
+    assert second.summary.ratio <= first.summary.ratio + 1e-9
+
+
+def test_another_devices_answers_come_after_this_ones(wisdom: Wisdom, device: Any, tmp_path: Path) -> None:
+    mine = entry(config={"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, device=device.name, ratio=0.9)
+    wisdom.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert SimulatedPool.measured[:2] == [mine.config, entry().config]
+    with Journal(tmp_path / "run", create=False) as journal:
+        found = journal.last(WisdomKept)
+    assert found is not None and [one.device for one in found.event.suggestions] == [device.name, "another device"]
+
+
+def test_what_does_not_fit_the_space_is_not_measured(wisdom: Wisdom, tmp_path: Path) -> None:
+    wisdom.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert all(config["GROUP"] != 5 for config in SimulatedPool.measured)
+
+
+def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(TASK, run_dir=tmp_path / "one", wisdom=False, **SETTINGS)
+    assert not wisdom.path.exists() and wisdom.entries() == []
+    assert open_wisdom({"TUNESMITH_WISDOM": "off"}) is None
+    at_home = open_wisdom({"XDG_DATA_HOME": str(tmp_path)})
+    assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
+
+
+def test_the_newer_of_two_stays(wisdom: Wisdom) -> None:
+    new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
+    assert (wisdom.keep([entry()]), wisdom.keep([new]), wisdom.keep([entry()])) == (1, 1, 0)
+    assert wisdom.entries() == [new]
+    assert wisdom.keep([entry(driver="2")]) == 1
+
+
+def test_entries_travel_as_a_file(wisdom: Wisdom, tmp_path: Path) -> None:
+    wisdom.keep([entry(), entry(driver="2")])
+    assert wisdom.write_file(tmp_path / "all.json") == 2
+    other = Wisdom(tmp_path / "other.sqlite")
+    assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
+    assert other.entries() == wisdom.entries()
+
+
+def test_what_cannot_be_used_is_told_in_a_sentence(wisdom: Wisdom, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
+    with pytest.raises(WisdomError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+        Wisdom(tmp_path / "text").entries()
+    with pytest.raises(WisdomError, match="is no file of `tunesmith wisdom export`"):
+        wisdom.read_file(tmp_path / "text")
+    with pytest.raises(WisdomError, match="cannot be read"):
+        wisdom.read_file(tmp_path / "nothing")

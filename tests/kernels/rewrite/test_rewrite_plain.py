@@ -1,0 +1,112 @@
+"""Sixteen plain kernels as they come: drafted with little to fill in, rewritten by rules, right at sampled points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+from plain_kernels import KERNELS, SHAPES, drafted
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.space.feasible import compiler_rejection, feasible
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.soundness import require_sound_template
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Template
+
+H200 = resolve_target("h200")
+WANTED = {
+    "gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "transpose": "TILE", "row_sum": "SHUFFLES",
+    "softmax": "KEEP", "layernorm": "KEEP",
+}  # fmt: skip
+"""The rewrite that each of these is there for."""
+GUARDS = ("transpose", "gelu", "softmax")
+"""Those that are run on the CPU in the fast tests: one of each rewrite of the data's way."""
+
+
+def template_of(task: Task) -> Template:
+    found = rewrite(task).template
+    assert found is not None
+    return found
+
+
+def points(task: Task, template: Template, count: int) -> list[Config]:
+    """Some feasible points, and one for each rewrite of the data's way that changes nothing else."""
+    space = feasible(template, [task.workloads[0]], H200)
+    found = [space.config(point) for point in space.sample(np.random.default_rng(7), count)]
+    for parameter in template.parameters:
+        if parameter.name in ("VEC", "TILE", "SHUFFLES", "KEEP"):
+            config = {**template.default_config, parameter.name: parameter.values[1]}
+            assert space.reject(config) is None
+            found.append(config)
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_draft_asks_for_little_and_the_rules_make_a_template(name: str, tmp_path: Path) -> None:
+    task, left = drafted(name, tmp_path)
+    asked = [one for one in left if not one.startswith(("the sizes you use", "an array for each"))]
+    # Only where indices are data, or may leave the array, is more asked than sizes and the reference.
+    assert not asked or name in SHAPES, asked
+    template = template_of(task)
+    require_sound_template(template, task, "here")
+    assert WANTED.get(name, "") in ("", *(one.name for one in template.parameters))
+    assert feasible(template, [task.workloads[0]], H200).reject(template.default_config) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_point_compiles(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings")
+    task, _ = drafted(name, tmp_path)
+    template, compiler = template_of(task), open_compiler(H200, 0)
+    plain = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {}))
+    default = compiler.compile(specialise(template, template.default_config, {}))
+    assert isinstance(plain, Artifact) and isinstance(default, Artifact)
+    assert default.resources.registers == plain.resources.registers
+    for config in points(task, template, 6):
+        made = compiler.compile(specialise(template, config, {}))
+        assert isinstance(made, Artifact), (config, made)
+        assert compiler_rejection(H200, geometry(template, config, task.workloads[0]), made.resources) is None, config
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        (name, seed) if name in GUARDS and seed == 0 else pytest.param(name, seed, marks=pytest.mark.slow)
+        for name in KERNELS
+        for seed in (0, 1)
+    ],
+)
+def test_no_rewrite_changes_results(name: str, seed: int, tmp_path: Path) -> None:
+    """At points, sizes and contents that are drawn: a fuzz test of all rewrites together."""
+    task, _ = drafted(name, tmp_path)
+    rng = np.random.default_rng([seed, *name.encode()])
+    given = task.workloads[0]
+    if seed and name not in ("dequantise",):
+        sizes = {size: int(rng.integers(1, value + 40)) for size, value in given.sizes.items()}
+        given = given.model_copy(update={"sizes": sizes})
+    template, plain = template_of(task), task.sources("cuda").baseline.template
+    arrays = contents(task, given, seed)
+    for argument in task.arguments:
+        if argument.name == "index":
+            arrays["index"] = rng.integers(0, given.sizes["n"], arrays["index"].shape).astype(np.int32)
+    expected = run_kernel(plain, {}, task, given, arrays, tmp_path)
+    assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
+    space = feasible(template, [given], H200)
+    chosen = [one for one in points(task, template, 1 + 3 * seed) if space.reject(one) is None]
+    for config in chosen:
+        found = run_kernel(template, config, task, given, arrays, tmp_path)
+        for output, values in expected.items():
+            assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5, equal_nan=True), (
+                config,
+                output,
+                given.sizes,
+            )

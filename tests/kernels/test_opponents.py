@@ -1,0 +1,138 @@
+"""Opponents: functions of libraries, timed on a workload's buffers beside baseline and candidates."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import read_task
+
+SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
+FUNCTIONS = """
+import numpy as np
+
+def right(x, y, a, n):
+    assert x.dtype == np.float32 and x.shape == (n,)
+    return np.float32(a) * x + y
+
+def as_dict(**given):
+    return {"out": np.float32(given["a"]) * given["x"] + given["y"]}
+
+def wrong(x, y, a, n):
+    return x
+
+def short(x, y, a, n):
+    return x[1:]
+
+def raises(x, y, a, n):
+    raise RuntimeError("no")
+"""
+
+
+def task(folder: Path, *functions: str, framework: str = "numpy") -> Task:
+    shutil.copytree(SCALE_ADD, folder / "task")
+    path = folder / "task" / "task.toml"
+    (folder / "task" / "others.py").write_text(FUNCTIONS)
+    path.write_text(path.read_text() + "".join(
+        f'\n[[opponents]]\nname = "{one}"\nlabel = "eager"\ncall = "others.py:{one}"\nframework = "{framework}"\n'
+        for one in functions
+    ))  # fmt: skip
+    return read_task(path)
+
+
+def candidate(task: Task, device: Any) -> Candidate:
+    template = task.sources(device.backend).baseline.template
+    made = open_compiler(device.limits, device.index).compile(specialise(template, {}, {}))
+    assert isinstance(made, Artifact)
+    return Candidate(template, {}, {types_key(task.workloads[0]): made})
+
+
+def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any) -> None:
+    made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises")
+    plain = candidate(made, device)
+    bench = Bench(made, device.limits, device.index)
+    duel = bench.duel(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.2)
+    right, as_dict, wrong, short, raises = duel.opponents
+    for one in (right, as_dict):
+        assert one.why == "" and one.comparison is not None and one.against[0] is not None
+        # The kernel is the baseline: its time over the opponent's is one over the opponent's over the baseline's.
+        assert one.comparison.ratio * one.against[0].ratio == pytest.approx(1, rel=0.5)
+    assert "it computes something else: out[" in wrong.why and wrong.comparison is None
+    assert short.why == "its out has 16383 elements, not 16384"
+    assert raises.why == "it raises RuntimeError: no"
+
+
+def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
+    made = task(tmp_path, "right", framework="cupy")
+    plain = candidate(made, device)
+    [one] = Bench(made, device.limits, device.index).duel(
+        plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01
+    ).opponents  # fmt: skip
+    assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("call = ", "cal = ", "opponent right, key call: give the function as 'FILE.py:FUNCTION'"),
+        ('label = "eager"', 'label = "fast"', "opponent right, key label: choose 'vendor library', 'eager'"),
+        (
+            'framework = "numpy"',
+            'framework = "jax"',
+            "opponent right, key framework: choose 'numpy', 'cupy' or 'torch'",
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:
+    task(tmp_path, "right")
+    path = tmp_path / "task" / "task.toml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(TunesmithError) as caught:
+        read_task(path)
+    assert wanted in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("framework", ["cupy", "torch"])
+def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) -> None:
+    from tunesmith.hw.probe import probe_cuda
+
+    gpu = probe_cuda().devices[0]
+    pytest.importorskip(framework)
+    made = task(tmp_path, "right", framework=framework)
+    text = FUNCTIONS.replace("np.float32(a)", "a").replace("assert x.dtype == np.float32 and x.shape == (n,)", "")
+    made = made.model_copy(update={
+        "opponents": tuple(one.model_copy(update={"source": text}) for one in made.opponents),
+        "backends": {"cuda": _cuda(made)},
+    })  # fmt: skip
+    plain = candidate(made, gpu)
+    [one] = Bench(made, gpu.limits, gpu.index).duel(
+        plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5
+    ).opponents  # fmt: skip
+    assert one.why == "" and one.comparison is not None
+    # A call without its overhead on the host: far from the tens of microseconds of eager launches.
+    assert one.comparison.ratio < 20 and np.isfinite(one.comparison.ratio)
+
+
+def _cuda(made: Task) -> Any:
+    from tunesmith.kernels.spec.task import BackendSources, Baseline
+    from tunesmith.kernels.spec.template import Launch, Template
+
+    source = (
+        'extern "C" __global__ void scale_add(const float* x, const float* y, float* out, float a, int n) {\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) out[i] = a * x[i] + y[i];\n}\n"
+    )
+    launch = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+    template = Template(name="baseline", backend="cuda", source=source, entry=made.entry, launch=launch)
+    return BackendSources(baseline=Baseline(template=template))
