@@ -7,8 +7,10 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 # The CUDA major the driver supports, from nvidia-smi's banner; empty where there is no NVIDIA driver.
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
 comma := ,
-empty :=
-EXTRAS ?= $(if $(filter 13 14 15,$(CUDA)),cuda13,$(if $(filter 12,$(CUDA)),cuda12,nvrtc))$(comma)opencl$(comma)test
+GPU := $(if $(filter 13 14 15,$(CUDA)),$(comma)cuda13,$(if $(filter 12,$(CUDA)),$(comma)cuda12))
+EXTRAS ?= opencl$(GPU)
+# Tests compile CUDA also where there is no GPU.
+TEST_EXTRAS := $(EXTRAS)$(if $(GPU),,$(comma)nvrtc)$(comma)test
 BIN := .venv/bin
 
 .PHONY: demo test test-all lint schema docs clean help
@@ -20,35 +22,43 @@ help:
 	@echo "make docs      the documentation site, in docs/_build; a broken link is an error"
 	@echo "make schema    write docs/summary.schema.json"
 
-.venv/.ready: pyproject.toml
+define install
 	@if command -v uv >/dev/null 2>&1; then \
-		echo "Setting up .venv with uv: $(EXTRAS)"; \
-		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --python $(BIN)/python -e '.[$(EXTRAS)]'; \
+		echo "Setting up .venv with uv: $(1)"; \
+		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
 	elif [ -n "$(PYTHON)" ]; then \
-		echo "Setting up .venv with $(PYTHON) and pip: $(EXTRAS) (a minute or two)"; \
-		$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'; \
+		echo "Setting up .venv with $(PYTHON) and pip: $(1) (a minute or two)"; \
+		$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(1)]'; \
 	else \
 		echo "Python 3.11, 3.12 or 3.13 with venv is needed (on Debian: apt install python3-venv), or uv." >&2; exit 1; \
 	fi
 	@touch $@
+endef
+
+.venv/.ready: pyproject.toml
+	$(call install,$(EXTRAS))
+
+# With the tools of tests, which a demo does without.
+.venv/.ready-test: pyproject.toml
+	$(call install,$(TEST_EXTRAS))
 
 demo: .venv/.ready
 	@rm -rf runs/demo
 	$(BIN)/tunesmith tune silu_and_mul --evaluations 40 --rounds 1 --run-dir runs/demo
 
-test: .venv/.ready
+test: .venv/.ready-test
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadgroup
 
-test-all: .venv/.ready
+test-all: .venv/.ready-test
 	$(BIN)/python -m pytest -q
 
-lint: .venv/.ready
+lint: .venv/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-schema: .venv/.ready
+schema: .venv/.ready-test
 	$(BIN)/python -c "from tunesmith.graph.results.summary import summary_schema; print(summary_schema(), end='')" > docs/summary.schema.json
 
 # The packages of the extra `docs` are only installed for it: neither tests nor tuning need them.

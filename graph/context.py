@@ -21,9 +21,9 @@ from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
-COMPARISON_SECONDS, KERNEL_SECONDS = 5.0, 0.75
-"""About what a final comparison takes: for its process and the finalists' examination, and for each kernel on each
-workload. Part of the time limit."""
+COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
+"""About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
+the winners, which ends with the time limit. Part of that limit."""
 T = TypeVar("T", bound=Event)
 
 
@@ -54,6 +54,10 @@ class Context:
             self.listener(Progress("start", "starting workers"))
             self._pool = self.make_pool().__enter__()
         return self._pool
+
+    def start_pool(self) -> None:
+        """Starts the pool where it is known that some role will need it; they come up while other work is done."""
+        _ = self.pool
 
     def close(self) -> None:
         if self._pool is not None:
@@ -168,7 +172,7 @@ class Context:
         if limit is None:
             return float("inf")
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
-        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + kernels * KERNEL_SECONDS)
+        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * KERNEL_SECONDS)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.output import write_results
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.origin import origin_of
@@ -109,6 +112,7 @@ def resume(
     rounds: int | None = None,
     time_limit: float | None = None,
     dispatch_shapes: int | None = None,
+    as_recorded: bool = False,
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
@@ -117,10 +121,16 @@ def resume(
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
     if left out and none is left); time_limit: seconds it may take beyond those it has; dispatch_shapes: as the setting,
-    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do.
+    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do, and where the task's files
+    have changed since the run was begun, unless `as_recorded` says to go on with what the journal keeps of them.
     """
     with resumed(
-        Path(run_dir), more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
+        Path(run_dir),
+        more=more,
+        rounds=rounds,
+        time_limit=time_limit,
+        dispatch_shapes=dispatch_shapes,
+        as_recorded=as_recorded,
     ) as run:
         return _carry_on(run, listener, models, ask)
 
@@ -177,6 +187,7 @@ def resumed(
     rounds: int | None = None,
     time_limit: float | None = None,
     dispatch_shapes: int | None = None,
+    as_recorded: bool = True,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, alone(folder):
@@ -186,6 +197,11 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
+        if not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+            raise SettingsError(
+                f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
+                "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
+            )
         inventory = inventory_for(settings.backend)
         same = [d for d in inventory.devices if (d.backend, d.name) == (old.backend, old.name)]
         device = same[0] if same else choose_device(task, old.backend, inventory)
@@ -217,12 +233,19 @@ def _clear(folder: Path) -> None:
 
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
-    from tunesmith.graph.build import ended_by
-
     with opened(run, listener, models) as context:
+        by_rules = context.models is None and run.settings.transport == "none"
+        if by_rules and context.log.baseline is None and context.sources.templates:
+            # Rules begin with the baseline's times, so that workers start while the graph is imported.
+            threading.Thread(target=import_module, args=("tunesmith.graph.build",), daemon=True).start()
+            context.start_pool()
+        from tunesmith.graph.build import ended_by
+
         if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
+            if count := context.log.evaluation_count:
+                listener(Progress("resume", f"{count} of {run.settings.evaluations} evaluations are there"))
             connect_models(context, run)
             _invoke(context, run, ask)
         if run.settings.dispatch_shapes:
@@ -349,18 +372,22 @@ def pools(
     from tunesmith.actors.cluster.cluster import cluster, wait_for
     from tunesmith.actors.judging.reference import begin_check
     from tunesmith.actors.pool.pool import Pool
+    from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
 
     cache = open_cache()
     with ExitStack() as stack:
-        # Beside what is imported and read until the first pool is made.
+        # Beside what is imported, and Ray that is started, until the first pool is made. Nothing else is forked here.
+        preload_only("tunesmith.actors.judging.reference")
         examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
         stack.callback(examined.end)
 
         def make() -> Pool:
+            if examined.done:
+                examined.result()
+            offer = stack.enter_context(cluster())
             # Lanes call a reference only when it is known to return.
             examined.result()
-            offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)

@@ -7,6 +7,7 @@ server is ever among them: only the name of the environment variable that has it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
@@ -190,8 +191,9 @@ class SearchSettings(BaseModel):
     time_limit: Seconds | None = Field(
         None,
         gt=0,
-        description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). The final "
-        "comparison counts in: the search ends early enough for it (default: no limit).",
+        description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts "
+        "in: starting, the search, which ends early enough for the final comparison, and the examination of the "
+        "winners, which is left out where no time is left for it (default: no limit).",
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
@@ -307,9 +309,15 @@ def _first(error: ValidationError) -> tuple[str, str]:
 
 
 def new_run_dir(task: str, base: Path) -> Path:
-    """A folder that does not exist yet, named by task and a counter."""
+    """A folder that does not exist yet, named after the task and a counter."""
     path = Path(task).resolve()
+    file = path / "task.toml" if path.is_dir() else path
     name = path.parent.name if task.endswith(".toml") else path.name
+    if file.suffix == ".toml":
+        # A file that cannot be read is told of where the task is loaded.
+        with contextlib.suppress(OSError, ValueError):
+            name = str(tomllib.loads(file.read_text(encoding="utf-8")).get("name", name))
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:80].strip(".-")
     number = 1
     while (path := base / f"{name or 'run'}-{number:03d}").exists():
         number += 1

@@ -9,6 +9,7 @@ resumed).
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -145,6 +146,9 @@ def _fail(message: str, code: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; never returns."""
     _end_as_from_the_keyboard()
+    # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="tunesmith", standalone_mode=False)

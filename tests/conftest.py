@@ -26,6 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 @dataclass(frozen=True)
 class FinishedRun:
     """What a command line run left: its folder, its streams and exit code."""

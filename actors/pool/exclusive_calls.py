@@ -121,9 +121,11 @@ class ExclusiveCalls:
         others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
         return Duel(workload, results, tuple(codes), self._workers.compilers[0].version, others)
 
-    def examine(self, questions: Sequence[Question], seed: int, roofline: Roofline) -> list[Verdict] | Failure:
+    def examine(
+        self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float
+    ) -> list[Verdict] | Failure:
         """See `Pool.examine`."""
-        deadline = EXAMINATION_SECONDS * len(questions)
+        deadline = min(seconds, EXAMINATION_SECONDS * len(questions))
         found: list[Verdict] | Failure = self._call(
             self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline
         )

@@ -8,6 +8,7 @@ as soon as it can.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -185,11 +186,14 @@ class Pool:
         calls = self._exclusive_calls()
         return calls.duel(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
 
-    def examine(self, questions: Sequence[Question], *, seed: int) -> list[Verdict] | Failure:
+    def examine(
+        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf
+    ) -> list[Verdict] | Failure:
         """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
-        the examination, not of a candidate. Nothing else may be in flight."""
+        the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else may be in
+        flight."""
         calls = self._exclusive_calls()
-        return calls.examine(questions, seed, self.roofline)
+        return calls.examine(questions, seed, self.roofline, seconds)
 
     def _exclusive_calls(self) -> ExclusiveCalls:
         return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor)

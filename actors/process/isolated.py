@@ -47,6 +47,11 @@ def preload(backend: BackendName) -> None:
     _FORK_SERVER.set_forkserver_preload(list(IMPORTS[backend]))
 
 
+def preload_only(module: str) -> None:
+    """As `preload`, for a process whose children all do what `module` has."""
+    _FORK_SERVER.set_forkserver_preload([module])
+
+
 class Isolated:
     """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
 
@@ -102,6 +107,11 @@ class Isolated:
         if failed:
             raise result
         return result
+
+    def kill(self) -> None:
+        """Kills the process, if there is one, while another thread waits for an answer, which then is `Crashed`."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def end(self) -> None:
         """Kills the process, if there is one."""

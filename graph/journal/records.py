@@ -167,8 +167,8 @@ class Examination(Record):
 
 class ExaminationRow(Record):
     """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
-    largest error of the configuration and of the baseline, as shares of the tolerance; unexecuted: as in `Examination`.
-    """
+    largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
+    tolerance; unexecuted: as in `Examination`."""
 
     template: str
     config: Config

@@ -105,8 +105,10 @@ class Journal:
             self._connection.executescript(_SCHEMA)
             self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
-        except sqlite3.DatabaseError as error:
-            raise JournalError(f"{path} cannot be used as a journal: {error}.") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            # SQLite cites what it cannot read, over several lines.
+            why = " ".join(str(error).split())
+            raise JournalError(f"{path} cannot be used as a journal: {why}.") from error
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
@@ -166,7 +168,7 @@ class Journal:
     def _fetch(self, query: str, values: list[str]) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise JournalError(
                 f"The journal in {self._folder} cannot be read ({error}); restore the file from a copy, or start the "
                 "run anew in another folder."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,8 @@ def check_models(settings: ModelSettings) -> Prices:
         if settings.model_for:
             raise SettingsError("--model-for: other models for some roles need a --model for the rest.")
         return prices
+    if find_spec("langchain_openai") is None:
+        raise SettingsError("--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'.")
     if ours := settings.model_option.keys() & _ONLY_OURS:
         raise SettingsError(f"--model-option: {', '.join(sorted(ours))} cannot be set.")
     if settings.transport == "live":

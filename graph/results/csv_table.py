@@ -1,4 +1,5 @@
-"""A run's measurements as a table for other programs: one row for each configuration and workload, as CSV (RFC 4180).
+"""A run's measurements as a table for other programs, as CSV (RFC 4180): one row for each configuration and workload,
+and one for each finalist and workload of a comparison.
 
 Reads the journal, so that a run that has not ended has its table too.
 """
@@ -12,10 +13,13 @@ from typing import Any
 
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
+from tunesmith.kernels.spec.parameter import config_key
 
 FIRST = ("evaluation", "stage", "template", "workload", "outcome", "seconds", "low", "high", "samples", "dropped")
+COMPARED = ("ratio", "ratio_low", "ratio_high", "verdict")
 LAST = ("registers", "shared_bytes", "spill_bytes", "compile_seconds", "lane_seconds", "detail")
 
 
@@ -25,23 +29,30 @@ def write_csv(folder: Path, out: Path) -> int:
     evaluation counts from 1 in the order in which they ended; the baseline is 0. Then what was measured: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
     "parameter samples" where it shares its name with another); then the compiler's figures, wall-clock seconds of the
-    evaluation, and why it failed. Opponents come last, a row for each workload of each comparison: `evaluation` is
-    empty, and `template` is the name and label. Raises `JournalError`.
+    evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
+    baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
+    the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
+    Raises `JournalError`.
     """
     with Journal(folder, create=False) as journal:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
         baseline = [] if log.baseline is None else [("", log.baseline)]
-        comparisons = [(entry.stage, entry.event) for entry in log.entries(Compared)]
         found = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+        compared = [(entry.stage, entry.event) for entry in log.entries(Compared)]
     names = list(dict.fromkeys(name for _, evaluation in found for name in evaluation.config))
     numbered = [(0, *one) for one in baseline] + [(number, *one) for number, one in enumerate(found, 1)]
     rows = [row for number, stage, evaluation in numbered for row in _rows(number, stage, evaluation)]
-    rows += [row for stage, compared in comparisons for row in _opponents(stage, compared)]
+    numbers = {(one.template, config_key(one.config)): number for number, _, one in numbered}
+    for stage, comparison in compared:
+        for entry in comparison.entries:
+            number = numbers.get((entry.template, config_key(entry.config)))
+            rows.append(_comparison_row(number, stage, comparison, entry))
+        rows += _opponents(stage, comparison)
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*FIRST, *map(_column, names), *LAST], restval="")
+            writer = csv.DictWriter(file, [*FIRST, *COMPARED, *map(_column, names), *LAST], restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
@@ -88,5 +99,26 @@ def _opponents(stage: str, compared: Compared) -> Iterator[dict[str, Any]]:
             yield row | {"outcome": "measured", **figures}
 
 
+def _comparison_row(number: int | None, stage: str, comparison: Compared, entry: FinalistResult) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "evaluation": number,
+        "stage": stage,
+        "template": entry.template,
+        "workload": comparison.workload,
+        "outcome": "compared",
+    }
+    if (found := entry.comparison) is not None:
+        row |= {
+            "seconds": found.ratio * found.baseline.median,
+            "ratio": found.ratio,
+            "ratio_low": found.low,
+            "ratio_high": found.high,
+            "verdict": found.verdict,
+        }
+    elif entry.failure is not None:
+        row |= {"outcome": entry.failure.kind, "detail": describe(entry.failure)}
+    return row | {_column(name): value for name, value in entry.config.items()}
+
+
 def _column(parameter: str) -> str:
-    return f"parameter {parameter}" if parameter in (*FIRST, *LAST) else parameter
+    return f"parameter {parameter}" if parameter in (*FIRST, *COMPARED, *LAST) else parameter

@@ -152,7 +152,7 @@ def _one(
     own = None if models is None else models(folder.name)
     if (folder / "journal.sqlite").is_file():
         try:
-            return resume(folder, listener=listener, models=own)
+            return resume(folder, as_recorded=True, listener=listener, models=own)
         except JournalError as error:
             raise JournalError(f"{folder}: {error}") from error
     values = {**settings, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}

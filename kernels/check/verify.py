@@ -57,6 +57,11 @@ class Passed:
     baseline: dict[str, Deviation]
     deterministic: bool
 
+    @property
+    def own(self) -> bool:
+        """Whether it was a workload of the task's with the task's own contents, for which its tolerance is meant."""
+        return self.step.endswith(", task") and "(derived)" not in self.step
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:

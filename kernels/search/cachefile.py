@@ -13,20 +13,21 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.space.domain import Codes, Domain
 from tunesmith.kernels.space.rule import Reason
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.spec.schema_errors import explain
 
 _FAILED_VALUE = 1e19
 """Old files write 1e20 for a failure; no kernel runs for so many milliseconds."""
@@ -88,6 +89,31 @@ class Table:
         return Space.from_codes(self.parameters, self.codes, f"The table {self.name}")
 
 
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+
+
+class _Entry(BaseModel):
+    """A record: what is read of it here, and in `model_extra` the values of its configuration, among what else there
+    is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    time: bool | int | float | str | None = None
+    failure: str | None = None
+    compile_time: Milliseconds = None
+    benchmark_time: Milliseconds = None
+
+
+class _File(BaseModel):
+    """The object that a cache file holds, as far as it is read here."""
+
+    device_name: str = ""
+    kernel_name: str = ""
+    tune_params: dict[str, list[bool | int | float | str]]
+    tune_params_keys: list[str] | None = None
+    cache: dict[str, _Entry]
+
+
 def read_cache(path: Path) -> Table:
     """Reads the cache file at `path`; one cut short gives the records that are complete.
 
@@ -95,30 +121,41 @@ def read_cache(path: Path) -> Table:
     """
     data, whole = _parse(path, _text(path))
     try:
-        keys = list(data.get("tune_params_keys") or data["tune_params"])
-        parameters = tuple(Parameter(name=key, values=tuple(data["tune_params"][key])) for key in keys)
-        cache: Mapping[str, Mapping[str, Any]] = data["cache"]
-    except (KeyError, TypeError, ValidationError) as error:
-        text = f"{path} is not a Kernel Tuner cache file: it needs tune_params and cache ({error})."
-        raise CacheFileError(text) from error
+        file = _File.model_validate(data)
+    except ValidationError as error:
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, _File, data)}.") from error
+    names = file.tune_params_keys or list(file.tune_params)
+    if missing := sorted(set(names) - set(file.tune_params)) or sorted({n for n in names if names.count(n) > 1}):
+        raise CacheFileError(
+            f"{path} is not a Kernel Tuner cache file: tune_params_keys must name each of tune_params once, and "
+            f"'{missing[0]}' does not."
+        )
+    try:
+        parameters = tuple(Parameter(name=name, values=tuple(file.tune_params[name])) for name in names)
+    except ValidationError as error:
+        why = explain(error, Parameter, data)
+        raise CacheFileError(f"{path}: tune_params cannot be the parameters of a search: {why}.") from error
     domain = Domain(parameters)
     rows, times, failures, compiled, benchmarked = [], [], [], [], []
-    for key, record in cache.items():
-        row = domain.encode({name: record[name] for name in keys if name in record})
+    for key, record in file.cache.items():
+        values = {name: value for name, value in (record.model_extra or {}).items() if name in names}
+        if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
+            raise CacheFileError(f"{path}: the configuration {key} has no number or text for {odd[0]}.")
+        row = domain.encode(values)
         if isinstance(row, Reason):
             raise CacheFileError(f"{path}: the configuration {key} does not fit tune_params: {row.detail}")
         time, failure = _outcome(path, key, record)
         rows.append(row)
         times.append(time)
         failures.append(failure)
-        compiled.append(float(record.get("compile_time") or 0.0))
-        benchmarked.append(float(record.get("benchmark_time") or 0.0))
+        compiled.append(record.compile_time or 0.0)
+        benchmarked.append(record.benchmark_time or 0.0)
     if all(failure is not None for failure in failures):
         raise CacheFileError(f"{path} holds no configuration that was measured; record it again.")
     return Table(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
-        device=str(data.get("device_name", "")),
-        kernel=str(data.get("kernel_name", "")),
+        device=file.device_name,
+        kernel=file.kernel_name,
         parameters=parameters,
         codes=np.array(rows, dtype=np.uint16),
         times=np.array(times, dtype=np.float64),
@@ -174,12 +211,12 @@ def write_cache(
     return len(cache)
 
 
-def _outcome(path: Path, key: str, record: Mapping[str, Any]) -> tuple[float, str | None]:
-    time = record.get("time")
+def _outcome(path: Path, key: str, record: _Entry) -> tuple[float, str | None]:
+    time = record.time
     if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
         return float(time), None
-    if isinstance(time, int | float | str):
-        return float("nan"), str(record.get("failure") or _TO_KIND.get(str(time), "launch_failed"))
+    if time is not None:
+        return float("nan"), record.failure or _TO_KIND.get(str(time), "launch_failed")
     raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
 
 

@@ -209,6 +209,11 @@ def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
                 # Lists stand nowhere else: nothing can be built from them, least of all something huge.
                 if not isinstance(right, ast.Tuple | ast.List):
                     raise _located(text, _at(text, right), "`in` is followed by a list, such as (1, 2)")
+                if right is not node.comparators[-1]:
+                    # Python would compare the list itself with what follows.
+                    raise _located(
+                        text, _at(text, right), "nothing is compared with a list but what is before it; use `and`"
+                    )
                 for item in right.elts:
                     _check(item, text, names, depth + 1)
             return

@@ -33,21 +33,26 @@ def library_tasks() -> dict[str, Path]:
     return {path.parent.name: path for path in sorted(LIBRARY.glob("*/task.toml"))}
 
 
-def load_task(text: str) -> Task:
-    """The task named `text` (a library task's name, or a path to a task.toml); raises `TaskError`."""
+def find_task(text: str) -> Path | None:
+    """The task.toml of the task named `text` (a library task's name, a folder, or a path); None where there is none."""
     library = library_tasks()
     if text in library:
-        return read_task(library[text])
-    path, directory = Path(text), False
+        return library[text]
     try:
-        directory = path.is_dir()
-        if directory and (path / "task.toml").is_file():
-            path = path / "task.toml"
-        found = path.is_file()
-    except OSError:  # such as a text too long for a path
-        found = False
-    if found:
+        return next((path for path in (Path(text, "task.toml"), Path(text)) if path.is_file()), None)
+    except (OSError, ValueError):  # such as a text too long for a path
+        return None
+
+
+def load_task(text: str) -> Task:
+    """The task named `text` (a library task's name, or a path to a task.toml); raises `TaskError`."""
+    if (path := find_task(text)) is not None:
         return read_task(path)
+    library = library_tasks()
+    try:
+        directory = Path(text).is_dir()
+    except (OSError, ValueError):
+        directory = False
     what = f"The folder '{text:.200}' holds no task.toml" if directory else f"There is no task '{text:.200}'"
     raise TaskError(f"{what}: give the path of a task.toml or one of {', '.join(library)}.")
 

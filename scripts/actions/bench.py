@@ -55,6 +55,7 @@ def run_bench(
     if not chosen:
         kind = device.limits.kind
         raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
+    preload(device.limits.backend)
     begin_check(task, device.limits, seed=seed, deadline=reference_deadline).result()
     found = _measure(task, device, config, vs, template, chosen, seed)
     if as_json:
@@ -80,7 +81,6 @@ def _measure(
     for workload in workloads:
         if (excluded := infeasible_on(made, point, workload, limits)) is not None:
             raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
-    preload(limits.backend)
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,

@@ -11,6 +11,7 @@ import typer
 
 from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.reference import begin_check
+from tunesmith.actors.process.isolated import preload
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
@@ -60,6 +61,7 @@ def _judged(
     if refused is not None:
         return rejected(refused)
     made = template_of(task, device.backend, source, template)
+    preload(device.limits.backend)
     begin_check(task, device.limits, seed=0, deadline=limits.prepare).result()
     listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
@@ -87,8 +89,15 @@ def _skipped(verdict: Verdict) -> dict[str, list[str]]:
 def _print(verdict: Verdict) -> None:
     if verdict.accepted:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
-        worst = max((one.largest for step in checks for one in step.accuracy.values()), default=0.0)
-        typer.echo(f"accepted: {len(checks)} checks passed, largest error {worst:.2f} of the tolerance")
+        own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
+        typer.echo(f"accepted: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        errors = [(one.largest, step, name) for step in checks for name, one in step.accuracy.items()]
+        worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
+        if where is not None and worst > max(1.0, own):
+            typer.echo(
+                f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes "
+                "and contents that the task does not name, errors are compared with the baseline's"
+            )
     else:
         typer.echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
         typer.echo(f"  {verdict.detail}")

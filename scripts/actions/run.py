@@ -43,6 +43,7 @@ def drive_resume(
     time_limit: str | None,
     dispatch_shapes: int | None,
     *,
+    as_recorded: bool,
     as_json: bool,
 ) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
@@ -58,6 +59,7 @@ def drive_resume(
             rounds=rounds,
             time_limit=seconds,
             dispatch_shapes=dispatch_shapes,
+            as_recorded=as_recorded,
             listener=listener,
             ask=ask,
         )

@@ -185,7 +185,7 @@ def _on_held_out(
 def write_measurements(run_dir: Path, out: Path) -> None:
     """Writes the measurements of a run as CSV and says how many rows there are."""
     rows = write_csv(run_dir, out)
-    print(f"{out}: {rows} rows, one for each configuration and workload.")
+    print(f"{out}: {rows} rows, one for each configuration and workload, and for each final comparison.")
 
 
 def show_markdown(run_dir: Path) -> None:

@@ -28,9 +28,14 @@ def resume(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Measure the winners on this many drawn shapes, for a dispatch rule, as tune does."),
     ] = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Continue a run; nothing that was measured is lost or measured again."""
     from tunesmith.cli.actions.run import drive_resume
 
-    raise typer.Exit(drive_resume(run_dir, more or 0, rounds, time_limit, dispatch_shapes, as_json=json))
+    code = drive_resume(run_dir, more or 0, rounds, time_limit, dispatch_shapes, as_recorded=as_recorded, as_json=json)
+    raise typer.Exit(code)

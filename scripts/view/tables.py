@@ -19,6 +19,14 @@ from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.spec.parameter import assignments
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
+LEGEND = (
+    "general: one configuration for all shapes. best: the fastest that was found for the shape. limit: the shortest "
+    "time that the measured bandwidth, or arithmetic, allows; of limit: how much of it the general one reaches. "
+    "regret: what the general one costs beside the best."
+)
+"""What the columns of a summary's tables mean."""
+VERDICTS = {"faster": "[green]faster[/]", "slower": "[red]slower[/]", "no difference shown": "unclear"}
+"""Of a speed-up and its interval: in a word, which does not depend on colours."""
 
 
 class _Output(Console):
@@ -46,7 +54,7 @@ def print_table(out: Console, table: Table) -> None:
         out.print(table)
         return
     if table.title:
-        out.print(str(table.title), markup=False)
+        out.print(table.title if isinstance(table.title, Text) else Text(str(table.title)))
     headings = [str(column.header) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(_plain, row)
@@ -64,12 +72,15 @@ def print_summary(summary: Summary, folder: Path) -> None:
     out = console()
     sentence = f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}"
     out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
+    shown = False
     for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
         if rows:
-            whole, short = (_workloads(title, summary.baseline_label, rows, shares=shares) for shares in (True, False))
-            print_table(out, whole if fits(out, whole) else short)
+            print_table(out, _workloads(title, summary.baseline_label, rows))
+            shown = True
     if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
         print_table(out, _opponents((*summary.tuned, *summary.held_out)))
+    if shown:
+        out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
         config = assignments(summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
@@ -82,11 +93,13 @@ def print_summary(summary: Summary, folder: Path) -> None:
             out.print(text, markup=False, soft_wrap=True)
     for item in summary.disqualified:
         config = assignments(item.config)
-        out.print(f"Out: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
-    for row in summary.examined:
-        for lines in row.unexecuted:
-            what = f"Ran in no check: {assignments(row.config)}, {lines}"
-            out.print(what, markup=False, soft_wrap=True)
+        out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
+    for one in summary.examined:
+        if one.verdict == "not examined":
+            why = one.detail.rstrip(".")
+            out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=True)
+        for lines in one.unexecuted:
+            out.print(f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=True)
     for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
@@ -94,8 +107,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
         config = assignments(example.config)
         out.print(f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=True)
     out.print(
-        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); ended by: "
-        f"{summary.ended_by or 'interruption'}",
+        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); {_end(summary)}",
         markup=False,
         soft_wrap=True,
     )
@@ -111,26 +123,43 @@ def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample
     return list({item.kind: item for item in reversed(examples)}.values())[::-1]
 
 
-def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow], *, shares: bool) -> Table:
-    """Microseconds for each workload. Where the terminal is narrow, shares and regret are left to the report."""
-    label = f"{title}: microseconds per launch, baseline: {baseline}"
+def _end(summary: Summary) -> str:
+    """Why the run is at its end, as far as it is."""
+    rounds = summary.settings.get("rounds")
+    return {
+        "rounds": f"finished: {rounds} of {rounds} rounds",
+        "evaluations": "finished: all evaluations are spent",
+        "time": "ended by the time limit",
+        "floor": "finished: the hardware limit is reached",
+        "exhausted": "finished: every feasible configuration was measured",
+        "nothing valid": "ended: no configuration is valid",
+        "no template": "ended: there is no template to tune",
+        "no model": "ended: the model gave nothing to go on with",
+        "": "interrupted; `tunesmith resume` goes on",
+    }.get(summary.ended_by, f"ended by: {summary.ended_by}")
+
+
+def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
+    """Microseconds for each workload. The columns are those of `LEGEND`."""
+    label = Text(f"{title}: microseconds per launch, baseline: {baseline}")
     table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("workload", no_wrap=True)
-    headings = ["baseline", "general", "speed-up", "99 %", "best here", "floor"]
-    for heading in headings + (["of floor", "regret"] if shares else []):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("baseline", "general", "speed-up", "99 %", "verdict", "best", "limit", "of limit", "regret"):
+        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
     for row in rows:
         general, best = row.general, row.best
-        cells = [
+        table.add_row(
             escape(row.workload),
             _us(row.baseline_seconds),
             _us(general.seconds) if general else "-",
-            f"{1 / general.ratio:.2f}x" if general else "-",
-            f"{1 / general.high:.2f}-{1 / general.low:.2f}" if general else "-",
+            _speedup(general.ratio) if general else "-",
+            f"{_speedup(general.high)[:-1]}-{_speedup(general.low)[:-1]}" if general else "-",
+            VERDICTS[general.verdict] if general else "-",
             _us(best.seconds) if best else "-",
             _us(row.floor_seconds),
-        ]
-        table.add_row(*cells, *([_percent(row.share_of_floor), _percent(row.regret)] if shares else []))
+            _percent(row.share_of_floor),
+            _percent(row.regret),
+        )
     return table
 
 
@@ -169,6 +198,11 @@ def _opponents(rows: Sequence[WorkloadRow]) -> Table:
                 escape(one.why),
             )
     return table
+
+
+def _speedup(ratio: float) -> str:
+    """A time over the baseline's, as how many times faster that is."""
+    return f"{1 / ratio:.2f}x" if ratio > 0 else "-x"
 
 
 def _models(models: ModelsUsage) -> str:

@@ -6,17 +6,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.taskfile import read_task
+from tunesmith.cli.main import main
 
 TASK = """
 name = "scale"
@@ -77,6 +74,21 @@ def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
         (folder / name).write_text(text)
 
 
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line in this process, where a process of its own is not the point."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        given = [str(argument) for argument in arguments]
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
+
+    return run
+
+
 def edit(folder: Path, file: str, old: str, new: str) -> None:
     text = (folder / file).read_text()
     assert old in text
@@ -106,19 +118,19 @@ AT_LOAD = [
 
 @pytest.mark.parametrize(("file", "old", "new", "wanted"), AT_LOAD, ids=[mistake[2] for mistake in AT_LOAD])
 def test_what_was_accepted_and_failed_later_is_found_at_load(
-    folder: Path, command: Command, file: str, old: str, new: str, wanted: str
+    folder: Path, here: Command, file: str, old: str, new: str, wanted: str
 ) -> None:
     edit(folder, file, old, new)
-    assert wanted in sentence(command("space", folder), 2)
+    assert wanted in sentence(here("space", folder), 2)
 
 
-def test_names_that_a_macro_takes_from_the_source_are_found_at_load(folder: Path, command: Command) -> None:
+def test_names_that_a_macro_takes_from_the_source_are_found_at_load(folder: Path, here: Command) -> None:
     for name, wanted in (("for", "reserved word"), ("SPARE", "neither the source nor the launch uses it")):
         write(folder)
         edit(
             folder, "template.toml", "values = [1, 4] }", f"values = [1, 4] }}, {{ name = '{name}', values = [1, 2] }}"
         )
-        assert wanted in sentence(command("space", folder), 2)
+        assert wanted in sentence(here("space", folder), 2)
 
 
 REFERENCES = [
@@ -133,18 +145,47 @@ REFERENCES = [
 
 
 @pytest.mark.parametrize(("body", "wanted"), REFERENCES, ids=[body for body, _ in REFERENCES])
-def test_check_names_the_reference_and_not_the_kernel(folder: Path, command: Command, body: str, wanted: str) -> None:
+def test_check_names_the_reference_and_not_the_kernel(folder: Path, here: Command, body: str, wanted: str) -> None:
     write(folder, body)
-    done = command("check", folder, "--source", folder / "baseline.cl", "--reference-deadline", 2)
+    done = here("check", folder, "--source", folder / "baseline.cl", "--reference-deadline", 2)
     assert wanted in sentence(done, 2)
 
 
-def test_a_reference_that_hangs_ends_bench_and_tune(folder: Path, command: Command) -> None:
+def test_a_reference_that_hangs_ends_tune(folder: Path, command: Command) -> None:
+    begun = time.monotonic()
+    command("devices")
+    startup = time.monotonic() - begun
     write(folder, "time.sleep(10000)")
-    wanted = "the reference scale has not returned for 2 s"
-    assert wanted in sentence(command("bench", folder, "--reference-deadline", 2), 2)
+    begun = time.monotonic()
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
-    assert wanted in sentence(command(*run), 2)
+    assert "the reference scale has not returned for 2 s" in sentence(command(*run), 2)
+    # The deadline and 5 s, on a machine that others use: beside what a start of the program takes on it now.
+    assert time.monotonic() - begun < 2 + 5 + 5 * startup
+
+
+@pytest.mark.slow
+def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
+    folder: Path, command: Command, environment: dict[str, str]
+) -> None:
+    other = folder / "other"
+    other.mkdir()
+    write(other, "time.sleep(10000)")
+    told = "the reference scale has not returned for 2 s"
+    assert told in sentence(command("bench", other, "--reference-deadline", 2), 2)
+    program = [sys.executable, "-m", "tunesmith.cli.main"]
+    arguments = ["tune", str(other), "--run-dir", str(other / "run"), "--reference-deadline", "1000"]
+    nowhere = subprocess.DEVNULL
+    hanging = subprocess.Popen([*program, *arguments], env=environment, stdout=nowhere, stderr=nowhere)
+    try:
+        while not (other / "run" / "journal.sqlite").exists():
+            assert hanging.poll() is None
+            time.sleep(0.05)
+        done = command("tune", folder, "--run-dir", folder / "run", "--evaluations", 1, "--rounds", 1)
+        assert done.returncode == 0, done.stderr
+        assert "waiting for the device" not in done.stderr and hanging.poll() is None
+    finally:
+        hanging.terminate()
+        hanging.wait()
 
 
 def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Command) -> None:
@@ -154,6 +195,7 @@ def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Co
     assert "hello from the reference" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_default_that_does_not_compile_ends_the_run_at_once(folder: Path, command: Command) -> None:
     (folder / "template.cl").write_text(HEAD + "{ int a = GROUP + ITEMS; undefined(a) }\n")
     message = sentence(command("tune", folder, "--run-dir", folder / "run", "--evaluations", 100), 2)
@@ -161,9 +203,9 @@ def test_a_default_that_does_not_compile_ends_the_run_at_once(folder: Path, comm
     assert "undefined" in message
 
 
-def test_space_says_which_held_out_shapes_a_launch_does_not_divide(folder: Path, command: Command) -> None:
+def test_space_says_which_held_out_shapes_a_launch_does_not_divide(folder: Path, here: Command) -> None:
     edit(folder, "template.toml", "ceil_div(n, GROUP * ITEMS)", "n / (GROUP * ITEMS)")
-    done = command("space", folder)
+    done = here("space", folder)
     assert done.returncode == 0
     assert (
         "On the held-out workload 1001: none of them is feasible, such as GROUP=16, ITEMS=1: grid.x is 62.5625"
@@ -202,65 +244,3 @@ def test_what_nobody_expected_is_a_sentence_and_a_file(environment: dict[str, st
         [sys.executable, "-c", program, "--debug", "tasks"], capture_output=True, text=True, env=variables
     )
     assert shown.returncode == 70 and "Traceback" in shown.stderr
-
-
-TOKENS = ["n", "GROUP", "ITEMS", "0", "1", "2**40", "1e300", "'a'", "(", ")", " + ", " // ", " ** ", " % ", " / "]
-TOKENS += [
-    " < ",
-    " and ",
-    " if ",
-    " else ",
-    " in ",
-    "ceil_div(",
-    ", ",
-    "log2(",
-    "sizeof(",
-    "not ",
-    "-",
-    "#",
-    "\\",
-    "\n",
-]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=14).map("".join))
-def test_an_expression_has_a_value_or_a_sentence(text: str) -> None:
-    try:
-        parse(text).evaluate({"n": 7, "GROUP": 16, "ITEMS": 0})
-    except ExpressionError as error:
-        assert str(error).endswith(".")
-
-
-VALUES = st.one_of(
-    st.integers(-(2**70), 2**70).map(str),
-    st.floats().map(lambda value: repr(value)),
-    st.sampled_from(['"x"', "[]", "{}", "true", '["n"]', '"n // 0"', '"10**18"', '"for"', "[[1]]", '""', '"\\u0000"']),
-)
-LINES = [line for line in TASK.splitlines() if " = " in line and not line.startswith(" ")]
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(LINES), VALUES, st.booleans())
-def test_a_task_file_is_a_task_or_a_sentence(tmp_path: Path, line: str, value: str, drop: bool) -> None:
-    write(tmp_path)
-    key = line.split(" = ")[0]
-    edit(tmp_path, "task.toml", line, "" if drop else f"{key} = {value}")
-    try:
-        read_task(tmp_path / "task.toml")
-    except TunesmithError as error:
-        assert "pydantic" not in str(error) and str(error).endswith((".", "?"))
-
-
-TEMPLATE_LINES = [line for line in TEMPLATE.splitlines() if " = " in line]
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(TEMPLATE_LINES), VALUES, st.booleans())
-def test_a_template_file_is_a_template_or_a_sentence(tmp_path: Path, line: str, value: str, drop: bool) -> None:
-    write(tmp_path)
-    edit(tmp_path, "template.toml", line, "" if drop else f"{line.split(' = ')[0]} = {value}")
-    try:
-        read_task(tmp_path / "task.toml")
-    except TunesmithError as error:
-        assert "pydantic" not in str(error) and str(error).endswith((".", "?"))

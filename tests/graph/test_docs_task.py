@@ -30,6 +30,19 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```\w+\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+FIRST = ("kernel.cl", "reference.py", "template.toml", "task.toml")
+
+
+def test_the_first_task_is_right(tmp_path: Path, device: Any) -> None:
+    for name, text in zip(FIRST, blocks("tasks.md"), strict=False):
+        (tmp_path / name).write_text(text)
+    task = load_task(str(tmp_path))
+    sources, compiler = task.sources("opencl"), open_compiler(device.limits, device.index)
+    assert len(feasible(sources.templates[0], task.workloads, device.limits)) == 9
+    for template, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "ITEMS": 4})):
+        assert isinstance(compiler.compile(specialise(template, config, {})), Artifact)
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("scale")
@@ -42,7 +55,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
         "template.cl",
         "template.cuda.toml",
     )
-    for name, text in zip(names, blocks("tasks.md"), strict=True):
+    for name, text in zip(names, blocks("tasks.md")[len(FIRST) :], strict=True):
         (folder / name).write_text(text)
     template = (folder / "template.cuda.toml").read_text()
     (folder / "template.opencl.toml").write_text(template.replace("template.cu", "template.cl"))

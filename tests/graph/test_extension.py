@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from simulated_pool import SimulatedPool
-from test_graph_resume import Killed, asked, end_after, entries, run, simulation
+from test_graph_resume import TASK, Killed, asked, end_after, entries, run, simulation
 
-from tunesmith.graph import resume
+from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.settings import SettingsError
+from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.settings import SettingsError, new_run_dir
 
 __all__ = ["simulation"]
 
@@ -113,3 +116,36 @@ def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path, options: dict[s
         resume(folder, **options)
     assert len(entries(folder)) == count
     assert resume(folder).summary["evaluations"] == 3
+
+
+def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path) -> None:
+    task = shutil.copytree(Path(TASK).parent, tmp_path / "task")
+    folder = tmp_path / "run"
+    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=2, rounds=1)
+    resume(folder)
+    (task / "template.cl").write_text((task / "template.cl").read_text() + "// edited\n")
+    with pytest.raises(SettingsError, match=r"task\.toml: backends\): go on .* --as-recorded, or start a new run"):
+        resume(folder, more=1)
+    assert resume(folder, more=1, as_recorded=True).summary.evaluations == 3
+    shutil.rmtree(task)
+    assert resume(folder, more=1).summary.evaluations == 4
+
+
+def test_a_runs_folder_is_named_after_its_task(tmp_path: Path) -> None:
+    task = shutil.copytree(Path(TASK).parent, tmp_path / "some folder")
+    for given in (task, task / "task.toml"):
+        assert new_run_dir(str(given), tmp_path) == tmp_path / "scale_add-001"
+    assert new_run_dir("gemm", tmp_path) == tmp_path / "gemm-001"
+    (task / "task.toml").write_text("name = [")
+    assert new_run_dir(str(task / "task.toml"), tmp_path) == tmp_path / "some-folder-001"
+
+
+def test_the_table_has_the_comparison(tmp_path: Path) -> None:
+    tune(TASK, run_dir=tmp_path / "run", backend="opencl", strategy="random", evaluations=3, rounds=1)
+    write_csv(tmp_path / "run", tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        compared = [row for row in csv.DictReader(file) if row["outcome"] == "compared"]
+    assert {row["workload"] for row in compared} == {"16384", "5000"}
+    for row in compared:
+        assert float(row["ratio_low"]) <= float(row["ratio"]) <= float(row["ratio_high"]) and row["GROUP"]
+        assert row["verdict"] == "faster" and int(row["evaluation"]) in (1, 2, 3)

@@ -10,6 +10,7 @@ from journal_rows import rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.context import Context
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.parameter import config_key
@@ -64,6 +65,21 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     result = run(tmp_path / "run", rounds=1)
     assert result.valid and {one["verdict"] for one in result.summary["examined"]} == {"not examined"}
     assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Context, "seconds_left", lambda _: 1.0)
+    monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
+    result = run(tmp_path / "run", rounds=1)
+    (one,) = {(one["verdict"], one["detail"]) for one in result.summary["examined"]}
+    assert one[0] == "not examined" and "the time limit left no time" in one[1]
+    assert result.valid and not SimulatedPool.examined
+    monkeypatch.undo()
+    simulate_device(monkeypatch)
+    again = resume(tmp_path / "run", more=1)
+    assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
 
 
 def test_an_interrupted_examination_is_made_again_and_only_then(

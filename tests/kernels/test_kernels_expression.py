@@ -289,3 +289,10 @@ def test_conditions_take_one_side_only() -> None:
 def test_names_are_those_that_need_a_value() -> None:
     assert parse("min(A, n) if T == 'float16' else sizeof(T)").names == {"A", "n", "T"}
     assert parse("1 + 2").names == frozenset()
+
+
+@pytest.mark.parametrize("text", ["a in (1,) in (1, 2)", "a in (1,) == 1", "a not in (1,) < 2"])
+def test_nothing_follows_a_list_in_a_chain_of_comparisons(text: str) -> None:
+    with pytest.raises(ExpressionError, match="use `and`"):
+        parse(text)
+    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True

@@ -18,11 +18,17 @@ from tunesmith.graph.progress import Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.check import Deviation
 from tunesmith.kernels.check.verify import Passed, Skipped
-from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.outcome import Failure, TimedOut, describe
 from tunesmith.kernels.spec.parameter import Config, config_key
 
 SEED = 7_000_003
 """Added to the run's seed for the contents of examinations."""
+LEAST_SECONDS = 2.0
+"""Of the time limit, without which no examination is begun."""
+NO_TIME = (
+    "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
+    "`tunesmith resume` with more time"
+)
 
 
 def disqualified(context: Context) -> dict[Examinee, str]:
@@ -40,18 +46,32 @@ def disqualified(context: Context) -> dict[Examinee, str]:
 def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], Verdict]) -> Verdict:
     """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
     configuration on everything, the others on the workload they won. Where one is rejected, the next best is a winner
-    and is examined in turn."""
+    and is examined in turn. What the time limit leaves no time for is "not examined"."""
+    tried: set[Examinee] = set()
     while True:
         verdict = build(disqualified(context))
-        known = context.log.examinations()
-        waiting = [one for one in _winners(verdict) if _key(*one) not in known]
+        known = {key: one.verdict for key, one in context.log.examinations().items()}
+        # An earlier session of the run may have had no time for it.
+        waiting = [
+            one
+            for one in _winners(verdict)
+            if (key := _key(*one)) not in tried and known.get(key, "not examined") == "not examined"
+        ]
         if not waiting:
             return verdict
+        tried |= {_key(*one) for one in waiting}
         context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
         jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+        left = context.seconds_left()
+        found: list[judge.Verdict] | Failure
         try:
-            found = context.pool.examine(jobs, seed=context.settings.seed + SEED)
-            failure = "" if isinstance(found, list) else describe(found)
+            if left < LEAST_SECONDS:
+                found, failure = [], NO_TIME
+            else:
+                found = context.pool.examine(jobs, seed=context.settings.seed + SEED, seconds=left)
+                failure = "" if isinstance(found, list) else describe(found)
+                if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
+                    failure = NO_TIME
         except TunesmithError as error:
             # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
             found, failure = [], str(error)
@@ -81,8 +101,8 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 detail=one.detail,
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
-                largest_error=_largest(deviation for step in passed for deviation in step.accuracy.values()),
-                baseline_error=_largest(deviation for step in passed for deviation in step.baseline.values()),
+                largest_error=_largest(one for step in passed if step.own for one in step.accuracy.values()),
+                baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
                 notes=one.notes,
                 unexecuted=one.unexecuted,
                 artifacts=one.artifacts,

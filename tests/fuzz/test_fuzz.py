@@ -1,0 +1,301 @@
+"""Task files, templates, expressions, settings, tables and the files of a run, changed at random.
+
+Whatever is read ends in a result or in one sentence with exit code 2: no traceback, no hang. In the usual suite each
+test tries a few dozen examples. TUNESMITH_FUZZ=SECONDS has each go on for so long, with new examples, and prints how
+many there were:
+
+    TUNESMITH_FUZZ=600 python -m pytest tests/fuzz -s -m "" -p no:cacheprovider
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from mutations import EXPRESSIONS, VALUES, json_texts, toml_texts
+from simulated_pool import simulate_device
+
+from tunesmith.cli.main import main
+from tunesmith.graph import tune
+from tunesmith.graph.settings import make_settings, read_settings
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.candidate_file import parse_config
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.taskfile import load_task
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "scale_add"
+SECONDS = float(os.environ.get("TUNESMITH_FUZZ", "0"))
+"""How long each test goes on; 0 for a few examples."""
+HANG_SECONDS = 30
+"""No example takes a tenth of this."""
+PARAMETERS = (Parameter(name="GROUP", values=(1, 16, 64)), Parameter(name="ITEMS", values=(0, 1, 4)))
+
+pytestmark = pytest.mark.timeout(SECONDS + 120)
+
+
+class Hang(Exception):
+    """An example does not end."""
+
+
+@contextmanager
+def deadline() -> Iterator[None]:
+    def hang(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(HANG_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fuzz(name: str, examples: int, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
+    """Tries `check` on `examples` values of `strategy`, or on many more for `SECONDS`."""
+    tried = 0
+
+    def one(value: Any) -> None:
+        nonlocal tried
+        tried += 1
+        with deadline():
+            check(value)
+
+    until = time.monotonic() + SECONDS
+    while True:
+        number = random.randrange(2**32)
+        run = settings(
+            max_examples=200 if SECONDS else examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )(seed(number if SECONDS else 0)(given(strategy)(one)))
+        run()
+        if time.monotonic() >= until:
+            break
+    if SECONDS:
+        print(f"\nfuzz {name}: {tried} examples in {SECONDS:.0f} s", flush=True)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., int]:
+    """Runs a command line here; it must be done, or say in one sentence what is to be fixed. Gives the exit code."""
+
+    def run(*arguments: object) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        assert code in (0, 2, 3), err
+        assert "Traceback" not in err and "pydantic" not in err and "bug in Tunesmith" not in err, err
+        if code == 2:
+            last = err.strip().split("\n")[-1]
+            assert last.startswith("tunesmith: ") and last.endswith((".", "?")), err
+            assert out == "" or "--json" in arguments
+        return int(code)
+
+    return run
+
+
+def test_expressions() -> None:
+    def check(text: str) -> None:
+        try:
+            expression = parse(text)
+            expression.evaluate({"n": 7, "GROUP": 16, "ITEMS": 0, "T": "float16"})
+        except ExpressionError as error:
+            assert str(error).endswith(".")
+
+    fuzz("expressions", 200, EXPRESSIONS, check)
+
+
+def test_constraints() -> None:
+    """Evaluated for all points of a space at once, an expression accepts the points that it accepts one by one."""
+
+    def check(text: str) -> None:
+        try:
+            rule = Rule.from_expression(parse(text))
+            space = Space.build(list(PARAMETERS), [rule])
+        except TunesmithError as error:
+            assert str(error).endswith(".")
+            return
+        for group in PARAMETERS[0].values:
+            for items in PARAMETERS[1].values:
+                point = {"GROUP": group, "ITEMS": items}
+                try:
+                    accepted = bool(parse(text).evaluate(point))
+                except ExpressionError:
+                    continue
+                assert accepted == (space.index(point) is not None), point
+
+    fuzz("constraints", 60, EXPRESSIONS, check)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return shutil.copytree(DATA, tmp_path / "task")
+
+
+def test_task_files(task: Path, device: Any, said: Callable[..., int]) -> None:
+    whole = (task / "task.toml").read_text()
+
+    def check(text: str) -> None:
+        (task / "task.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
+        said("space", task / "task.toml")
+
+    fuzz("task files", 40, toml_texts(whole), check)
+
+
+def test_template_files(task: Path, device: Any, said: Callable[..., int]) -> None:
+    whole = (task / "template.toml").read_text()
+
+    def check(text: str) -> None:
+        (task / "template.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
+        said("space", task / "task.toml", "--json")
+
+    fuzz("template files", 40, toml_texts(whole), check)
+
+
+def test_configurations() -> None:
+    (template,) = load_task(str(DATA / "task.toml")).sources("opencl").templates
+
+    def check(text: str) -> None:
+        try:
+            parse_config(text, template)
+        except TunesmithError as error:
+            assert str(error).endswith((".", "?"))
+
+    fuzz("configurations", 60, json_texts({"GROUP": 16, "ITEMS": 1, "UNROLL": 0}), check)
+
+
+def test_settings_files(tmp_path: Path) -> None:
+    lines = 'evaluations = 3\ntime_limit = "10m"\nmodel_option = { temperature = 0.2 }\nmodel = "none"\n'
+    lines += 'model_for = { plan = "large" }\nseed = 1\nmax_cost = 1.5\n\n[roles.own]\nafter = "plan"\n'
+
+    def check(text: str) -> None:
+        path = tmp_path / "settings.toml"
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        try:
+            make_settings(**{"task": "any", **read_settings(path)})
+        except TunesmithError as error:
+            assert "pydantic" not in str(error) and str(error).endswith((".", "?"))
+
+    fuzz("settings files", 60, toml_texts(lines), check)
+
+
+def test_option_values(said: Callable[..., int]) -> None:
+    options = ["--evaluations", "--rounds", "--seed", "--time-limit", "--max-cost", "--strategy", "--prior", "--target"]
+    options += ["--model-for", "--model-option", "--workers", "--backend", "--settings", "--finalists", "--model"]
+
+    def check(given: tuple[str, Any]) -> None:
+        option, value = given
+        # A command line holds no zero bytes.
+        text = str(value).replace("\x00", "").encode(errors="replace")
+        said("tune", "there-is-no-such-task", option, os.fsdecode(text))
+
+    fuzz("option values", 40, st.tuples(st.sampled_from(options), VALUES), check)
+
+
+def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
+    table = {
+        "device_name": "a device",
+        "kernel_name": "a kernel",
+        "tune_params_keys": ["GROUP", "ITEMS"],
+        "tune_params": {"GROUP": [1, 16], "ITEMS": [1, 4]},
+        "objective": "time",
+        "cache": {
+            f"{group},{items}": {"GROUP": group, "ITEMS": items, "time": 1.0 + group * items, "compile_time": 3.0}
+            for group in (1, 16)
+            for items in (1, 4)
+        },
+    }
+
+    def check(text: str) -> None:
+        path = tmp_path / "table.json"
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        said("simulate", path, "--budgets", "2", "--seeds", "1", "--strategy", "random")
+
+    fuzz("tables", 20, json_texts(table), check)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run on a device that is a formula, which has ended."""
+    simulate_device(monkeypatch)
+    folder = tmp_path / "run"
+    tune(str(DATA / "task.toml"), run_dir=folder, backend="opencl", strategy="random", evaluations=3, rounds=1, seed=1)
+    return folder
+
+
+def test_summaries(ended: Path, said: Callable[..., int]) -> None:
+    path = ended / "summary.json"
+    whole = json.loads(path.read_text())
+
+    def check(text: str) -> None:
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        said("report", ended)
+        said("report", ended, "--json")
+
+    fuzz("summaries", 30, json_texts(whole), check)
+
+
+def test_journals(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite")
+    rows = connection.execute("SELECT sequence, data FROM events").fetchall()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    changed = st.sampled_from(rows).flatmap(
+        lambda row: st.tuples(st.just(row[0]), json_texts(json.loads(row[1])), st.booleans())
+    )
+    number = 0
+
+    def check(change: tuple[int, str, bool]) -> None:
+        nonlocal number
+        sequence, data, more = change
+        number += 1
+        copy = shutil.copytree(ended, tmp_path / f"copy-{number}")
+        connection = sqlite3.connect(copy / "journal.sqlite", isolation_level=None)
+        connection.execute("DROP TRIGGER events_stay")
+        connection.execute("UPDATE events SET data = ? WHERE sequence = ?", (data, sequence))
+        connection.close()
+        said("report", copy, "--csv", copy / "table.csv")
+        said("resume", copy, *(("--more", 1) if more else ()))
+        shutil.rmtree(copy)
+
+    fuzz("journals", 10, changed, check)
+
+
+def test_journals_that_are_no_database(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    whole = (ended / "journal.sqlite").read_bytes()
+    places = st.lists(st.tuples(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=16)), max_size=4)
+
+    def check(change: tuple[list[tuple[int, bytes]], int]) -> None:
+        written, kept = change
+        data = bytearray(whole)
+        for at, bytes_there in written:
+            data[at : at + len(bytes_there)] = bytes_there
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        copy = shutil.copytree(ended, tmp_path / "copy")
+        (copy / "journal.sqlite").write_bytes(data[:kept])
+        said("report", copy, "--csv", copy / "table.csv")
+        said("resume", copy)
+
+    sizes = st.one_of(st.just(len(whole)), st.just(len(whole)), st.integers(0, len(whole)))
+    fuzz("databases", 10, st.tuples(places, sizes), check)
