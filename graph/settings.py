@@ -228,6 +228,9 @@ class SearchSettings(BaseModel):
         le=64,
         description="Number of configurations that are compared with the baseline at the end of a round.",
     )
+    allow_unexecuted: bool = Field(
+        True, description="Also export a winner of which some lines ran in no check; the report names them."
+    )
 
 
 class Settings(ModelSettings, SearchSettings):

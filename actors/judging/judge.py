@@ -21,17 +21,19 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import DeviceError
+from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.coverage import Coverage, Unexecuted, launch_marked
+from tunesmith.kernels.check.edges import Edges, edges_of, launch_at_edges
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import (
     Passed,
     Skipped,
     excluded,
-    launch_read_only,
     measure_baseline,
     prepare_step,
     verify,
@@ -62,6 +64,8 @@ CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
+SIDES: tuple[Side, ...] = ("end", "start")
+"""Where kernels reach beyond an array, the likelier first."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """What NVRTC says when it notices its memory bound itself."""
 
@@ -69,14 +73,16 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; artifacts: content hashes of the machine code of candidate and baseline; seconds: what checking
-    took, compiling included and compute-sanitizer left out."""
+    looked at, and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the
+    machine code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left
+    out."""
 
     verdict: Literal["accepted", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -105,7 +111,9 @@ class Examiner:
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
         self._bench = Bench(task, limits, index, seed=seed)
         self._data: tuple[Step, WorkloadData] | None = None
-        """What was prepared for the next step."""
+        """What was prepared for the step at hand."""
+        self._twins: dict[str, tuple[object, object]] = {}
+        """Marked kernels that are loaded, and their marks."""
         self._loaded: dict[str, object] = {}
         """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
@@ -115,6 +123,7 @@ class Examiner:
 
     def prepare(self, workload: str) -> None:
         """The buffers of a workload for `visit`, `duel` and `modes`."""
+        self._data = None
         self._bench.prepare([workload])
 
     def prepare_step(self, step: Step) -> Skipped | None:
@@ -142,13 +151,27 @@ class Examiner:
         found = measure_baseline(self._bench.device, baseline, step, data)
         return found if isinstance(found, Skipped) else None
 
-    def try_read_only(self, candidate: Candidate, step: Step) -> bool | LaunchFailed:
-        """See `launch_read_only`."""
+    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
+        """See `launch_at_edges`."""
         data = self._prepared(step)
         if isinstance(data, Skipped):
-            return False
+            return data
         try:
-            return launch_read_only(self._bench.device, candidate, data)
+            return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
+        except OutOfDeviceMemory as error:
+            return Skipped(step.name, str(error))
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
+        """See `launch_marked`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        if not set(twin.digests) >= set(self._twins):
+            self._twins.clear()
+        try:
+            return launch_marked(self._bench.device, twin, data, self._twins)
         except DeviceError as error:
             return LaunchFailed(str(error), sticky=error.sticky)
 
@@ -159,8 +182,7 @@ class Examiner:
             if skipped is not None:
                 return skipped
         assert self._data is not None
-        (_, data), self._data = self._data, None
-        return data
+        return self._data[1]
 
     def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
         return self._bench.visit(candidate, [workload], precision)[workload]
@@ -281,7 +303,8 @@ def judge(
         bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, device, roofline, listener)
         for template, config, only in questions:
             started = time.monotonic()
-            verdict, suspect = bench.judge(template, config, plan(task, limits, seed, largest_bytes, only))
+            steps = plan(task, limits, seed, largest_bytes, only, _speaks_of(template, config))
+            verdict, suspect = bench.judge(template, config, steps)
             judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
         # What the tool runs needs the memory that the examiner's buffers take.
         examiner.end()
@@ -291,6 +314,13 @@ def judge(
             listener("compute-sanitizer")
         clean = iter(sanitize(suspects, task, limits, index, seed))
     return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+
+
+def _speaks_of(template: Template, config: Config) -> str:
+    """What of a candidate names sizes: its source, with its parameters, and how it is launched."""
+    launch = template.launch
+    parameters = " ".join(f"== {value}" for value in config.values() if isinstance(value, int))
+    return "\n".join([template.source, parameters, *map(str, (*launch.grid, *launch.block))])
 
 
 class _Device:
@@ -345,18 +375,27 @@ class _Bench:
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
         passed: list[Passed | Skipped] = []
-        for step in steps:
+        unseen: dict[str, None] = {}
+        coverage = self._marked(candidate, workloads)
+        if isinstance(coverage, str):
+            unseen.setdefault(coverage)
+        for number, step in enumerate(steps):
             found = self._step(candidate, baseline, step)
+            if isinstance(found, Passed):
+                for edges in self._edges(step, number):
+                    beyond = self._at_edges(candidate, baseline, step, edges)
+                    if isinstance(beyond, str):
+                        unseen.setdefault(beyond)
+                    elif beyond is not None:
+                        found = beyond
+                        break
             if not isinstance(found, Passed | Skipped):
                 self._renew(found)
                 return rejected(found, passed), None
             passed.append(found)
-        notes: tuple[str, ...] = self.task.caveats
-        protected = self._with_read_only_inputs(candidate, baseline, next(step for step in steps if not step.derived))
-        if isinstance(protected, WrongResult):
-            return rejected(protected, passed), None
-        if protected:
-            notes += (protected,)
+            if isinstance(found, Passed) and isinstance(coverage, Coverage):
+                coverage = self._covered(coverage, step)
+        notes: tuple[str, ...] = (*self.task.caveats, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))
@@ -371,8 +410,36 @@ class _Bench:
         if not steady:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
-        looked_at = [step.workload for step in steps if step.derived] or workloads[:1]
-        return Verdict("accepted", "", "", tuple(passed), notes, artifacts), (candidate, looked_at)
+        unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) else ()
+        return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, workloads)
+
+    def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
+        """The candidate's marked twin, or why there is none."""
+        marked: dict[TypesKey, MarkedArtifact] = {}
+        for workload in workloads:
+            key = types_key(workload)
+            if key in marked:
+                continue
+            source = specialise(candidate.template, candidate.config, workload.types)
+            made = self.compiler.call("mark", self.deadlines.compile, source)
+            if not isinstance(made, MarkedArtifact):
+                why = made.why if isinstance(made, NotMarked) else describe(made)
+                return f"whether every part of the kernel ran was not looked at: {why}"
+            marked[key] = made
+        return Coverage(candidate, marked)
+
+    def _covered(self, coverage: Coverage, step: Step) -> Coverage | str:
+        """`coverage` with what a launch on this step's data adds, or why nothing is known any more."""
+        key = types_key(step.workload)
+        if not coverage.wanted(key):
+            return coverage
+        found = self.examiner.call("cover", self.deadlines.run, coverage.twin, step)
+        self._renew(found)
+        if isinstance(found, frozenset):
+            coverage.add(key, found)
+        elif not isinstance(found, Skipped):
+            return f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
+        return coverage
 
     def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
         if (reason := excluded(candidate, step, self.limits)) is not None:
@@ -396,28 +463,60 @@ class _Bench:
                 return alone
         return found
 
-    def _with_read_only_inputs(self, candidate: Candidate, baseline: Candidate, step: Step) -> WrongResult | str:
-        """Wrong where `candidate`, and not the baseline, fails on inputs that cannot be written. Otherwise why nothing
-        is known, or an empty text."""
-        if all(argument.role != "in" for argument in self.task.arguments):
-            return ""
-        for one in (baseline, candidate):
-            self.listener(f"checking inputs that cannot be written on {step.name}")
-            prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
-            found = self.examiner.call("try_read_only", self.deadlines.run, one, step)
-            self._renew(found)
-            if found is True:
-                continue
-            if one is candidate and isinstance(found, Crashed | LaunchFailed):
-                name = next(argument.name for argument in self.task.arguments if argument.role == "in")
-                detail = (
-                    f"on {step.name}: a launch fails when arrays declared `in` cannot be written: {describe(found)}"
-                )
-                return WrongResult("input_modified", name, detail)
+    def _edges(self, step: Step, number: int) -> list[Edges]:
+        """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on
+        either side, and inputs that cannot be written, by which a kernel is found that uses them as scratch and puts
+        back what was there; on derived ones, of which there are hundreds, one of these."""
+        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
+        inputs = [argument.name for argument in self.task.arguments if argument.role == "in"]
+        both = [edges_of(arrays, side) for side in SIDES]
+        if step.derived or step.contents.kind != "task":
+            return [both[number % len(both)]]
+        return both + ([edges_of(inputs, writable=False)] if inputs else [])
+
+    def _at_edges(self, candidate: Candidate, baseline: Candidate, step: Step, edges: Edges) -> Outcome | str | None:
+        """Wrong where `candidate`, and not the baseline, fails with arrays at these edges. Otherwise None, or why
+        nothing is known."""
+        self.listener(f"checking what lies beyond arrays on {step.name}")
+        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
+        if found is True:
+            return None
+        if found is False:
             return (
-                "whether inputs are written for a moment was not looked at: this device has no memory for reading only"
+                "accesses outside of arrays that change nothing, and inputs that are written for a moment, were not "
+                "looked for: this device has no memory whose pages can be protected"
             )
-        return ""
+        if isinstance(found, Skipped):
+            return f"accesses outside of arrays were not looked for on {found.step}: {found.why}"
+        self._renew(found)
+        if not isinstance(found, Crashed | LaunchFailed):
+            failed: Outcome = found
+            return failed
+        if self._fails_at(baseline, step, edges):
+            return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
+        where = f"on {step.name}: a launch fails when"
+        if not edges.writable:
+            written = self._culprit(candidate, step, edges)
+            detail = f"{where} arrays declared `in` cannot be written: {describe(found)}"
+            return WrongResult("input_modified", written, detail)
+        name = self._culprit(candidate, step, edges)
+        side = "ends" if edges.side == "end" else "begins"
+        return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(found)}")
+
+    def _culprit(self, candidate: Candidate, step: Step, edges: Edges) -> str:
+        """The first array that makes `candidate` fail when it alone lies there; all where none does alone."""
+        for argument in self.task.arguments:
+            if argument.name in edges.arrays and self._fails_at(
+                candidate, step, replace(edges, arrays=frozenset({argument.name}))
+            ):
+                return argument.name
+        return ", ".join(sorted(edges.arrays))
+
+    def _fails_at(self, candidate: Candidate, step: Step, edges: Edges) -> bool:
+        prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
+        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
+        self._renew(found)
+        return not isinstance(found, bool | Skipped)
 
     def _renew(self, found: object) -> None:
         """Ends the process whose device cannot be used any more, so that the next call starts another."""

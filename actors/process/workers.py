@@ -20,8 +20,9 @@ from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.hw.health import DriverOpinion, ask_driver
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends import NotMarked, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check import fused_check
@@ -102,6 +103,9 @@ class CompileWorker:
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         return self._compiler.compile(source)
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        return self._compiler.mark(source)
 
     def instructions(self, source: Specialised) -> dict[str, int]:
         """The static instruction counts of a source, where the compiler tells; else empty."""

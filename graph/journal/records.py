@@ -149,6 +149,7 @@ class Examination(Record):
     """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
 
     verdict "not examined": the examination itself failed, and `detail` says why. steps: what was passed and skipped;
+    unexecuted: which lines of the source ran in no step, a sentence for each combination of types with some;
     artifacts: content hashes of the machine code of the candidate and of the baseline.
     """
 
@@ -160,13 +161,14 @@ class Examination(Record):
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    unexecuted: tuple[str, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class ExaminationRow(Record):
     """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
     largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance."""
+    tolerance; unexecuted: as in `Examination`."""
 
     template: str
     config: Config
@@ -178,6 +180,7 @@ class ExaminationRow(Record):
     largest_error: float | None
     baseline_error: float | None
     notes: tuple[str, ...]
+    unexecuted: tuple[str, ...] = ()
     artifacts: dict[str, tuple[str, ...]]
 
 

@@ -12,7 +12,9 @@ from tunesmith.kernels.backends._base import (
     Device,
     DeviceError,
     Launch,
+    NotMarked,
     OutOfDeviceMemory,
+    Side,
     TimedSequence,
 )
 
@@ -22,7 +24,9 @@ __all__ = [
     "Device",
     "DeviceError",
     "Launch",
+    "NotMarked",
     "OutOfDeviceMemory",
+    "Side",
     "TimedSequence",
     "open_compiler",
     "open_device",

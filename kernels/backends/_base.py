@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.spec.geometry import Geometry
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
+Side = Literal["start", "end"]
+"""At which edge of its memory an array lies."""
+BEYOND_EDGE = 64 << 20
+"""Bytes of addresses beyond either edge that hold nothing: whole rows and tiles, as kernels miss by. They take no
+memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotMarked:
+    """Which blocks of a kernel run cannot be told here, and why."""
+
+    why: str
 
 
 class Compiler(Protocol):
@@ -32,6 +45,10 @@ class Compiler(Protocol):
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
+        ...
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
         ...
 
 
@@ -120,9 +137,10 @@ class Device(Protocol):
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
         ...
 
-    def read_only_copy(self, buffer: Any) -> Any:
-        """A copy of a buffer that no kernel can write: the launch that tries fails, or its process dies. None where the
-        device has no such memory. It is kept for as long as the process runs."""
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+        """A copy of a buffer where memory begins or ends: a launch that touches what lies beyond, or that writes a copy
+        which is not `writable`, fails, or its process dies. At the end, what the alignment of arrays leaves over lies
+        between. None where the device has no such memory. Raises `DeviceError`."""
         ...
 
     def array(self, buffer: Any, dtype: str) -> Any:
@@ -131,6 +149,10 @@ class Device(Protocol):
         ...
 
     def load(self, artifact: Artifact) -> Any: ...
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
+        ...
+
     def launch(self, launch: Launch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""
         ...

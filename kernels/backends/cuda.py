@@ -6,6 +6,7 @@ Compiling is `tunesmith.kernels.backends.cuda_compiler`.
 from __future__ import annotations
 
 import statistics
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import Call, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends._base import BEYOND_EDGE, Call, DeviceError, Launch, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MARKS
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import Geometry
@@ -81,6 +83,78 @@ def _require_room(buffer: CudaBuffer, offset: int, nbytes: int) -> None:
         raise DeviceError(f"bytes {offset} to {offset + nbytes} do not lie in a buffer of {buffer.nbytes}")
 
 
+class _Mapping:
+    """Memory of its own between addresses that nothing else gets (CUDA driver API, "Virtual Memory Management"). Ends
+    with its last use. Raises `DeviceError`, `OutOfDeviceMemory`."""
+
+    def __init__(self, size: int, index: int) -> None:
+        """size: bytes, as `rounded` gives them."""
+        from cuda.bindings import driver
+
+        self._size, self._access = size, driver.CUmemAccessDesc()
+        self._access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        self._access.location.id = index
+        _, wanted = _granularity(index)
+        memory = _driven(driver.cuMemCreate(size, wanted, 0))
+        try:
+            reserved = _driven(driver.cuMemAddressReserve(size + 2 * BEYOND_EDGE, 0, 0, 0))
+            self.start = int(reserved) + BEYOND_EDGE
+            _driven(driver.cuMemMap(self.start, size, 0, memory, 0))
+        finally:
+            # It lasts for as long as it is mapped.
+            driver.cuMemRelease(memory)
+        self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        weakref.finalize(self, _unmap, self.start, size, int(reserved))
+
+    @staticmethod
+    def rounded(nbytes: int, index: int) -> int:
+        """The bytes of a mapping that holds `nbytes`."""
+        grain, _ = _granularity(index)
+        return -(-nbytes // grain) * grain
+
+    def protect(self) -> None:
+        """From now on it can only be read."""
+        from cuda.bindings import driver
+
+        self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ)
+
+    def _allow(self, flags: Any) -> None:
+        from cuda.bindings import driver
+
+        self._access.flags = flags
+        _driven(driver.cuMemSetAccess(self.start, self._size, [self._access], 1))
+
+
+def _granularity(index: int) -> tuple[int, Any]:
+    """Bytes of which a mapping is a multiple, and what describes the memory of the device `index`."""
+    from cuda.bindings import driver
+
+    wanted = driver.CUmemAllocationProp()
+    wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = index
+    flag = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    return int(_driven(driver.cuMemGetAllocationGranularity(wanted, flag))), wanted
+
+
+def _unmap(start: int, size: int, reserved: int) -> None:
+    # What these answer does not matter: where a kernel has ended the context, the memory is gone with it.
+    from cuda.bindings import driver
+
+    driver.cuMemUnmap(start, size)
+    driver.cuMemAddressFree(reserved, size + 2 * BEYOND_EDGE)
+
+
+def _driven(answer: Any) -> Any:
+    """What a call of the driver API gives: nothing, one value, or several."""
+    status, *values = answer
+    if status.value == OUT_OF_MEMORY:
+        raise OutOfDeviceMemory(status.name)
+    if status.value:
+        raise DeviceError(status.name, sticky=status.value in STICKY)
+    return tuple(values) if len(values) > 1 else values[0] if values else None
+
+
 class CudaSequence:
     """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
 
@@ -115,7 +189,7 @@ class CudaDevice:
         from cuda.bindings import driver as bindings
         from cupy_backends.cuda.api import driver, runtime
 
-        self.cupy, self._driver, self._runtime = cupy, driver, runtime
+        self.cupy, self._driver, self._runtime, self._bindings = cupy, driver, runtime, bindings
         self.xp = cupy
         self.limits, self.index = limits, index
         with self.guarded():
@@ -216,40 +290,22 @@ class CudaDevice:
         _require_room(buffer, offset, nbytes)
         return CudaBuffer(buffer.array[offset : offset + nbytes], nbytes)
 
-    def read_only_copy(self, buffer: CudaBuffer) -> CudaBuffer | None:
-        """Memory of the virtual memory API (CUDA driver API, "Virtual Memory Management"), mapped for reading."""
-        from cuda.bindings import driver as cu
-
-        def done(answer: Any) -> Any:
-            if answer[0] != cu.CUresult.CUDA_SUCCESS:
-                raise DeviceError(f"no memory for reading only: {answer[0].name}")
-            return answer[1] if len(answer) > 1 else None
-
-        index = self.cupy.cuda.Device().id
-        wanted = cu.CUmemAllocationProp()
-        wanted.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        wanted.location.id = index
-        access = cu.CUmemAccessDesc()
-        access.location.type, access.location.id = wanted.location.type, index
-        grain = done(
-            cu.cuMemGetAllocationGranularity(
-                wanted, cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-            )
-        )
-        size = -(-buffer.nbytes // grain) * grain
-        memory = done(cu.cuMemCreate(size, wanted, 0))
-        start = done(cu.cuMemAddressReserve(size, 0, 0, 0))
-        done(cu.cuMemMap(start, size, 0, memory, 0))
-        access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        done(cu.cuMemSetAccess(start, size, [access], 1))
-        owner = self.cupy.cuda.UnownedMemory(int(start), size, self)
-        array = self.cupy.ndarray((buffer.nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+    def copy_at_edge(self, buffer: CudaBuffer, side: Side, *, writable: bool) -> CudaBuffer:
+        """In memory of the virtual memory API, between reserved addresses behind which there is nothing."""
+        size = _Mapping.rounded(buffer.nbytes, self.cupy.cuda.Device().id)
+        mapping = _Mapping(size, self.cupy.cuda.Device().id)
+        start = 0 if side == "start" else (size - buffer.nbytes) // self.base_alignment * self.base_alignment
+        # The array keeps the mapping for as long as it is used itself.
+        owner = self.cupy.cuda.UnownedMemory(mapping.start, size, mapping)
+        whole = self.cupy.ndarray((size,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+        array = whole[start : start + buffer.nbytes]
         with self.guarded():
+            # A NaN of every float type, where alignment leaves something over.
+            whole[...] = 0xFF
             array[...] = buffer.array
             self.stream.synchronize()
-        access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ
-        done(cu.cuMemSetAccess(start, size, [access], 1))
+        if not writable:
+            mapping.protect()
         return CudaBuffer(array, buffer.nbytes)
 
     def array(self, buffer: CudaBuffer, dtype: str) -> Any:
@@ -260,6 +316,17 @@ class CudaDevice:
             module = self.cupy.cuda.function.Module()
             module.load(artifact.code)
             return module.get_function(artifact.entry)
+
+    def load_marked(self, artifact: Artifact) -> tuple[Any, CudaBuffer]:
+        with self.guarded():
+            module = self.cupy.cuda.function.Module()
+            module.load(artifact.code)
+            start, nbytes = _driven(self._bindings.cuModuleGetGlobal(module.ptr, MARKS.encode()))
+            # The array keeps the module for as long as it is used itself.
+            owner = self.cupy.cuda.UnownedMemory(int(start), nbytes, module)
+            array = self.cupy.ndarray((nbytes,), np.uint8, self.cupy.cuda.MemoryPointer(owner, 0))
+            array[...] = 0
+            return module.get_function(artifact.entry), CudaBuffer(array, nbytes)
 
     def enqueue(self, launch: Launch | Call) -> None:
         if isinstance(launch, Call):

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends._base import MAX_LOG
+from tunesmith.kernels.backends._base import MAX_LOG, NotMarked
+from tunesmith.kernels.backends.cuda_linker import LinkerUnavailable, assemble
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.cubin import global_variables, special_registers, used_variables
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.ptx import instruction_mix
@@ -28,6 +30,11 @@ is installed, lies in one of its own, and the headers of the last three include 
 `--no-source-include` ends."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
+LINES = "--generate-line-info"
+_LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
+"""As `specialise` writes it."""
+_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
+"""What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
 _ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
 _INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
 _HEADERS_END = "#pragma nv_hdrstop\n"
@@ -114,6 +121,12 @@ class NvrtcCompiler:
             code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
             _checked(nvrtc.nvrtcGetCUBIN(program, code))
             assembly = _assembly(program)
+            if _PRINTS.search(assembly):
+                return Rejected(
+                    "forbidden_source",
+                    "output",
+                    "the kernel prints, into the output of whatever program launches it: take the printf out.",
+                )
             variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
         resources = parse_resources(text, source.entry)
         if resources.registers is None:
@@ -129,15 +142,38 @@ class NvrtcCompiler:
         with self._compiled(source) as (program, failure, _):
             return {} if failure else instruction_mix(_assembly(program))
 
-    @contextmanager
-    def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
-        """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """From the PTX of `source`, which is the same but for the lines it tells."""
+        if (refused := refuse(source)) is not None:
+            return NotMarked(refused.detail)
+        target = _target(self.arch, source.source)
+        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
+            if failure:
+                return CompileFailed(first_error(log or failure), log[:MAX_LOG])
+            assembly = _assembly(program)
+        named = _LINE_NAME.search(source.source)
+        try:
+            marked = mark_blocks(assembly, named["name"] if named else f"{source.entry}.cu")
+            code = assemble(marked.text, target, source.max_registers)
+        except (PtxError, LinkerUnavailable) as error:
+            return NotMarked(str(error))
+        if isinstance(code, CompileFailed):
+            return code
+        return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), marked.blocks)
+
+    def _options_of(self, source: Specialised) -> list[str]:
         options = list(self._options)
         options[0] = f"--gpu-architecture={_target(self.arch, source.source)}"
         if source.max_registers:
             options.append(f"--maxrregcount={source.max_registers}")
         if source.fast_math:
             options.append("--use_fast_math")
+        return options
+
+    @contextmanager
+    def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
+        """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
+        options = self._options_of(source)
         text, headers = self._with_headers(source)
         with self._program(text, source.entry, [*options, *self._shorter, *headers]) as made:
             if not made[1] or not self._shorter:

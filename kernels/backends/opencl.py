@@ -21,9 +21,19 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.opencl import OpenClUnavailable, read_devices
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import MAX_LOG, Call, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends._base import (
+    BEYOND_EDGE,
+    MAX_LOG,
+    Call,
+    DeviceError,
+    Launch,
+    NotMarked,
+    OutOfDeviceMemory,
+    Side,
+)
 from tunesmith.kernels.backends.pocl import name_processor
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.guard import ASM_WORDS, refuse
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
@@ -35,6 +45,10 @@ NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted
 NO_SECTIONS = tuple(f"-D{word}=tunesmith_ordinary_name" for word in ("section", "__section__"))
 """OpenCL C 1.2 has no variables that outlast a launch, but a compiler may know the attribute that puts a constant into
 memory that can be written. Whatever else has such a name only gets another one."""
+
+
+NO_ACCESS = 0
+"""PROT_NONE of <sys/mman.h>, which Python's mmap does not name."""
 
 
 class OpenclUnavailable(TunesmithError):
@@ -107,18 +121,34 @@ class OpenclCompiler:
         resources = Resources(shared=shared, local=local if is_gpu else None)
         return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
 
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
+        return NotMarked("OpenCL C has no place where a kernel could leave marks")
 
-def protected_pages(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy of `data` in pages of its own, which cannot be written, between others which can."""
-    page = mmap.PAGESIZE
-    size = -(-data.nbytes // page) * page
-    whole = np.frombuffer(mmap.mmap(-1, size + 2 * page), np.uint8)
-    inside = whole[page : page + data.nbytes]
+
+def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
+    """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
+    to their end as `alignment` allows. A NaN of every float type fills what is left over. writable: whether a copy may
+    be written."""
+    size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    # Only pages that are touched take memory.
+    whole = np.frombuffer(mmap.mmap(-1, size + 2 * BEYOND_EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    before, pages, behind = np.split(whole, [BEYOND_EDGE, BEYOND_EDGE + size])
+    _protect(before, NO_ACCESS)
+    _protect(behind, NO_ACCESS)
+    pages[:] = 0xFF
+    start = 0 if side == "start" else (size - data.nbytes) // alignment * alignment
+    inside = pages[start : start + data.nbytes]
     inside[:] = data
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(whole.ctypes.data + page), ctypes.c_size_t(size), mmap.PROT_READ) != 0:
-        raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
+    if not writable:
+        _protect(pages, mmap.PROT_READ)
     return inside
+
+
+def _protect(pages: NDArray[np.uint8], access: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(pages.ctypes.data), ctypes.c_size_t(pages.nbytes), access) != 0:
+        raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +193,6 @@ class OpenclDevice:
         # OpenCL 1.2, section 5.2.1: sub-buffers start at multiples of CL_DEVICE_MEM_BASE_ADDR_ALIGN, which is in bits.
         self.base_alignment = max(16, int(self._device.mem_base_addr_align) // 8)
         self.cold_bytes = int(self._device.global_mem_cache_size) * 2
-        self._protected: list[NDArray[np.uint8]] = []
         self.sample_seconds = 2e-3 if limits.kind == "gpu" else 2e-2
 
     @contextmanager
@@ -200,14 +229,14 @@ class OpenclDevice:
         with self.guarded():
             return OpenclBuffer(buffer.memory.get_sub_region(offset, nbytes), nbytes)
 
-    def read_only_copy(self, buffer: OpenclBuffer) -> OpenclBuffer | None:
+    def copy_at_edge(self, buffer: OpenclBuffer, side: Side, *, writable: bool) -> OpenclBuffer | None:
         """On CPUs a kernel works in this process's memory, whose pages can be protected."""
         if self.limits.kind != "cpu":
             return None
-        pages, flags = protected_pages(self.read(buffer)), self._cl.mem_flags
-        self._protected.append(pages)
+        pages, flags = pages_of(self.read(buffer), side, self.base_alignment, writable=writable), self._cl.mem_flags
         with self.guarded():
-            made = self._cl.Buffer(self._context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=pages)
+            # It keeps the pages for as long as it is used itself.
+            made = self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=pages)
         return OpenclBuffer(made, buffer.nbytes)
 
     def array(self, buffer: OpenclBuffer, dtype: str) -> NDArray[Any]:
@@ -217,6 +246,9 @@ class OpenclDevice:
         with self.guarded():
             program = self._cl.Program(self._context, [self._device], [artifact.code]).build()
             return self._cl.Kernel(program, artifact.entry)
+
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        raise DeviceError("there is no marked machine code for OpenCL")
 
     def enqueue(self, launch: Launch) -> Any:
         kernel, geometry = launch.kernel, launch.geometry

@@ -98,6 +98,8 @@ ASM_WORDS = frozenset(
         "__asm__",
     }
 )
+OUTPUT_WORDS = frozenset({"printf", "__pocl_printf", "__cl_printf"})
+"""OpenCL C 1.2, section 6.12.13, and the function behind it in PoCL."""
 PROTECTED = FILE_WORDS | ASM_WORDS | {"_Pragma", "__pragma"}
 """Names that a source may neither define nor undefine."""
 
@@ -156,6 +158,9 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
     if backend == "opencl" and (found := sorted(text.names & ASM_WORDS)):
         return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
+    if backend == "opencl" and (found := sorted(text.names & OUTPUT_WORDS)):
+        # In CUDA the compiled code tells whether a kernel prints, also in what conditions leave out.
+        return _forbidden("output", f"{found[0]} writes to the output of whatever program launches the kernel")
     for string in text.strings:
         if (refused := _string(string)) is not None:
             return refused

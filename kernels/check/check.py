@@ -38,11 +38,12 @@ REASONS = {
     "unwritten": "an element of an output, or all of an inout argument, was never written",
     "input_modified": "an argument declared `in` was changed",
     "out_of_bounds_write": "bytes before or after an array, or of the arrays of another launch, were changed",
+    "out_of_bounds_access": "a launch fails where nothing lies before or after an array",
     "stale_output": "a launch on changed contents gives what belongs to earlier contents",
     "nondeterministic": "two launches on the same contents differ by more than the tolerance",
     "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
     # What tools and clocks say.
-    "sanitizer": "compute-sanitizer finds an invalid access or a race",
+    "sanitizer": "compute-sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
 """Every reason of a rejection; documented in docs/trust.md."""

@@ -8,14 +8,16 @@ member occurs with each combination of types. The steps are carried out by `tune
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.check.constants import whole_numbers
 from tunesmith.kernels.spec.contents import CHANGES, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
@@ -44,6 +46,10 @@ SMALL_BYTES = 1e6
 """Of arrays, for a look at the reference that takes no time."""
 ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
 """Kinds of contents that the smallest tuned workload is checked on too: those whose effect grows with the size."""
+SOUGHT = 96
+"""Steps on sizes that a source speaks of, at most, for each combination of types."""
+SMALLEST_SOUGHT = 17
+"""Every size up to here comes up in any case, or a neighbour of it."""
 SECOND_SEED = 7919
 SCALARS = ("negated", "zero", "other", "thousandfold")
 """What a scalar of a float type is, beside the task's own value, where the task lists no `values`."""
@@ -65,12 +71,17 @@ class Step:
 
 
 def plan(
-    task: Task, limits: DeviceLimits, seed: int, largest_bytes: float = math.inf, only: str | None = None
+    task: Task,
+    limits: DeviceLimits,
+    seed: int,
+    largest_bytes: float = math.inf,
+    only: str | None = None,
+    source: str = "",
 ) -> list[Step]:
-    """What a candidate must be right on, cheap steps first: derived shapes (`derived_steps`), contents whose effect
-    grows with the size and another seed on the smallest tuned workload, then all workloads for the kind of device, as
-    far as they move at most `largest_bytes`. only: for a candidate that is meant for this workload alone: its
-    contents."""
+    """What a candidate must be right on, cheap steps first: derived shapes (`derived_steps`), sizes that its `source`
+    speaks of (`sought_steps`), contents whose effect grows with the size and another seed on the smallest tuned
+    workload, then all workloads for the kind of device, as far as they move at most `largest_bytes`. only: for a
+    candidate that is meant for this workload alone: its contents."""
     own = _of_kind(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
@@ -79,6 +90,7 @@ def plan(
     smallest = min(own, key=task.bytes_of)
     tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
     steps = derived_steps(task, limits, tuned, seed)
+    steps += sought_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
     steps += _on_one(task, tuned, seed)
     others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
     steps += [Step(workload, Contents(seed=seed)) for workload in others]
@@ -156,6 +168,39 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
     for position, row in enumerate(list(_left_out(classes, types, turns))):
         add({**dict.fromkeys(factors, 0), **row}, position)
     return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
+
+
+def sought_steps(
+    task: Task, limits: DeviceLimits, like: Workload, seed: int, source: str, known: Collection[str] = ()
+) -> list[Step]:
+    """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
+    combination of types; other sizes are small. known: names of workloads that need no further step."""
+    made: dict[str, Step] = {}
+    most = SOUGHT // max(1, 3 * len(like.sizes))
+    usual = {size for of_class in LADDER for size in of_class} | set(range(SMALLEST_SOUGHT))
+    numbers = [number for number in whole_numbers(source) if not {number - 1, number, number + 1} <= usual]
+    for number in [one for one in numbers if _is_cheap(task, limits, like, one)][:most]:
+        for turn, (name, value) in enumerate(itertools.product(like.sizes, (number, number - 1, number + 1))):
+            for types in _types(task, limits):
+                sizes = {other: (3, 8, 17)[turn % 3] for other in like.sizes} | {name: value}
+                sizes = _within(task, limits, like, sizes, types, name)
+                shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
+                workload = like.model_copy(
+                    update={"sizes": sizes, "types": dict(types), "name": f"{shown} (from the source)"}
+                )
+                step = Step(workload, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
+                if f"{shown} (derived)" not in known:
+                    made.setdefault(workload.name, step)
+    return list(made.values())
+
+
+def _is_cheap(task: Task, limits: DeviceLimits, like: Workload, number: int) -> bool:
+    """Whether some size may be `number` where the others are 1."""
+    return any(
+        _array_bytes(task, workload) <= MOST_BYTES[limits.kind] and _flops(task, workload) <= MOST_FLOPS[limits.kind]
+        for name in like.sizes
+        for workload in [like.model_copy(update={"sizes": {**dict.fromkeys(like.sizes, 1), name: number + 1}})]
+    )
 
 
 @lru_cache

@@ -1,7 +1,9 @@
-"""compute-sanitizer on one launch of a candidate: invalid accesses (memcheck) and races in shared memory (racecheck).
+"""compute-sanitizer on launches of a candidate: invalid accesses (memcheck), races in shared memory (racecheck), reads
+of memory that nobody wrote (initcheck), and barriers that not all threads reach (synccheck).
 
-The launch happens in a process of its own under the tool, with every array in an allocation of exactly its size, as the
-tool knows allocations and not arrays: in the bench's buffers a read one past the end would be inside.
+The launches happen in a process of its own under each tool, with every array in an allocation of exactly its size, as
+tools know allocations and not arrays: in the bench's buffers a read one past the end would be inside. Outputs are left
+as they were allocated, so that reading one is reading what nobody wrote.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +34,22 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Task, Workload
 
-TOOLS = ("memcheck", "racecheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 86
 """Exit code of compute-sanitizer when it found something."""
 SECONDS = 180.0
+"""For a tool to end."""
+LAUNCHING_SECONDS = 60.0
+"""After which a tool's process begins no further launch: under a tool one on a large workload takes minutes."""
+LARGEST_BYTES = 1e9
+"""Of the workloads that are launched."""
 PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """found: what the tool says is wrong, empty if nothing; note: why it was not run, empty if it was."""
+    """found: what a tool says is wrong, empty if nothing; note: what was not looked at and why, empty if everything
+    was."""
 
     found: str = ""
     note: str = ""
@@ -55,8 +64,9 @@ def executable() -> str | None:
 
 
 def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
-    """Runs one launch of each candidate, on each of its workloads that the template is meant for, under each tool, on
-    the CUDA device `index`. The caller sees to it that no other process uses the device."""
+    """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
+    and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
+    process uses the device."""
     if not suspects:
         return []
     if limits.backend != "cuda":
@@ -68,16 +78,20 @@ def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, inde
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
     # each goes alone, to tell which.
     together = _run(tool, suspects, task, limits, index, seed)
-    if together == Sanitized() or len(suspects) == 1:
+    if not together.found or len(suspects) == 1:
         return [together] * len(suspects)
     return [_run(tool, [one], task, limits, index, seed) for one in suspects]
 
 
 def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> Sanitized:
     jobs = [
-        (candidate, [w for w in workloads if infeasible_on(candidate.template, candidate.config, w, limits) is None])
+        (candidate, workload)
         for candidate, workloads in suspects
+        for workload in {(one.name, types_key(one)): one for one in workloads}.values()
+        if task.bytes_of(workload) <= LARGEST_BYTES
+        and infeasible_on(candidate.template, candidate.config, workload, limits) is None
     ]
+    jobs.sort(key=lambda job: task.bytes_of(job[1]))
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
         job = Path(folder, "job.pickle")
         job.write_bytes(pickle.dumps((jobs, task, index, seed)))
@@ -92,6 +106,7 @@ def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimit
                 sys.executable,
                 "-m",
                 "tunesmith.kernels.check.sanitize",
+                str(Path(folder, name)),
                 str(job),
             ]
             running[name] = stack.enter_context(
@@ -100,16 +115,27 @@ def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimit
                 )
             )
             stack.callback(_end, running[name].pid)
+        notes = []
         for name, process in running.items():
             try:
                 output, _ = process.communicate(timeout=SECONDS)
             except subprocess.TimeoutExpired:
-                return Sanitized(note=f"compute-sanitizer {name} did not end within {SECONDS:g} s")
+                notes.append(f"{name} did not end within {SECONDS:g} s")
+                continue
             if process.returncode == FOUND:
                 return Sanitized(found=f"{name}: {_first_finding(output)}")
             if process.returncode != 0:
-                return Sanitized(note=f"compute-sanitizer {name} could not be run: {_last_line(output)}")
-    return Sanitized()
+                notes.append(f"{name} could not be run: {_last_line(output)}")
+            elif (left := _left(Path(folder, name), jobs)) != "":
+                notes.append(f"{name} had no time for {left}")
+    return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+
+
+def _left(done: Path, jobs: Sequence[tuple[Candidate, Workload]]) -> str:
+    """The workloads that a tool's process had no time for. done: where it says how many launches it made."""
+    count = int(done.read_text("ascii")) if done.exists() else len(jobs)
+    names = dict.fromkeys(workload.name for _, workload in jobs[count:])
+    return ", ".join(list(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _end(group: int) -> None:
@@ -143,12 +169,13 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
             arguments.append(DTYPES[dtype].scalar(task.scalar_of(argument, workload)))
             continue
         shape_of = task.shape_of(argument, workload)
-        block = draw(contents, argument.fill, shape_of, dtype, rng)
-        host = spread(np, block, math.prod(shape_of), rng).view(np.uint8)
         # Directly from the driver: CuPy's pool would round the size up.
-        memory = cupy.cuda.Memory(host.nbytes)
+        memory = cupy.cuda.Memory(math.prod(shape_of) * DTYPES[dtype].size)
         held.append(memory)
-        cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
+        if argument.role != "out":
+            block = draw(contents, argument.fill, shape_of, dtype, rng)
+            host = spread(np, block, math.prod(shape_of), rng).view(np.uint8)
+            cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
         arguments.append(np.uint64(memory.ptr))
     artifact = candidate.artifacts[types_key(workload)]
     module = cupy.cuda.function.Module()
@@ -163,13 +190,17 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
     cupy.cuda.runtime.deviceSynchronize()
 
 
-def main(path: str) -> None:
-    """What runs under the tool."""
+def main(done: str, path: str) -> None:
+    """What runs under a tool. done: the file that is told how many launches were made."""
     jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
-    for candidate, workloads in jobs:
-        for workload in workloads:
-            launch_once(candidate, task, workload, index, seed)
+    begun, count = time.monotonic(), 0
+    for candidate, workload in jobs:
+        if time.monotonic() - begun > LAUNCHING_SECONDS:
+            break
+        launch_once(candidate, task, workload, index, seed)
+        count += 1
+    Path(done).write_text(str(count), "ascii")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

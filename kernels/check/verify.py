@@ -8,9 +8,8 @@ run on one device and needs a deadline of its own, which is the caller's busines
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -41,6 +40,11 @@ ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
 """Elements of an output below which the root mean square says little: it is that of a few roundings."""
+
+
+Standard = tuple[Mapping[str, Deviation], ...]
+"""The baseline's deviations per output, for each variant of the contents: a sum that is exact in one may be a tie of
+rounding in the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +143,30 @@ def verify(
 
 def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> dict[str, Deviation] | Skipped:
+) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky = step.contents.kind == "task" and not step.derived, False
+    own, sticky, why = step.contents.kind == "task" and not step.derived, False, ""
     if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
         why = outside.detail
     else:
         try:
             launches = bind(device, baseline, data, loaded)
             if isinstance(launches, list):
-                data.restore()
-                device.launch(launches[0])
-                device.synchronize()
+                standard = []
                 names = {argument.name: 1.0 if own else math.inf for argument in data.task.outputs}
-                found = measure_set(data, 0, names)
-                if not own and not _is_finite(found):
-                    found = measure_set(data, 0, names, lenient=True)
-                if isinstance(found, dict) and _is_finite(found):
-                    return found
-                why = found.detail if isinstance(found, WrongResult) else "an infinite error"
+                for variant in range(len(data.variants)):
+                    data.restore_set(0, variant)
+                    device.launch(launches[0])
+                    device.synchronize()
+                    found = measure_set(data, 0, names)
+                    if not own and not _is_finite(found):
+                        found = measure_set(data, 0, names, lenient=True)
+                    if isinstance(found, WrongResult) or not _is_finite(found):
+                        why = found.detail if isinstance(found, WrongResult) else "an infinite error"
+                        break
+                    standard.append(found)
+                else:
+                    return tuple(standard)
             else:
                 why = str(launches)
         except DeviceError as error:
@@ -171,30 +180,6 @@ def measure_baseline(
     return Skipped(step.name, f"the baseline is not right there: {why}", sticky)
 
 
-def launch_read_only(device: Device, candidate: Candidate, data: WorkloadData) -> bool:
-    """One launch whose `in` arrays lie in memory that cannot be written: a kernel that uses them as scratch, and puts
-    back what was there, leaves no other trace. False where the device has no such memory. Raises `DeviceError` where
-    the launch fails; on a CPU the process dies."""
-    launches = bind(device, candidate, data)
-    if not isinstance(launches, list):
-        return False
-    data.restore()
-    protected: dict[str, object] = {}
-    for place in data.places:
-        if place.argument.role == "in":
-            copied = device.read_only_copy(data.view(place, 0))
-            if copied is None:
-                return False
-            protected[place.argument.name] = copied
-    arguments = tuple(
-        protected.get(argument.name, given)
-        for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
-    )
-    device.launch(replace(launches[0], arguments=arguments))
-    device.synchronize()
-    return True
-
-
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
     return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
@@ -203,78 +188,80 @@ class _Examination:
     """The launches of one step. Which set they are on, and their order, is drawn."""
 
     def __init__(
-        self,
-        device: Device,
-        launches: Sequence[Launch],
-        data: WorkloadData,
-        step: Step,
-        standard: Mapping[str, Deviation],
+        self, device: Device, launches: Sequence[Launch], data: WorkloadData, step: Step, standard: Standard
     ) -> None:
         self._device, self._launches, self._data, self._step, self._standard = device, launches, data, step, standard
         self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
         # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
         self._own = step.contents.kind == "task" and not step.contents.scalars
-        self._allowed = {
-            name: 1.0 if self._own and one.largest <= 1 else max(1.0, ACCURACY_FACTOR * one.largest)
-            for name, one in standard.items()
-        }
+        self._allowed = [
+            {
+                name: 1.0 if self._own and one.largest <= 1 else max(1.0, ACCURACY_FACTOR * one.largest)
+                for name, one in of_variant.items()
+            }
+            for of_variant in standard
+        ]
+        self._index = int(self._rng.integers(data.sets))
+        self._beside: Mapping[str, Deviation] = {}
+        """The baseline's deviations on the contents of the first launch."""
+        self._first: dict[str, Deviation] = {}
+        self._deterministic = True
 
     def verdict(self) -> Passed | WrongResult:
         """Passed, or the first thing that is wrong."""
         self._data.restore()
-        index = int(self._rng.integers(self._data.sets))
-        self._launch(index)
-        first = self._measure(index)
-        if isinstance(first, WrongResult):
-            return self._at(first)
-        if (
-            wrong := check_surroundings(self._data, {index}) or less_accurate(first, self._standard, self._elements)
-        ) is not None:
-            return self._at(wrong)
-        deterministic = True
-        checks = [partial(self._changed, index), partial(self._another, index)]
-        self._rng.shuffle(checks)
-        if self._step.derived:
+        self._beside = self._standard[self._data.held(self._index)]
+        self._launch(self._index)
+        for name in self._order():
+            if (wrong := CHECKS[name](self)) is not None:
+                return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
+        return Passed(self._step.name, self._first, dict(self._beside), self._deterministic)
+
+    def _order(self) -> list[str]:
+        first, later, last = ["result", "surroundings", "accuracy"], ["stale", "other_set"], ["surroundings_at_the_end"]
+        self._rng.shuffle(later)
+        if not self._step.derived:
+            first.append("repeats")
+        elif self._rng.random() >= 0.25:
             # There are hundreds of these; on one in four contents elsewhere are looked at too.
-            checks = checks if self._rng.random() < 0.25 else [partial(self._changed, index)]
-        else:
-            repeated = self._repeated(index)
-            if isinstance(repeated, WrongResult):
-                return self._at(repeated)
-            deterministic = repeated
-        for check in checks:
-            if (wrong := check()) is not None:
-                return self._at(wrong)
-        if (wrong := check_surroundings(self._data, set(range(self._data.sets)))) is not None:
-            return self._at(wrong)
-        return Passed(self._step.name, first, dict(self._standard), deterministic)
+            later.remove("other_set")
+        return [name for name in first + later + last if name in CHECKS]
 
-    def _launch(self, index: int) -> None:
-        self._device.launch(self._launches[index])
-        self._device.synchronize()
+    def result(self) -> WrongResult | None:
+        """The first launch against the reference, and what its set holds besides."""
+        found = self._measure(self._index)
+        if isinstance(found, WrongResult):
+            return found
+        self._first = found
+        return None
 
-    def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
-        return measure_set(self._data, index, self._allowed, lenient=not self._own)
+    def surroundings(self) -> WrongResult | None:
+        """All that the first launch must leave alone, the other sets among it."""
+        return check_surroundings(self._data, {self._index})
 
-    def _repeated(self, index: int) -> WrongResult | bool:
-        """Whether further launches on the same contents give the same bits; wrong where one is not right."""
-        data, deterministic = self._data, True
+    def accuracy(self) -> WrongResult | None:
+        """The first launch's error beside the baseline's."""
+        return less_accurate(self._first, self._beside, self._elements)
+
+    def repeats(self) -> WrongResult | None:
+        """Further launches on the same contents: those that are wrong, and whether all give the same bits."""
+        data, index = self._data, self._index
         bits = data.set_array(index).copy()
         for _ in range(REPEATS - 1):
             data.restore_set(index, data.held(index))
             self._launch(index)
             if bool((data.set_array(index) == bits).all()):
                 continue
-            deterministic = False
+            self._deterministic = False
             again = self._measure(index)
             if isinstance(again, WrongResult):
                 return replace(again, reason="nondeterministic", detail=f"another launch was right, but {again.detail}")
-        return deterministic
+        return None
 
-    def _changed(self, index: int) -> WrongResult | None:
+    def stale(self) -> WrongResult | None:
         """A launch on other inputs, while outputs are those of an earlier launch: right ones, of other inputs."""
-        data = self._data
+        data, index = self._data, self._index
         if not data.exchange_inputs(index):
             return None
         self._launch(index)
@@ -289,18 +276,38 @@ class _Examination:
             return fresh if isinstance(fresh, WrongResult) else changed
         return replace(changed, reason="stale_output", detail=f"after the inputs had changed, {changed.detail}")
 
-    def _another(self, index: int) -> WrongResult | None:
+    def other_set(self) -> WrongResult | None:
         """A launch on another set, at other addresses."""
-        other = (index + 1) % self._data.sets
-        if other == index:
+        other = (self._index + 1) % self._data.sets
+        if other == self._index:
             return None
         self._data.restore_set(other, self._data.held(other))
         self._launch(other)
         found = self._measure(other)
         return found if isinstance(found, WrongResult) else None
 
-    def _at(self, wrong: WrongResult) -> WrongResult:
-        return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
+    def surroundings_at_the_end(self) -> WrongResult | None:
+        """What no launch may change, after all of them."""
+        return check_surroundings(self._data, set(range(self._data.sets)))
+
+    def _launch(self, index: int) -> None:
+        self._device.launch(self._launches[index])
+        self._device.synchronize()
+
+    def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
+        return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._own)
+
+
+CHECKS: dict[str, Callable[[_Examination], WrongResult | None]] = {
+    "result": _Examination.result,
+    "surroundings": _Examination.surroundings,
+    "accuracy": _Examination.accuracy,
+    "repeats": _Examination.repeats,
+    "stale": _Examination.stale,
+    "other_set": _Examination.other_set,
+    "surroundings_at_the_end": _Examination.surroundings_at_the_end,
+}
+"""What is looked at in a step, by name: a test has a kernel for each that only it catches."""
 
 
 def less_accurate(
@@ -319,11 +326,11 @@ def less_accurate(
 
 
 __all__ = [
+    "CHECKS",
     "Passed",
     "Skipped",
     "excluded",
     "infeasible_on",
-    "launch_read_only",
     "less_accurate",
     "measure_baseline",
     "prepare_step",

@@ -78,11 +78,13 @@ class Contents:
 
 
 def kinds_of(task: Task) -> tuple[Kind, ...]:
-    """Those that differ from the others for `task`. Integers keep what the task declares, as they may be indices."""
+    """Those that differ from the others for `task`. Integers keep what the task declares, as they may be indices. Whole
+    numbers that are made of a NaN, by comparing or converting it, are not defined: with such outputs there are none."""
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
         return ("task",)
-    if any(argument.fill.special for argument in arrays):
-        return KINDS
-    return tuple(kind for kind in KINDS if kind != "edges")
+    results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
+    left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
+    left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) else {"nans"}
+    return tuple(kind for kind in KINDS if kind not in left_out)

@@ -106,5 +106,7 @@ def _print(verdict: Verdict) -> None:
         typer.echo(f"  skipped {steps[0]}{more}: {why}")
     if verdict.seconds:
         typer.echo(f"  checking took {verdict.seconds:.0f} s")
+    for one in verdict.unexecuted:
+        typer.echo(f"  ran in no check: {one}")
     for note in verdict.notes:
         typer.echo(f"  {note}")

@@ -2,7 +2,8 @@
 
     python scripts/measure/verdicts.py --out FILE [--backend opencl|cuda] [--set edited|index|all] [--only TEXT]
 
-FILE is written after each candidate, and a second call goes on where the first stopped. Each candidate is judged as
+FILE is written after each candidate, and a second call goes on where the first stopped: what has a verdict keeps it,
+unless `--again` is given and it is of another commit than this one. Each candidate is judged as
 `tunesmith check` judges it, but on workloads of at most 64 MB. What a candidate prints must not reach this process's
 standard output: it counts as accepted wrongly where something did, whatever the verdict.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import sys
 import tempfile
@@ -28,6 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHO
 
 from tunesmith.actors.judging.judge import Limits, Verdict  # noqa: E402
 from tunesmith.hw.probe import Device, probe  # noqa: E402
+from tunesmith.kernels.backends import open_compiler  # noqa: E402
 
 
 def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | Exception, str]:
@@ -45,7 +48,7 @@ def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | E
         return result, file.read(2000).decode(errors="replace")
 
 
-def judged(fixture: Any, device: Device, deadlines: Limits) -> dict[str, Any]:
+def judged(fixture: Any, device: Device, deadlines: Limits, commit: str) -> dict[str, Any]:
     """One candidate's line."""
     judging = import_module("judging")
 
@@ -63,6 +66,7 @@ def judged(fixture: Any, device: Device, deadlines: Limits) -> dict[str, Any]:
         "task": fixture.task,
         "class": fixture.kind,
         "wrong": bool(fixture.reasons),
+        "commit": commit,
         "seconds": round(time.monotonic() - started, 2),
         "printed": printed[:200],
     }
@@ -98,6 +102,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
             for kind in classes
         },
         "median_seconds": round(statistics.median([line["seconds"] for line in lines]), 1) if lines else None,
+        "median_seconds_right": round(statistics.median([line["seconds"] for line in right]), 1) if right else None,
         "median_seconds_accepted": round(statistics.median([line["seconds"] for line in judged_only]), 1)
         if judged_only
         else None,
@@ -114,19 +119,29 @@ def main() -> None:
     parser.add_argument("--set", choices=("edited", "index", "all"), default="edited")
     parser.add_argument("--only", default="", help="candidates whose name has this text in it")
     parser.add_argument("--seconds", type=float, default=20.0, help="deadline of a step")
-    parser.add_argument("--again", action="store_true", help="judge those again that are in the file")
+    parser.add_argument(
+        "--again", action="store_true", help="judge those again that are in the file from another commit"
+    )
+    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()
-    device = probe().device(options.backend)
+    device, commit = probe().device(options.backend), options.commit
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
+    # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
+    chosen.sort(key=lambda one: bool(one.reasons))
+    origin = {
+        "command": "python " + shlex.join(sys.argv),
+        "device": device.limits.name,
+        "compiler": open_compiler(device.limits, device.index).version,
+    }
     lines: dict[str, dict[str, Any]] = {}
     if options.out.exists():
         lines = {line["candidate"]: line for line in json.loads(options.out.read_text("utf-8"))["candidates"]}
     for number, fixture in enumerate(chosen, 1):
-        if fixture.file in lines and not options.again:
+        if fixture.file in lines and (not options.again or lines[fixture.file].get("commit") == commit):
             continue
-        line = judged(fixture, device, Limits(compile=60.0, run=options.seconds))
+        line = judged(fixture, device, Limits(compile=60.0, run=options.seconds), commit)
         lines[fixture.file] = line
         mark = "" if line.get("as_expected") else "   <-- not as expected"
         print(
@@ -135,7 +150,7 @@ def main() -> None:
             flush=True,
         )
         every = [lines[name] for name in sorted(lines)]
-        content = {"device": device.limits.name, "summary": summary(every), "candidates": every}
+        content = {**origin, "summary": summary(every), "candidates": every}
         part = options.out.with_suffix(".part")
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         part.replace(options.out)

@@ -98,6 +98,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
         if one.verdict == "not examined":
             why = one.detail.rstrip(".")
             out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=True)
+        for lines in one.unexecuted:
+            out.print(f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=True)
     for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=True)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"

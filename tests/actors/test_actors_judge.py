@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,21 +130,59 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
     assert said[0].endswith(" s")
 
 
-def test_compute_sanitizer_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the tool keeps what it is given to launch; two run at once, one for each of its tools."""
-    import pickle
-
+@pytest.fixture
+def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], sanitize.Sanitized]:
+    """What a stand-in for compute-sanitizer, a shell script, makes of a candidate on three workloads. Its folder has
+    the job it is given; `$tool` is which of the tools it is, `$done` where it says how many launches were made."""
     from tunesmith.hw.targets import resolve_target
     from tunesmith.kernels.build.candidate import Candidate
 
-    tool = tmp_path / "compute-sanitizer"
-    tool.write_text(
-        f'#!/bin/sh\nfor last; do :; done\ncp "$last" {tmp_path}/job.$$ && mv {tmp_path}/job.$$ {tmp_path}/job\n'
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    task = load_task(str(DATA.parent / "raw" / "rope"))
-    suspect = Candidate(task.sources("cuda").baseline.template, {}, {}), [task.workloads[0]]
-    assert sanitize.sanitize([suspect], task, resolve_target("h200"), 3, 0) == [sanitize.Sanitized()]
-    _, _, index, _ = pickle.loads((tmp_path / "job").read_bytes())
+    def run(script: str) -> sanitize.Sanitized:
+        tool = tmp_path / "compute-sanitizer"
+        lines = [
+            "#!/bin/sh",
+            "tool=${1#--tool=}",
+            'for last; do done="$job"; job="$last"; done',
+            f'cp "$job" {tmp_path}/job.$$ && mv {tmp_path}/job.$$ {tmp_path}/job',
+            script,
+        ]
+        tool.write_text("\n".join(lines) + "\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        task = load_task(str(DATA.parent / "raw" / "rope"))
+        suspect = Candidate(task.sources("cuda").baseline.template, {}, {}), list(task.workloads[:3])
+        (found,) = sanitize.sanitize([suspect], task, resolve_target("h200"), 3, 0)
+        return found
+
+    return run
+
+
+def test_compute_sanitizer_is_run_on_the_device_in_question(
+    tmp_path: Path, pretended: Callable[[str], sanitize.Sanitized]
+) -> None:
+    import pickle
+
+    assert pretended(f'touch {tmp_path}/ran.$tool; printf 3 > "$done"') == sanitize.Sanitized()
+    jobs, task, index, _ = pickle.loads((tmp_path / "job").read_bytes())
     assert index == 3
+    assert {path.suffix[1:] for path in tmp_path.glob("ran.*")} == set(sanitize.TOOLS)
+    sizes = [task.bytes_of(workload) for _, workload in jobs]
+    assert len(sizes) == 3 and sizes == sorted(sizes)
+
+
+def test_what_no_tool_had_time_for_is_told(pretended: Callable[[str], sanitize.Sanitized]) -> None:
+    found = pretended('[ $tool = racecheck ] && printf 1 > "$done" || printf 3 > "$done"')
+    assert found.found == "" and found.note.startswith("compute-sanitizer: racecheck had no time for ")
+    assert found.note.count(",") == 1
+
+
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_what_one_tool_finds_is_found(tool: str, pretended: Callable[[str], sanitize.Sanitized]) -> None:
+    other = "another tool that cannot be run"
+    found = pretended(f"[ $tool = {tool} ] && echo '========= Oh' && exit {sanitize.FOUND}; echo '{other}'; exit 1")
+    assert found.found == f"{tool}: Oh"
+
+
+def test_a_tool_that_cannot_be_run_is_told(pretended: Callable[[str], sanitize.Sanitized]) -> None:
+    found = pretended('[ $tool = initcheck ] && echo "no such tool" && exit 1; printf 3 > "$done"')
+    assert found == sanitize.Sanitized(note="compute-sanitizer: initcheck could not be run: no such tool")

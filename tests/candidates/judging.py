@@ -9,7 +9,7 @@ index.toml lists candidates that are files of their own. The files in edited/ ho
 - backends: those it is for; both if left out
 - class: how it is wrong, a row of docs/trust.md; why: one sentence; both only for reading and counting
 - judge, reasons: as in index.toml; if left out, a device, and any reason, as it depends on what is drawn which check
-  finds it first
+  finds it first. judge = "none": nothing can tell; it is only counted (scripts/measure/verdicts.py)
 
 What stands at the top of such a file counts for all of its candidates that do not say otherwise.
 """

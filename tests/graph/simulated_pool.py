@@ -13,6 +13,7 @@ import pytest
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.actors.pool.pool import Request
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import Duel
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
@@ -29,6 +30,8 @@ class SimulatedPool:
     examined: ClassVar[list[str]] = []
     wrong: ClassVar[list[dict[str, Any]]] = []
     """Configurations that only an examination finds wrong."""
+    partial: ClassVar[list[dict[str, Any]]] = []
+    """Configurations of which an examination finds lines that never ran."""
 
     @property
     def max_in_flight(self) -> int:
@@ -71,7 +74,9 @@ class SimulatedPool:
     ) -> list[Verdict]:
         self.examined.extend(config_key(config) for _, config, _ in jobs)
         wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
-        return [wrong if config in self.wrong else Verdict("accepted") for _, config, _ in jobs]
+        lines = (Unexecuted("T=float32", 1, 9, (12,)),)
+        right = [Verdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs]
+        return [wrong if config in self.wrong else found for found, (_, config, _) in zip(right, jobs, strict=True)]
 
     def _evaluate(self, request: Request) -> Evaluation:
         outcomes: dict[str, Outcome] = {}
@@ -103,5 +108,5 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
-    for name in ("measured", "examined", "wrong"):
+    for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)

@@ -116,6 +116,9 @@ def test_the_launcher_loads_what_was_measured_and_compiles_elsewhere_with_the_sa
     assert launcher.machine_code(kernel, "sm_80") is None
     assert instructions(launcher.compile_source(kernel, "sm_90")) == instructions(measured.code)
     assert launcher.compile_source(kernel, "sm_80") != measured.code
+    file = tmp_path / "best" / "general" / kernel["source"]
+    file.write_text(f"#include <mma.h>\n#include <cooperative_groups.h>\n{file.read_text()}")
+    assert launcher.compile_source(kernel, "sm_90").startswith(b"\x7fELF")
     (tmp_path / "best" / "general" / kernel["machine_code"]["file"]).write_bytes(b"something else")
     with pytest.raises(SystemExit, match="its sha256 differs"):
         launcher.machine_code(kernel, "sm_90")

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
+from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
-from tunesmith.graph.journal.records import Figures, Verdict, WorkloadRow
+from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
+from tunesmith.graph.roles.testing.verdict import dispatched
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.roofline import Roofline
 
@@ -55,6 +57,33 @@ def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
+    tmp_path: Path, allowed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    SimulatedPool.partial.append(winner)
+    result = tune(
+        TASK,
+        run_dir=tmp_path / "run",
+        backend="opencl",
+        strategy="exhaustive",
+        evaluations=100,
+        rounds=1,
+        allow_unexecuted=allowed,
+    )
+    print_summary(result.summary, result.folder)
+    told, lines = capsys.readouterr().out, "T=float32: 1 of 9 blocks, line 12"
+    assert result.summary.general is not None
+    if allowed:
+        assert result.summary.general.config == winner
+        assert [row.unexecuted for row in result.summary.examined] == [(lines,)]
+        assert f"Ran in no check: GROUP=16, ITEMS=16, UNROLL=1, {lines}" in told
+    else:
+        assert result.summary.general.config != winner
+        assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {lines}"]
+
+
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +117,27 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     for row in (*summary["tuned"], *summary["held_out"]):
         ratio = row["general"]["seconds"] / row["baseline_seconds"]
         assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ratio", "high", "used"), [(0.80, 0.81, "best"), (0.80, 0.93, "general"), (0.895, 0.8951, "general")]
+)
+def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float, high: float, used: str) -> None:
+    """The general configuration's ratio is 0.90, and its interval begins at 0.90."""
+    general = Winner(template="t", config={"AT": "general"})
+    row = WorkloadRow(
+        workload="w",
+        sizes={},
+        types={},
+        floor_seconds=None,
+        baseline_seconds=1.0,
+        general=Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster"),
+        best=BestHere(
+            template="t", config={"AT": "best"}, seconds=ratio, ratio=ratio, low=ratio, high=high, verdict="faster"
+        ),
+    )
+    found = dispatched(row, general)
+    assert found is not None and found.config == {"AT": used}
 
 
 def test_what_was_measured_on_a_busy_device_is_told() -> None:

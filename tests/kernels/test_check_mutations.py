@@ -1,27 +1,39 @@
-"""The checker itself under test: with one check taken out, a wrong candidate passes that it catches otherwise."""
+"""The checker itself under test: with one check taken out, a wrong candidate passes that it catches otherwise.
+
+What is looked at in a step (`verify.CHECKS`), the kinds of contents, the classes of sizes, the values of scalars and
+the reasons of rejections are registries: one more entry without its mutant fails here.
+"""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check import plan as planning
 from tunesmith.kernels.check import verify as checks
+from tunesmith.kernels.check.check import REASONS
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch import workload_data
-from tunesmith.kernels.spec.contents import Contents
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.launch.draw import draw
+from tunesmith.kernels.spec.contents import CHANGES, KINDS, Contents
+from tunesmith.kernels.spec.task import Fill, Special, Workload
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
-from judging import edited
+from judging import edited, fixtures
 
 FIXTURES = {one.file.removeprefix("edited/"): one for one in edited()}
 
@@ -84,7 +96,7 @@ def test_only_the_launch_on_changed_inputs_catches_it(verdict: Any, name: str, m
     contents = Contents(change="rows")
     found = verdict(name, of(n=64, d=512), contents)
     assert not passed(found) and found.reason == "stale_output"
-    monkeypatch.setattr(checks._Examination, "_changed", lambda *_: None)
+    monkeypatch.delitem(checks.CHECKS, "stale")
     assert passed(verdict(name, of(n=64, d=512), contents))
 
 
@@ -100,3 +112,214 @@ def test_only_other_values_of_a_scalar_catch_it(verdict: Any) -> None:
 def test_only_a_size_of_the_ladder_catches_it(verdict: Any, sizes: dict[str, int]) -> None:
     assert passed(verdict("silu_width_17.cl", of(**sizes), Contents()))
     assert not passed(verdict("silu_width_17.cl", of(n=16, d=17), Contents()))
+
+
+class Drawn:
+    """Draws nothing: two sets, the first of them, everything in its order."""
+
+    def integers(self, low: int, high: int | None = None) -> int:
+        return 0 if high is None else low
+
+    def shuffle(self, _: list[Any]) -> None:
+        pass
+
+    def random(self) -> float:
+        return 0.0
+
+
+Fault = Callable[[workload_data.WorkloadData, Any], None]
+
+
+def wrong_element(data: workload_data.WorkloadData, launch: Any) -> None:
+    """The launch got its last output wrong."""
+    place = next(place for place in data.places if place.argument.role == "out")
+    position = [argument.name for argument in data.task.arguments].index(place.argument.name)
+    data.device.write(launch.arguments[position], np.full(2, 0x5A, np.uint8), place.nbytes - 2)
+
+
+def all_a_little_off(data: workload_data.WorkloadData, launch: Any) -> None:
+    """The launch got all of its output wrong by less than the tolerance."""
+    place = next(place for place in data.places if place.argument.role == "out")
+    position = [argument.name for argument in data.task.arguments].index(place.argument.name)
+    values = data.device.array(launch.arguments[position], "float16").view(np.float16)
+    tolerance, exact = data.task.tolerance_of("float16"), values.astype(np.float64)
+    off = exact + 0.45 * (tolerance.atol + tolerance.rtol * np.abs(exact))
+    data.device.write(launch.arguments[position], off.astype(np.float16).view(np.uint8))
+
+
+def astray(index: int) -> Fault:
+    """The launch turned a bit between the arrays of a set that is not its own."""
+
+    def fault(data: workload_data.WorkloadData, _: Any) -> None:
+        whole = data.set_array(index).copy()
+        whole[0] ^= 1
+        data.device.write(data.set_buffer(index), whole)
+
+    return fault
+
+
+FAULTS: dict[str, dict[str, Fault]] = {
+    "result": {"first": wrong_element},
+    "surroundings": {"first": astray(1), "stale": astray(1)},
+    "accuracy": {"first": all_a_little_off},
+    "repeats": {"repeats": wrong_element},
+    "stale": {"stale": wrong_element},
+    "other_set": {"other_set": wrong_element},
+    "surroundings_at_the_end": {"other_set": astray(0)},
+}
+"""For each check what goes wrong, and when: in the candidate's first launch, or in those that a check makes."""
+
+
+@pytest.mark.parametrize("name", checks.CHECKS)
+def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device.backend != "opencl":
+        pytest.skip("the candidate is OpenCL C")
+    opened = open_device(device.limits, device.index)
+    task, template = FIXTURES["silu_backwards.cl"].load()
+    workload = of(n=16, d=512)
+    artifact = open_compiler(device.limits, device.index).compile(specialise(template, {}, workload.types))
+    assert isinstance(artifact, Artifact), artifact
+    candidate = Candidate(template, {}, {types_key(workload): artifact})
+    step = Step(workload, Contents(change="rows"))
+    monkeypatch.setattr(checks, "np", SimpleNamespace(random=SimpleNamespace(default_rng=lambda *_: Drawn())))
+    data = checks.prepare_step(opened, task, step, max_bytes=1 << 28)
+    assert isinstance(data, workload_data.WorkloadData), data
+    plain, during, faults = opened.launch, ["first"], FAULTS[name]
+
+    def told(check: str, look: Any) -> Any:
+        def looked(examination: Any) -> Any:
+            during.append(check)
+            found = look(examination)
+            during.pop()
+            return found
+
+        return looked
+
+    def launch(one: Any) -> None:
+        plain(one)
+        opened.synchronize()
+        # Not those of the baseline, which come first, nor those of the check's own kernels.
+        if started and one.kernel.function_name == template.entry and (fault := faults.get(during[-1])) is not None:
+            fault(data, one)
+
+    def verdict() -> Any:
+        started.clear()
+        return checks.verify(opened, candidate, candidate, step, data)
+
+    started: list[bool] = []
+    measured = checks.measure_baseline
+    monkeypatch.setattr(checks, "measure_baseline", lambda *given: (measured(*given), started.append(True))[0])
+    monkeypatch.setattr(opened, "launch", launch)
+    for check, look in checks.CHECKS.items():
+        monkeypatch.setitem(checks.CHECKS, check, told(check, look))
+    assert not passed(verdict())
+    monkeypatch.delitem(checks.CHECKS, name)
+    assert passed(verdict())
+
+
+def finite(values: NDArray[Any]) -> NDArray[Any]:
+    return values[np.isfinite(values)]
+
+
+def middle(values: NDArray[Any]) -> float:
+    return float(np.median(np.abs(values)))
+
+
+def share(flags: NDArray[np.bool_]) -> float:
+    return float(flags.mean())
+
+
+ONLY: dict[str, Callable[[NDArray[Any]], bool]] = {
+    "task": lambda x: share(x == 0.5) > 0.9 and share(x == 7) > 0,
+    "normal": lambda x: 0 < share(x == 7) < 0.1 and np.unique(x).size > 100 and x.min() < -2,
+    "uniform": lambda x: 0 < share(x == 7) < 0.1 and np.unique(x).size > 100 and x.min() > -2,
+    "large": lambda x: np.isfinite(x).all() and 10 < middle(x) < 40 and x.min() < 0,
+    "huge": lambda x: middle(x) > 80,
+    "outliers": lambda x: share(np.abs(x) == 1000) > 0 and not np.any((np.abs(x) > 10) & (np.abs(x) < 990)),
+    "heavy_tails": lambda x: middle(x) < 1.5 and bool(np.any((np.abs(x) > 10) & (np.abs(x) < 990))),
+    "shifted": lambda x: x.min() > 40,
+    "negative": lambda x: np.isfinite(x).all() and x.max() < 0,
+    "tiny": lambda x: 2**-24 < np.abs(x).max() < 2**-6,
+    "subnormal": lambda x: 0 < np.abs(x).max() < 2**-50,
+    "constant": lambda x: np.unique(x).size == 1 and x[0] != 0,
+    "zeros": lambda x: not np.any(x),
+    "ties": lambda x: np.unique(x).size == 4,
+    "sorted": lambda x: np.unique(x).size > 100 and bool(np.all(np.diff(x.reshape(-1, 64), axis=1) >= 0)),
+    "edges": lambda x: share(x == 7) > 0.5,
+    "infinities": lambda x: bool(np.any(x == np.inf)),
+    "masked": lambda x: share(x == -np.inf) > 0.1,
+    "nans": lambda x: bool(np.isnan(x).any()),
+}
+"""For each kind of contents, data on which a kernel may be wrong and be so under no other kind."""
+FILLS = [
+    Fill(kind="constant", mean=0.5, scale=1.0, special=(Special(value=7.0, fraction=0.01),)),
+    Fill(kind="normal", mean=0.0, scale=1.0, special=(Special(value=7.0, fraction=0.01),)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_contents_catches_what_no_other_does(kind: Any) -> None:
+    def is_wrong_on(other: Any, fill: Fill) -> bool:
+        values = draw(Contents(other), fill, (64, 64), "float32", np.random.default_rng(3))
+        with np.errstate(invalid="ignore"):
+            return bool(ONLY[kind](values.view(np.float32)))
+
+    assert any([other for other in KINDS if is_wrong_on(other, fill)] == [kind] for fill in FILLS)
+
+
+@pytest.mark.parametrize("at", range(len(planning.LADDER)))
+def test_each_class_of_sizes_catches_what_no_other_does(at: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_task("silu_and_mul")
+    tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
+
+    def sizes() -> set[tuple[str, int, str]]:
+        steps = planning.derived_steps(task, device.limits, tuned, 0)
+        return {(name, size, step.workload.types["T"]) for step in steps for name, size in step.workload.sizes.items()}
+
+    members = set(itertools.product(tuned.sizes, planning.LADDER[at], task.types["T"]))
+    assert members <= sizes()
+    monkeypatch.setattr(planning, "LADDER", planning.LADDER[:at] + planning.LADDER[at + 1 :])
+    # What is made smaller to fit the budget may take a member of any class, and so may the smallest sizes.
+    assert len(members & sizes()) < len(members)
+
+
+def test_a_size_that_only_the_source_names_is_checked(device: Any) -> None:
+    task = load_task("silu_and_mul")
+    tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
+    steps = planning.sought_steps(task, device.limits, tuned, 0, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
+    found = {(name, size) for step in steps for name, size in step.workload.sizes.items()}
+    assert {(name, size) for name in ("n", "d") for size in (776, 777, 778, 511, 512, 513)} <= found
+    assert not {("n", 555), ("n", 64)} & found
+    assert planning.sought_steps(task, device.limits, tuned, 0, "x = 3.5f + 1e4;") == []
+
+
+def test_each_value_of_a_scalar_is_another() -> None:
+    values = [1e-6, *(planning._varied(1e-6, how) for how in planning.SCALARS)]
+    assert len(set(values)) == len(planning.SCALARS) + 1
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_way_of_changing_inputs_is_another(change: Any, device: Any) -> None:
+    opened = open_device(device.limits, device.index)
+    task = load_task("silu_and_mul")
+    data = workload_data.WorkloadData(
+        opened, task, of(n=64, d=64), seed=0, max_bytes=1 << 28, contents=Contents(change=change)
+    )
+    (place,) = [place for place in data.places if place.argument.role == "in"]
+    first, second = (
+        opened.array(opened.view(one.image, place.offset, place.nbytes), "uint16") for one in data.variants
+    )
+    differs = (np.asarray(first) != np.asarray(second)).reshape(64, -1)
+    rows = differs.any(axis=1).mean()
+    assert {"all": differs.mean() > 0.9, "rows": 0.4 < rows < 0.95, "few": 0 < differs.sum() < 4}[change]
+
+
+def test_each_reason_is_that_of_a_candidate() -> None:
+    elsewhere = {
+        # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
+        "source_too_large",
+        "infeasible",
+        "implausible",
+    }
+    named = {reason for one in [*fixtures(), *edited()] for reason in one.reasons if len(one.reasons) < 5}
+    assert set(REASONS) - named <= elsewhere

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
+"""Below the folders of CUDA's headers, which include each other by their bare names."""
 
 
 def dtype(name: str) -> np.dtype:
@@ -53,9 +55,9 @@ def compile_source(kernel: dict[str, Any], arch: str) -> bytes:
     # From 9.0 on an "a" allows the instructions that only this architecture has.
     target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
     options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
-    headers = find_nvidia_header_directory("cudart")
-    if headers is not None:
-        options += [f"--include-path={folder}" for folder in (headers, os.path.join(headers, "cccl"))]
+    roots = filter(None, map(find_nvidia_header_directory, ("cudart", "cccl", "nvcc")))
+    folders = [os.path.join(root, name) for root in roots for name in HEADER_FOLDERS]
+    options += [f"--include-path={folder}" for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
     if kernel["fast_math"]:
         options.append("--use_fast_math")
     if kernel["max_registers"]:

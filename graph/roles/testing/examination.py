@@ -32,8 +32,15 @@ NO_TIME = (
 
 
 def disqualified(context: Context) -> dict[Examinee, str]:
-    """What examinations of this run rejected, and why."""
-    return {key: one.detail for key, one in context.log.examinations().items() if one.verdict == "rejected"}
+    """What examinations of this run rejected, and why; also what has lines that never ran, unless the settings allow
+    it."""
+    found = {}
+    for key, one in context.log.examinations().items():
+        if one.verdict == "rejected":
+            found[key] = one.detail
+        elif one.unexecuted and not context.settings.allow_unexecuted:
+            found[key] = f"some of its lines ran in no check: {'; '.join(one.unexecuted)}"
+    return found
 
 
 def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], Verdict]) -> Verdict:
@@ -97,6 +104,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 largest_error=_largest(one for step in passed if step.own for one in step.accuracy.values()),
                 baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
                 notes=one.notes,
+                unexecuted=one.unexecuted,
                 artifacts=one.artifacts,
             )
         )
@@ -119,7 +127,8 @@ def _key(template: str, config: Config, workload: str) -> Examinee:
 
 
 def _fields(found: judge.Verdict) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
+    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
+    return fields | {"unexecuted": tuple(map(str, found.unexecuted))}
 
 
 def _largest(deviations: Iterable[Deviation]) -> float | None:

@@ -85,7 +85,7 @@ def build_verdict(
         tuned=tuple(rows),
         held_out=tuple(unseen),
         disqualified=tuple(out),
-        dispatch=tuple(used for row in rows if (used := _dispatched(row, chosen)) is not None),
+        dispatch=tuple(used for row in rows if (used := dispatched(row, chosen)) is not None),
         sentence=_sentence(ratio, rows, unseen, len(out)),
     )
 
@@ -111,9 +111,9 @@ def least_seconds(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
+def dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
     """What to use for a workload instead of the baseline: the best there where it gains enough over the general
-    configuration. None where nothing is shown to be faster than the baseline."""
+    configuration, and their intervals are apart. None where nothing is shown to be faster than the baseline."""
     if row.best is None or row.best.verdict != "faster":
         return None
     used: Winner = row.best
@@ -122,7 +122,7 @@ def _dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
         general is not None
         and row.general is not None
         and row.general.verdict == "faster"
-        and row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio
+        and (row.best.high >= row.general.low or row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio)
     ):
         used, figures = general, row.general
     return Dispatched(

@@ -1,0 +1,161 @@
+"""Which parts of a kernel ran? Finds the basic blocks of PTX, and has each leave a mark when it is entered.
+
+Owns reading PTX as far as control flow goes (NVIDIA, "Parallel Thread Execution ISA": statements, labels, directives in
+section 4, `.loc` in section 11.5, control flow instructions in section 9.7.12). PTX is what comes out of the compiler's
+optimiser: what it turned from branches into selections is one block here. Assembling the text is
+`tunesmith.kernels.backends.cuda_linker`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from tunesmith.kernels.build.artifact import Artifact
+
+MARKS = "tunesmith_executed"
+"""The array in global memory with a 32-bit word for each block: 0 until the block is entered."""
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<loc>\.loc\b[^\n]*)"
+    r"|(?P<brace>[{}])"
+    r"|(?P<label>[A-Za-z_$%][\w$]*\s*:(?!:))"
+    r'|(?P<statement>(?:"(?:[^"\\]|\\.)*"|[^;"])*;)'
+)
+_BODY = re.compile(r"\.(?:entry|func)\b")
+_NAME = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_GUARDED = re.compile(r"@!?%?[\w$]+\s+")
+_ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of instructions that is entered at its first alone. function: in which it stands; lines: those of the
+    source that its instructions come from, sorted, or where it is known no better, the line in front of it."""
+
+    function: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """PTX whose blocks leave marks. text: to be assembled; blocks: in the order of their words in `MARKS`."""
+
+    text: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedArtifact:
+    """Machine code whose blocks leave marks, and what these blocks are."""
+
+    artifact: Artifact
+    blocks: tuple[Block, ...]
+
+
+class PtxError(ValueError):
+    """The text is no PTX that can be read."""
+
+
+def mark_blocks(ptx: str, file: str) -> Marked:
+    """`ptx` in which the first instruction of each basic block is preceded by a store of 1 into its word of `MARKS`.
+
+    file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
+    Raises `PtxError`.
+    """
+    text = _COMMENT.sub("", ptx)
+    files = {int(number) for number, path in _FILE.findall(text) if PurePosixPath(path).name == file}
+    reader = _Reader(files)
+    made, position = [], 0
+    for start, end in _bodies(text):
+        header = text[position:start]
+        name = _NAME.search(header, max(found.start() for found in _BODY.finditer(header)))
+        made += [header, *reader.read(text[start:end], name.group(1) if name else "")]
+        position = end
+    made.append(text[position:])
+    blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in reader.blocks)
+    if not blocks:
+        raise PtxError("the PTX has no function with a body")
+    head = re.search(r"^\s*\.address_size\s+64[^\n]*\n", text, re.MULTILINE)
+    if head is None:
+        raise PtxError("the PTX does not say `.address_size 64`")
+    declared = f".visible .global .align 4 .u32 {MARKS}[{len(blocks)}];\n"
+    whole = "".join(made)
+    return Marked(whole[: head.end()] + declared + whole[head.end() :], blocks)
+
+
+def _bodies(text: str) -> Iterator[tuple[int, int]]:
+    """Where each function's body begins, behind its brace, and ends, in front of the other."""
+    position = 0
+    while True:
+        brace = text.find("{", position)
+        if brace < 0:
+            return
+        end = _closing(text, brace)
+        # What stands in front of the brace, from the last statement or body on.
+        before = text[max(position, text.rfind(";", position, brace) + 1) : brace]
+        if _BODY.search(before):
+            yield brace + 1, end
+        position = end + 1
+
+
+def _closing(text: str, brace: int) -> int:
+    depth = 0
+    for match in re.compile(r'"(?:[^"\\]|\\.)*"|[{}]').finditer(text, brace):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0:
+            return match.start()
+    raise PtxError("a brace is not closed")
+
+
+class _Reader:
+    """Goes through bodies and numbers their blocks. files: the numbers of the source in `.loc`."""
+
+    def __init__(self, files: set[int]) -> None:
+        self._files = files
+        self.blocks: list[tuple[str, set[int]]] = []
+
+    def read(self, body: str, function: str) -> Iterator[str]:
+        """The pieces of `body` with marks among them."""
+        position, line = 0, 0
+        begins, reachable, placed = True, True, True
+        while position < len(body):
+            token = _TOKEN.match(body, position)
+            if token is None:
+                raise PtxError(f"this is no statement: {body[position : position + 40].strip()!r}")
+            position, kind, text = token.end(), token.lastgroup, token.group()
+            if kind == "loc":
+                line, placed = self._line(text) or line, False
+            elif kind == "label":
+                if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+                    begins = reachable = True
+            elif kind == "statement" and not text.startswith("."):
+                if begins and reachable:
+                    yield f"st.global.u32 [{MARKS}+{4 * len(self.blocks)}], 1;\n"
+                    self.blocks.append((function, {line} - {0}))
+                    begins = False
+                elif reachable and not placed:
+                    self.blocks[-1][1].update({line} - {0})
+                placed = True
+                guarded = _GUARDED.match(text)
+                if _ENDS.match(text, guarded.end() if guarded else 0):
+                    # Behind what always leaves, only a label can be reached.
+                    begins, reachable = True, guarded is not None
+            yield text
+
+    def _line(self, loc: str) -> int:
+        """The line of the source that `.loc` names, or that what it names was inlined at; 0 where neither is."""
+        found = _LOC.match(loc)
+        if found is None:
+            return 0
+        own, line, outer, at = (int(part or 0) for part in found.groups())
+        return line if own in self._files else at if outer in self._files else 0
+
+
+__all__ = ["MARKS", "Block", "Marked", "MarkedArtifact", "PtxError", "mark_blocks"]

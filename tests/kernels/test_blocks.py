@@ -1,0 +1,193 @@
+"""Basic blocks of PTX, and machine code that tells which of them ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
+from tunesmith.kernels.build.blocks import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
+from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.check.coverage import Coverage
+from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Template
+
+PTX = """
+.version 8.0
+.target sm_90
+.address_size 64
+
+.func (.param .b32 out) helper(.param .b32 in);
+.global .align 4 .u32 table[2] = {1, 2};
+.visible .entry k(
+	.param .u64 p
+)
+.maxntid 64, 1, 1
+{
+	.reg .pred 	%p<3>;
+	.reg .b32 	%r<8>;
+	.loc	1 3 0
+	ld.param.u64 	%rd1, [p]; // a comment; with { what is none
+	.loc	1 4 5
+	setp.eq.s32 	%p1, %r1, 0;
+	@%p1 bra 	$L__BB0_2;
+
+	.loc	2 77 9, function_name $L__info_string0, inlined_at 1 5 9
+	ld.global.v2.u32 	{%r2, %r3}, [%rd1];
+	bra.uni 	$L__BB0_3;
+
+$L__BB0_2:
+	.pragma "nounroll";
+	.loc	1 7 9
+	{ mov.u32 %r4, %r5;
+	LAB_WAIT: @%p2 bra LAB_WAIT;
+	}
+	.loc	1 8 9
+	mov.u32 	%r6, %r7;
+	ts: .branchtargets $L__BB0_2, $L__BB0_3;
+
+$L__BB0_3:
+	ret;
+	mov.u32 %r1, 1;
+}
+	.file	1 "/tmp/some"
+	.file	2 "/usr/include/header.h"
+	.section	.debug_str
+	{
+$L__info_string0:
+.b8 95,90
+	}
+"""
+
+
+def test_blocks_begin_at_labels_and_behind_branches() -> None:
+    marked = mark_blocks(PTX, "some")
+    assert marked.blocks == (
+        Block("k", (3, 4)),
+        Block("k", (5,)),
+        Block("k", (7,)),
+        Block("k", (7,)),
+        Block("k", (8,)),
+        Block("k", (8,)),
+    )
+    assert marked.text.count(f"st.global.u32 [{MARKS}+") == 6
+    assert f".global .align 4 .u32 {MARKS}[6];" in marked.text
+    # Nothing in front of a declaration, and nothing where no jump leads.
+    body = marked.text[marked.text.index("{", marked.text.index("maxntid")) :]
+    assert body.index(".reg .b32") < body.index("st.global")
+    assert f"ret;st.global.u32 [{MARKS}" not in marked.text.replace("\n", "").replace("\t", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".version 8.0\n.address_size 64\n", PTX.replace(".address_size 64", ""), PTX[: PTX.index("ret;")]]
+)
+def test_what_is_no_ptx_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(PtxError):
+        mark_blocks(text, "some")
+
+
+@pytest.fixture(scope="module")
+def mark() -> Callable[[Specialised], MarkedArtifact]:
+    pytest.importorskip("cuda.bindings")
+    from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler
+
+    try:
+        compiler = NvrtcCompiler("sm_90")
+    except CudaUnavailable as error:
+        pytest.skip(str(error))
+
+    def marked(source: Specialised) -> MarkedArtifact:
+        found = compiler.mark(source)
+        if isinstance(found, NotMarked) and "nvJitLink" in found.why:
+            pytest.skip(found.why)
+        assert isinstance(found, MarkedArtifact), found
+        return found
+
+    return marked
+
+
+BRANCHES = """#line 1 "branches"
+extern "C" __global__ void branches(float* x, int n) {
+    const int i = threadIdx.x;
+    if (n == 777) {
+        for (int at = 0; at < n; ++at) x[at] = sqrtf(x[at] + x[2 * at]);
+        __syncthreads();
+    }
+    x[i] += 1.0f;
+}
+"""
+
+
+def test_lines_are_those_of_the_source(mark: Callable[[Specialised], MarkedArtifact]) -> None:
+    found = mark(Specialised("cuda", "branches", BRANCHES))
+    assert found.artifact.code.startswith(b"\x7fELF")
+    assert {line for block in found.blocks for line in block.lines} <= set(range(1, 9))
+    assert any(4 in block.lines for block in found.blocks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "never"), [(5, {5, 6}), (777, set())])
+def test_blocks_that_ran_leave_marks(n: int, never: set[int], device: Any) -> None:
+    if device.backend != "cuda":
+        pytest.skip("only CUDA kernels leave marks")
+    opened = open_device(device.limits, device.index)
+    marked = open_compiler(device.limits, device.index).mark(Specialised("cuda", "branches", BRANCHES))
+    assert isinstance(marked, MarkedArtifact), marked
+    kernel, marks = opened.load_marked(marked.artifact)
+    buffer = opened.allocate(4 * 2048)
+    opened.write(buffer, np.ones(2048, np.float32).view(np.uint8))
+    opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
+    opened.synchronize()
+    ran = opened.read(marks).view(np.uint32).astype(bool)
+    assert ran.size == len(marked.blocks)
+    seen = {line for block, did in zip(marked.blocks, ran, strict=True) if did for line in block.lines}
+    unseen = {line for block, did in zip(marked.blocks, ran, strict=True) if not did for line in block.lines}
+    assert (unseen - seen) & {5, 6} == never
+
+
+def library_templates() -> list[Any]:
+    tasks = [load_task(name) for name in library_tasks()]
+    return [
+        pytest.param(
+            template,
+            dict(task.workloads[0].types),
+            id=f"{task.name}-{template.name}",
+            marks=[] if task.name == "softmax" else pytest.mark.slow,
+        )
+        for task in tasks
+        for template in (task.sources("cuda").baseline.template, *task.sources("cuda").templates)
+    ]
+
+
+@pytest.mark.parametrize(("template", "types"), library_templates())
+def test_marked_kernels_of_the_library_assemble(
+    template: Template, types: dict[str, str], mark: Callable[[Specialised], MarkedArtifact]
+) -> None:
+    found = mark(specialise(template, template.default_config, types))
+    lines = template.source.count("\n") + 1
+    assert found.artifact.code.startswith(b"\x7fELF")
+    assert len(found.blocks) > 1
+    named = [line for block in found.blocks for line in block.lines]
+    assert named and all(1 <= line <= lines for line in named)
+
+
+def test_what_no_launch_entered_is_told_by_lines() -> None:
+    task = load_task("softmax")
+    template = task.sources("cuda").baseline.template
+    blocks = (Block("k", (3, 4)), Block("k", (4, 5)), Block("k", (7,)), Block("k", (5,)))
+    artifact: Any = None
+    key = (("T", "float16"),)
+    coverage = Coverage(Candidate(template, {}, {}), {key: MarkedArtifact(artifact, blocks)})
+    assert coverage.wanted(key) and not coverage.wanted((("T", "float32"),))
+    coverage.add(key, frozenset({0}))
+    coverage.add(key, frozenset({0, 1}))
+    (one,) = coverage.unexecuted()
+    assert (one.count, one.blocks, one.lines) == (2, 4, (7,))
+    assert str(one) == "T=float16: 2 of 4 blocks, line 7"
+    coverage.add(key, frozenset({2, 3}))
+    assert coverage.unexecuted() == () and not coverage.wanted(key)
