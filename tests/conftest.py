@@ -94,6 +94,7 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
     return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
     that use the Ray cluster stay in one process, and those that share the finished run in another."""

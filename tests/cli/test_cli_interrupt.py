@@ -128,7 +128,7 @@ def check_resumed(folder: Path, command: Any, known: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        ("evaluation", 2),
+        pytest.param("evaluation", 2, marks=pytest.mark.slow),
         pytest.param("asked", 1, marks=pytest.mark.slow),
         pytest.param("comparison", 1, marks=pytest.mark.slow),
         pytest.param("run", 1, marks=pytest.mark.slow),

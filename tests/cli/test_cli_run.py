@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROW = {"workload", "sizes", "types", "floor_seconds", "baseline_seconds", "general", "best", "share_of_floor", "regret"}
+ROW |= {"opponents"}
 
 
 def test_json_and_nothing_else_is_on_standard_output(finished_run: Any) -> None:
@@ -141,8 +142,13 @@ def test_every_measurement_is_in_the_table(finished_run: Any, command: Any, tmp_
     assert f"{len(rows)} rows" in done.stdout
     assert {row["evaluation"] for row in rows} == {"0", "1", "2", "3"}
     tuned = [row["workload"] for row in finished_run.summary["tuned"]]
+    compared = [row for row in rows if row["outcome"] == "compared"]
+    rows = [row for row in rows if row["outcome"] != "compared"]
     for number in "0123":
         assert [row["workload"] for row in rows if row["evaluation"] == number] == tuned
+    held_out = [row["workload"] for row in finished_run.summary["held_out"]]
+    assert {row["workload"] for row in compared} == {*tuned, *held_out}
+    assert all(float(row["ratio_low"]) <= float(row["ratio"]) <= float(row["ratio_high"]) for row in compared)
     assert all(float(row["low"]) <= float(row["seconds"]) <= float(row["high"]) for row in rows)
     general = finished_run.summary["general"]["config"]
     measured = [{name: row[name] for name in general} for row in rows if row["evaluation"] != "0"]

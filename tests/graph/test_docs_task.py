@@ -15,6 +15,8 @@ import pytest
 from tunesmith.actors.judging.judge import judge
 from tunesmith.graph.journal.records import Verdict
 from tunesmith.graph.results.export import export_best
+from tunesmith.graph.results.exports.package import Package
+from tunesmith.graph.results.exports.rendering import dispatch_module
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -118,6 +120,7 @@ def best(task: Task, device: Any, tmp_path: Path) -> Path:
         }
     )
     export_best(context, tmp_path / "best", verdict)  # type: ignore[arg-type]
+    (tmp_path / "best" / "dispatch.py").write_text(dispatch_module(Package(tmp_path, task), runnable=True))
     return tmp_path / "best"
 
 

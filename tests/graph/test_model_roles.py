@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_runs import LIBRARY, RAW, entries, keys, run, simulation
-from scripted_models import SOURCE, branch, explain, plan, template
+from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.roles.planning.planner import NoTemplate
@@ -48,9 +49,13 @@ def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulatio
     assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
 
 
-def test_without_a_model_a_raw_kernel_has_nothing_to_tune(tmp_path: Path) -> None:
-    with pytest.raises(NoTemplate, match="has no opencl template: add one to `templates`"):
-        run(tmp_path / "run", None)
+def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "raw_scale_add", tmp_path / "raw_scale_add")
+    shutil.copytree(DATA / "scale_add", tmp_path / "scale_add")
+    source = tmp_path / "scale_add" / "baseline.cl"
+    source.write_text(source.read_text().replace("get_global_id(0)", "(get_global_id(0) % get_global_size(0))"))
+    with pytest.raises(NoTemplate, match=r"has no opencl template, and the rules make none .it asks for the size"):
+        run(tmp_path / "run", None, task=str(tmp_path / "raw_scale_add" / "task.toml"))
 
 
 def test_a_template_of_the_model_passes_the_schema_of_files(tmp_path: Path) -> None:

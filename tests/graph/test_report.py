@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATA
+from scripted_models import DATA
 from simulated_pool import simulate_device
 
 from tunesmith.graph import tune

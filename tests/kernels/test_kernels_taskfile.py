@@ -245,7 +245,8 @@ MISTAKES = [
         "task.toml",
         '"reference.py:scale"',
         '"reference.py"',
-        "key reference: give the function as 'FILE.py:FUNCTION', not 'reference.py'.",
+        "key reference: give the function as 'FILE.py:FUNCTION', or 'baseline' for the original kernel, not "
+        "'reference.py'.",
     ),
     (
         "task.toml",
