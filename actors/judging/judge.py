@@ -39,7 +39,7 @@ from tunesmith.kernels.check.verify import (
     verify,
 )
 from tunesmith.kernels.launch.workload_data import WorkloadData
-from tunesmith.kernels.measure.bench import Bench, Duel
+from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
@@ -122,7 +122,7 @@ class Examiner:
         return self._bench.device.uuid
 
     def prepare(self, workload: str) -> None:
-        """The buffers of a workload for `visit`, `duel` and `modes`."""
+        """The buffers of a workload for `visit`, `compare` and `modes`."""
         self._data = None
         self._bench.prepare([workload])
 
@@ -187,10 +187,10 @@ class Examiner:
     def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
         return self._bench.visit(candidate, [workload], precision)[workload]
 
-    def duel(
+    def compare(
         self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float
-    ) -> Duel:
-        return self._bench.duel(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
+    ) -> WorkloadComparison:
+        return self._bench.compare(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         return self._bench.modes(candidate, workload)

@@ -78,8 +78,8 @@ class LaneActor:
         packed: bytes = await self._in_turn("visit_packed", data, seconds)
         return packed
 
-    async def duel(self, *arguments: Any) -> Any:
-        return await self._in_turn("duel", *arguments)
+    async def compare(self, *arguments: Any) -> Any:
+        return await self._in_turn("compare", *arguments)
 
     async def calibrate(self, probes: Any) -> Any:
         return await self._in_turn("calibrate", probes)

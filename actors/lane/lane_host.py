@@ -18,7 +18,7 @@ from tunesmith.hw.exclusive import DeviceLock, Holder
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, TaskError
@@ -132,10 +132,10 @@ class LaneHost:
             self.end()
         return packed
 
-    def duel(self, *arguments: Any) -> Duel | Crashed:
-        """`Lane.duel`."""
+    def compare(self, *arguments: Any) -> WorkloadComparison | Crashed:
+        """`Lane.compare`."""
         try:
-            found: Duel | Crashed = self._here().call("duel", None, *arguments)
+            found: WorkloadComparison | Crashed = self._here().call("compare", None, *arguments)
             return found
         finally:
             self._unlock()

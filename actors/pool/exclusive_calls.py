@@ -21,7 +21,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Failure, LaunchFailed, Outcome, TimedOut
 from tunesmith.kernels.spec.task import Task
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EXAMINATION_SECONDS = 1800.0
 """For one examination, which has deadlines of its own inside."""
-USES_DEVICE = ("duel", "calibrate", "examine")
+USES_DEVICE = ("compare", "calibrate", "examine")
 """Calls of a lane that launch kernels, before which it waits for the device."""
 AGREE = 0.01
 """How far a lane's roofs may be from the median of all lanes before that is reported."""
@@ -80,7 +80,7 @@ class ExclusiveCalls:
             kept.append((lane, roofs))
         return kept
 
-    def duel(
+    def compare(
         self,
         baseline: Request,
         candidates: Sequence[Request],
@@ -89,37 +89,37 @@ class ExclusiveCalls:
         seed: int,
         rounds: int,
         budget_seconds: float,
-    ) -> Duel:
-        """See `Pool.duel`."""
+    ) -> WorkloadComparison:
+        """See `Pool.compare`."""
         compiled = [self._compile(request) for request in (baseline, *candidates)]
         base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
         if not isinstance(base, Candidate):
-            return Duel(workload, tuple(base for _ in candidates))
+            return WorkloadComparison(workload, tuple(base for _ in candidates))
         lane = self._workers.lanes[0]
         if lane.seed != seed:
             lane.reset_in_place(seed)
 
-        def fight(entrants: list[Candidate]) -> Any:
+        def compare_with(entrants: list[Candidate]) -> Any:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self._workers.lanes[0]
             self._call(lane, "prepare", self._deadlines.prepare, [workload])
             deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(self._task.opponents))
             floor = self._floor(workload)
-            return self._call(lane, "duel", deadline, base, entrants, workload, rounds, budget_seconds, floor)
+            return self._call(lane, "compare", deadline, base, entrants, workload, rounds, budget_seconds, floor)
 
-        answer = fight(ready)
+        answer = compare_with(ready)
         if len(ready) > 1 and _ended_process(answer):
-            # Which of them did it is not known, and must not be held against the others: each fights alone.
-            alone = [fight([one]) for one in ready]
-            measured = iter([one.results[0] if isinstance(one, Duel) else one for one in alone])
+            # Which of them did it is not known, and must not be held against the others: each is compared alone.
+            alone = [compare_with([one]) for one in ready]
+            measured = iter([one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone])
         else:
-            measured = iter(answer.results if isinstance(answer, Duel) else [answer] * len(ready))
+            measured = iter(answer.results if isinstance(answer, WorkloadComparison) else [answer] * len(ready))
         results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
         key = types_key(self._task.workload(workload))
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
-        met = answer.opponents if isinstance(answer, Duel) else ()
+        met = answer.opponents if isinstance(answer, WorkloadComparison) else ()
         others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
-        return Duel(workload, results, tuple(codes), self._workers.compilers[0].version, others)
+        return WorkloadComparison(workload, results, tuple(codes), self._workers.compilers[0].version, others)
 
     def examine(
         self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float
@@ -169,7 +169,9 @@ class ExclusiveCalls:
         except LOST as error:
             worker.replace_actor()
             return Crashed(phase, describe_loss(error))
-        if isinstance(result, Crashed | TimedOut) or (isinstance(result, Duel) and _ended_process(result)):
+        if isinstance(result, Crashed | TimedOut) or (
+            isinstance(result, WorkloadComparison) and _ended_process(result)
+        ):
             worker.reset_in_place()
         return result
 
@@ -197,8 +199,8 @@ def _placed(against: Sequence[Comparison | None], compiled: Sequence[object]) ->
     return tuple(next(left, None) if isinstance(one, Candidate) else None for one in compiled)
 
 
-def _ended_process(answer: Duel | Outcome) -> bool:
-    """Whether the process of a duel died, overran its deadline, or lost its device."""
-    if not isinstance(answer, Duel):
+def _ended_process(answer: WorkloadComparison | Outcome) -> bool:
+    """Whether the process of a comparison died, overran its deadline, or lost its device."""
+    if not isinstance(answer, WorkloadComparison):
         return True
     return any(isinstance(one, LaunchFailed) and one.sticky for one in answer.results)

@@ -24,7 +24,7 @@ from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Evaluation, Failure
 from tunesmith.kernels.spec.task import Task
@@ -169,7 +169,7 @@ class Pool:
         self.roofline = self._exclusive_calls().calibrate()
         return self.roofline
 
-    def duel(
+    def compare(
         self,
         baseline: Request,
         candidates: Sequence[Request],
@@ -178,13 +178,13 @@ class Pool:
         seed: int,
         rounds: int,
         budget_seconds: float,
-    ) -> Duel:
+    ) -> WorkloadComparison:
         """Baseline and candidates interleaved on `workload`, on fresh contents in a process that did not search.
 
-        Duels of the same `seed` share a process, on one device. Nothing else may be in flight.
+        Comparisons of the same `seed` share a process, on one device. Nothing else may be in flight.
         """
         calls = self._exclusive_calls()
-        return calls.duel(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
+        return calls.compare(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
 
     def examine(
         self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf

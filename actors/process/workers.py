@@ -26,7 +26,7 @@ from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check import fused_check
-from tunesmith.kernels.measure.bench import Bench, Duel
+from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.calibrate import compile_probes
 from tunesmith.kernels.measure.health import compile_health, trouble
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
@@ -169,7 +169,7 @@ class Lane:
         outcomes = self._bench.visit(candidate, workloads, precision)
         return pack(outcomes), any(isinstance(one, LaunchFailed) and one.sticky for one in outcomes.values())
 
-    def duel(
+    def compare(
         self,
         baseline: Candidate,
         candidates: Sequence[Candidate],
@@ -177,9 +177,9 @@ class Lane:
         rounds: int,
         budget_seconds: float,
         floor: float = 0.0,
-    ) -> Duel:
+    ) -> WorkloadComparison:
         bench = self._bench
-        return bench.duel(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
+        return bench.compare(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         return self._bench.calibrate(probes)

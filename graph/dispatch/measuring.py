@@ -73,11 +73,11 @@ def measure_shapes(
             Request(index + 1, context.template(one.template), one.config, (workload.name,))
             for index, one in enumerate(entrants)
         ]
-        results = _duel(context, workload, requests)
+        results = _compare(context, workload, requests)
         if not any(isinstance(result, Comparison) for result in results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
             control = Request(1, context.sources.baseline.template, {}, (workload.name,))
-            if not isinstance(_duel(context, workload, [control])[0], Comparison):
+            if not isinstance(_compare(context, workload, [control])[0], Comparison):
                 sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
                 context.note("dispatch", sentence, "")
                 entrants, results = [], ()
@@ -93,8 +93,8 @@ def measure_shapes(
         context.journal.append(ShapeCompared(workload=workload, fitted=fitted, entries=entries))
 
 
-def _duel(context: Context, workload: Workload, requests: Sequence[Request]) -> tuple[Comparison | Outcome, ...]:
-    found = context.pool.duel(
+def _compare(context: Context, workload: Workload, requests: Sequence[Request]) -> tuple[Comparison | Outcome, ...]:
+    found = context.pool.compare(
         baseline_request(context, [workload]),
         requests,
         workload.name,

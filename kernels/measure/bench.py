@@ -56,7 +56,7 @@ COMPARISON_SAMPLE_FACTOR = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
+class WorkloadComparison:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
     opponents: how those of the task did.
@@ -125,7 +125,7 @@ class Bench:
         self._workloads.clear()
         self.device.trim()
 
-    def duel(
+    def compare(
         self,
         baseline: Candidate,
         candidates: Sequence[Candidate],
@@ -135,7 +135,7 @@ class Bench:
         budget_seconds: float,
         target: float = TARGET,
         floor: float = 0.0,
-    ) -> Duel:
+    ) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
 
         `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
@@ -143,12 +143,12 @@ class Bench:
         try:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
-            return Duel(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
+            return WorkloadComparison(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
         seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         named = (baseline, *candidates)
         entrants = [prepare(self.device, one, data, seconds) for one in named]
         if not isinstance(entrants[0], Checked):
-            return Duel(workload, tuple(entrants[0] for _ in candidates))
+            return WorkloadComparison(workload, tuple(entrants[0] for _ in candidates))
         running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
 
         rivals = [prepare_opponent(self.device, one, data, seconds) for one in self.task.opponents]
@@ -181,9 +181,11 @@ class Bench:
             )
             wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:
-            return Duel(workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates))
+            return WorkloadComparison(
+                workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates)
+            )
         if (broken := wrong[0]) is not None:
-            return Duel(workload, tuple(broken for _ in candidates))
+            return WorkloadComparison(workload, tuple(broken for _ in candidates))
         timed = dict(zip(running, samples, strict=False))
         beside = iter(samples[len(running) :])
         results = list[Comparison | Outcome]()
@@ -196,10 +198,10 @@ class Bench:
         others = tuple(
             _encounter(one, next(beside), timed, len(candidates)) if isinstance(one, Ready) else one for one in rivals
         )
-        return Duel(workload, tuple(results), opponents=others)
+        return WorkloadComparison(workload, tuple(results), opponents=others)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
-        """Warm-cache and call-to-call times of a candidate, beside which `duel` gives the cold ones."""
+        """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
         try:
             data = self._data(self.task.workload(workload))
             checked = prepare(self.device, candidate, data)

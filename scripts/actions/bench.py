@@ -22,7 +22,7 @@ from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
@@ -156,10 +156,10 @@ def _row(
         "floor_seconds": floor,
     }
     _prepare(examiner, task, workload)
-    duel = examiner.call("duel", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
-    result = duel.results[0] if isinstance(duel, Duel) else duel
-    if isinstance(duel, Duel) and duel.opponents:
-        row["opponents"] = [asdict(one) for one in duel.opponents]
+    compared = examiner.call("compare", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
+    result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
+    if isinstance(compared, WorkloadComparison) and compared.opponents:
+        row["opponents"] = [asdict(one) for one in compared.opponents]
     if not isinstance(result, Comparison):
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}

@@ -90,9 +90,13 @@ def compare_best(
     keys = list(dict.fromkeys(key for found in finalists.values() for key in found))
     configs = {config_key(one.config): one.config for found in runs.values() for one in found}
     requests = [Request(number, template, configs[key], (place.workload,)) for number, key in enumerate(keys)]
-    duel = pool.duel(requests[0], requests, place.workload, seed=place.seed + 1, rounds=ROUNDS, budget_seconds=SECONDS)
+    compared = pool.compare(
+        requests[0], requests, place.workload, seed=place.seed + 1, rounds=ROUNDS, budget_seconds=SECONDS
+    )
     seconds = {
-        key: one.candidate.median for key, one in zip(keys, duel.results, strict=True) if isinstance(one, Comparison)
+        key: one.candidate.median
+        for key, one in zip(keys, compared.results, strict=True)
+        if isinstance(one, Comparison)
     }
     winners = {
         name: min((key for key in found if key in seconds), key=lambda key: seconds[key])

@@ -130,7 +130,7 @@ def compare_often(
     """`count` comparisons, each with its own order of launches."""
     for number in range(count):
         bench.seed = first_seed + number
-        (result,) = bench.duel(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
+        (result,) = bench.compare(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
         if not isinstance(result, Comparison):
             raise SystemExit(f"{workload}: {result}")
         yield result
@@ -294,7 +294,7 @@ def exported(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
         template = template_of(task, "template")
         baseline = compiled(compiler, task, template_of(task, "baseline"), {}, workload)
         candidate = compiled(compiler, task, template, template.default_config, workload)
-        (result,) = bench.duel(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
+        (result,) = bench.compare(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
         if not isinstance(result, Comparison):
             raise SystemExit(f"{name} {workload}: {result}")
         bench.release()

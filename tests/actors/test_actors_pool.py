@@ -261,12 +261,12 @@ def test_what_kills_its_process_twice_is_a_crash(task: Task, device: Any) -> Non
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
 
 
-def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
+def test_a_comparison_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     candidates = [request(task, trouble) for trouble in (0, CRASH, NO_COMPILE, WRONG)] + [request(task, 0, 9, group=64)]
     with make_pool(task, device) as pool:
-        duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
-        kinds = [type(result) for result in duel.results]
+        compared = pool.compare(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
+        kinds = [type(result) for result in compared.results]
         assert kinds == [Comparison, Crashed, CompileFailed, WrongResult, Comparison]
         # The search goes on afterwards, on its own contents.
         pool.submit(request(task, 0))
@@ -274,18 +274,20 @@ def test_a_duel_holds_a_crash_against_the_one_that_crashed(task: Task, device: A
 
 
 @pytest.mark.slow
-def test_a_duel_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
+def test_a_comparison_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     with make_pool(task, device, deadlines=Deadlines(visit=4.0)) as pool:
         candidates = [request(task, ENDLESS), request(task, 0)]
-        duel = pool.duel(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
-    assert isinstance(duel.results[0], TimedOut) and isinstance(duel.results[1], Comparison)
+        compared = pool.compare(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
+    assert isinstance(compared.results[0], TimedOut) and isinstance(compared.results[1], Comparison)
 
 
-def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_duel(task: Task, device: Any) -> None:
+def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_comparison(task: Task, device: Any) -> None:
     with make_pool(task, device) as pool:
-        duel = pool.duel(request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05)
-    assert [type(result) for result in duel.results] == [CompileFailed]
+        compared = pool.compare(
+            request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05
+        )
+    assert [type(result) for result in compared.results] == [CompileFailed]
 
 
 def test_workers_that_cannot_start_are_the_users_to_fix(task: Task, device: Any) -> None:

@@ -27,8 +27,8 @@ LIBRARY = str(DATA / "scale_add" / "task.toml")
 class ModelPool(SimulatedPool):
     """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
 
-    def duel(self, baseline: Request, candidates: Any, workload: str, **options: Any) -> Any:
-        return super().duel(baseline, [likened(one) for one in candidates], workload, **options)
+    def compare(self, baseline: Request, candidates: Any, workload: str, **options: Any) -> Any:
+        return super().compare(baseline, [likened(one) for one in candidates], workload, **options)
 
     def _evaluate(self, request: Request) -> Evaluation:
         failures = {

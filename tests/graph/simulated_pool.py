@@ -14,7 +14,7 @@ from tunesmith.actors.judging.judge import Verdict
 from tunesmith.actors.pool.pool import Request
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.coverage import Unexecuted
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
 from tunesmith.kernels.spec.parameter import Config, config_key
@@ -64,10 +64,12 @@ class SimulatedPool:
     def calibrate(self) -> Roofline:
         return Roofline()
 
-    def duel(self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float) -> Duel:
+    def compare(
+        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float
+    ) -> WorkloadComparison:
         base = [[seconds(baseline.config, workload)]] * 5
         times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]
-        return Duel(workload, tuple(compare(samples, base) for samples in times))
+        return WorkloadComparison(workload, tuple(compare(samples, base) for samples in times))
 
     def examine(
         self, jobs: Sequence[tuple[Template, Config, str | None]], *, seed: int, seconds: float

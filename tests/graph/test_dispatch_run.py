@@ -13,7 +13,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
@@ -62,19 +62,21 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    duel = SimulatedPool.duel
+    compared = SimulatedPool.compare
 
-    def interrupted(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+    def interrupted(
+        self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any
+    ) -> WorkloadComparison:
         if keywords["rounds"] == 20:
             if len(asked) == 3:
                 raise KeyboardInterrupt
             asked.append(workload)
-        return duel(self, baseline, candidates, workload, **keywords)
+        return compared(self, baseline, candidates, workload, **keywords)
 
-    monkeypatch.setattr(SimulatedPool, "duel", interrupted)
+    monkeypatch.setattr(SimulatedPool, "compare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
-    monkeypatch.setattr(SimulatedPool, "duel", duel)
+    monkeypatch.setattr(SimulatedPool, "compare", compared)
     result = resume(tmp_path / "run")
     names = [event.workload.name for event in shapes_of(tmp_path / "run")]
     assert names[:3] == asked and len(names) == len(set(names)) == 6
@@ -84,15 +86,17 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
 def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    duel = SimulatedPool.duel
+    compared = SimulatedPool.compare
 
-    def wrong(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+    def wrong(
+        self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any
+    ) -> WorkloadComparison:
         if workload.startswith("drawn-") and any(one.config for one in candidates):
             failure = WrongResult("mismatch", "out", "it differs at [3]")
-            return Duel(workload, tuple(failure for _ in candidates))
-        return duel(self, baseline, candidates, workload, **keywords)
+            return WorkloadComparison(workload, tuple(failure for _ in candidates))
+        return compared(self, baseline, candidates, workload, **keywords)
 
-    monkeypatch.setattr(SimulatedPool, "duel", wrong)
+    monkeypatch.setattr(SimulatedPool, "compare", wrong)
     result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS)
     found = result.summary.dispatching
     assert found is not None and found.excluded and found.rule.used() == {-1}
@@ -100,14 +104,18 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
 
 
 def test_a_shape_on_which_the_baseline_fails_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    duel = SimulatedPool.duel
+    compared = SimulatedPool.compare
 
-    def broken(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any) -> Duel:
+    def broken(
+        self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **keywords: Any
+    ) -> WorkloadComparison:
         if workload.startswith("drawn-"):
-            return Duel(workload, tuple(WrongResult("mismatch", "out", "it differs at [3]") for _ in candidates))
-        return duel(self, baseline, candidates, workload, **keywords)
+            return WorkloadComparison(
+                workload, tuple(WrongResult("mismatch", "out", "it differs at [3]") for _ in candidates)
+            )
+        return compared(self, baseline, candidates, workload, **keywords)
 
-    monkeypatch.setattr(SimulatedPool, "duel", broken)
+    monkeypatch.setattr(SimulatedPool, "compare", broken)
     result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=2, **SETTINGS)
     found = result.summary.dispatching
     assert found is not None and not found.excluded and found.tested == 0

@@ -62,8 +62,8 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any) -> None:
     made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises")
     plain = candidate(made, device)
     bench = Bench(made, device.limits, device.index)
-    duel = bench.duel(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.2)
-    right, as_dict, wrong, short, raises = duel.opponents
+    compared = bench.compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.2)
+    right, as_dict, wrong, short, raises = compared.opponents
     for one in (right, as_dict):
         assert one.why == "" and one.comparison is not None and one.against[0] is not None
         # The kernel is the baseline: its time over the opponent's is one over the opponent's over the baseline's.
@@ -76,7 +76,7 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any) -> None:
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
     made = task(tmp_path, "right", framework="cupy")
     plain = candidate(made, device)
-    [one] = Bench(made, device.limits, device.index).duel(
+    [one] = Bench(made, device.limits, device.index).compare(
         plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01
     ).opponents  # fmt: skip
     assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
@@ -117,7 +117,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
         "backends": {"cuda": _cuda(made)},
     })  # fmt: skip
     plain = candidate(made, gpu)
-    [one] = Bench(made, gpu.limits, gpu.index).duel(
+    [one] = Bench(made, gpu.limits, gpu.index).compare(
         plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5
     ).opponents  # fmt: skip
     assert one.why == "" and one.comparison is not None

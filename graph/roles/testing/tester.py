@@ -20,7 +20,7 @@ from tunesmith.graph.roles.testing.examination import disqualified, examine_winn
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
-from tunesmith.kernels.measure.bench import Duel
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.space.feasible import rules
 from tunesmith.kernels.space.rule import Rule
@@ -85,7 +85,7 @@ class Tester:
             Request(index + 1, context.template(template), config, (workload.name,))
             for index, (template, config) in enumerate(entrants)
         ]
-        found = context.pool.duel(
+        found = context.pool.compare(
             baseline_request(context, [workload]),
             requests,
             workload.name,
@@ -163,7 +163,7 @@ def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
     return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
 
 
-def _entries(entrants: Sequence[Finalist], found: Duel) -> tuple[FinalistResult, ...]:
+def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
     codes = found.codes[1:] or ("",) * len(entrants)
     return tuple(
         FinalistResult(template=template, config=config, comparison=result, code=code)
