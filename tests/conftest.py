@@ -97,12 +97,10 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that use the Ray cluster stay in one process, and those that share the finished run in another."""
+    that start workers stay in one: they share a cluster and a finished run, and would wait for each other's device."""
     for item in items:
-        if item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-        elif item.path.parent.name == "cli":
-            item.add_marker(pytest.mark.xdist_group("commands"))
+        if item.path.parent.name in ("actors", "cli") or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("workers"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := no_cuda_device()) is not None:
         for item in on_gpu:
