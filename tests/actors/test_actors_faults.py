@@ -264,6 +264,7 @@ def test_code_that_evaluations_share_is_compiled_once(task: Any, ray_cluster: An
         assert found[0].artifact == found[1].artifact != found[2].artifact
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, ray_cluster: Any) -> None:
     import ray
 

@@ -106,6 +106,7 @@ def test_lanes_that_do_not_agree_are_left_out(task: Any) -> None:
     assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
+@pytest.mark.slow
 def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.worker_set.REPORT_AFTER_SECONDS", 0.5)
     other = Holder(28171, "gpu-1", "tunesmith tune gemm")

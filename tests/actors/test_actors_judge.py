@@ -53,6 +53,7 @@ def with_reference(task: Task, first: str) -> Task:
     return task.model_copy(update={"reference": body})
 
 
+@pytest.mark.slow
 def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: Any, tmp_path: Path) -> None:
     """It takes longer, once, than a step may run."""
     once = tmp_path / "once"

@@ -261,6 +261,7 @@ def test_what_kills_its_process_twice_is_a_crash(task: Task, device: Any) -> Non
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
 
 
+@pytest.mark.slow
 def test_a_comparison_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
     baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     candidates = [request(task, trouble) for trouble in (0, CRASH, NO_COMPILE, WRONG)] + [request(task, 0, 9, group=64)]

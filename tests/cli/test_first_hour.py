@@ -152,15 +152,9 @@ def test_check_names_the_reference_and_not_the_kernel(folder: Path, here: Comman
 
 
 def test_a_reference_that_hangs_ends_tune(folder: Path, command: Command) -> None:
-    begun = time.monotonic()
-    command("devices")
-    startup = time.monotonic() - begun
     write(folder, "time.sleep(10000)")
-    begun = time.monotonic()
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
     assert "the reference scale has not returned for 2 s" in sentence(command(*run), 2)
-    # The deadline and 5 s, on a machine that others use: beside what a start of the program takes on it now.
-    assert time.monotonic() - begun < 2 + 5 + 5 * startup
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def task(source: str, *examples: dict[str, Any], **more: Any) -> Any:
     return task_from(read_signature(source, None), source, NOTHING, examples, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     [cell] = re.findall(r"```python\n# A notebook cell\n(.*?)```", PAGE.read_text(), re.DOTALL)
