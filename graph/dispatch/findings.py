@@ -120,23 +120,10 @@ def _failed(events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[
 
 def _figures(entries: Sequence[FinalistResult], numbers: Mapping[tuple[str, str], int]) -> dict[int, Figures]:
     return {
-        numbers[winner_key(entry)]: figures_of(entry)
+        numbers[winner_key(entry)]: Figures.of(entry.comparison)
         for entry in entries
         if entry.comparison is not None and winner_key(entry) in numbers
     }
-
-
-def figures_of(entry: FinalistResult) -> Figures:
-    """A comparison that there is, as figures."""
-    comparison = entry.comparison
-    assert comparison is not None
-    return Figures(
-        seconds=comparison.ratio * comparison.baseline.median,
-        ratio=comparison.ratio,
-        low=comparison.low,
-        high=comparison.high,
-        verdict=comparison.verdict,
-    )
 
 
 def _of_verdict(context: Context, verdict: Verdict, general: int) -> list[Seen]:

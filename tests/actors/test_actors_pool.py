@@ -154,7 +154,7 @@ def test_a_source_that_does_not_compile_says_where(troubles: Troubles) -> None:
 def test_a_kernel_that_never_ends_is_ended_at_its_deadline(troubles: Troubles) -> None:
     evaluation = troubles.found[ENDLESS]
     assert evaluation.outcomes["16384"] == TimedOut("run", DEADLINES.visit)
-    assert DEADLINES.visit <= evaluation.lane_seconds < 3 * DEADLINES.visit
+    assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 1
 
 
 def test_a_compilation_that_takes_too_long_is_ended(troubles: Troubles) -> None:
@@ -169,7 +169,7 @@ def test_a_kernel_that_kills_its_process_is_a_crash(troubles: Troubles) -> None:
 
 def test_troubles_cost_their_deadlines_and_little_more(troubles: Troubles) -> None:
     # Two deadlines of 3 s, and three processes replaced.
-    assert troubles.seconds < 6 + 90
+    assert troubles.seconds < 6 + 30
 
 
 @pytest.fixture(scope="module")
@@ -308,12 +308,12 @@ def test_a_reference_that_raises_is_a_sentence_not_a_traceback(task: Task, devic
 def test_collect_waits_no_longer_than_it_is_asked(task: Task, device: Any) -> None:
     with make_pool(task, device, deadlines=Deadlines()) as pool:
         started = time.monotonic()
-        assert pool.collect(60.0) == [], "nothing is in flight"
-        assert time.monotonic() - started < 30
+        assert pool.collect(5.0) == [], "nothing is in flight"
+        assert time.monotonic() - started < 1
         pool.submit(request(task, LONG_COMPILE))
         started = time.monotonic()
-        assert pool.collect(0.5) == [], "compiling takes longer"
-        assert time.monotonic() - started < 30
+        assert pool.collect(0.5) == []
+        assert time.monotonic() - started < 1.5
 
 
 def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(task: Task, device: Any) -> None:
@@ -342,7 +342,7 @@ def test_what_ended_its_lane_is_never_run_again(task: Task, device: Any) -> None
         started = time.monotonic()
         again = pool.evaluate([request(task, ENDLESS, 5)])[0]
     assert first.outcomes == again.outcomes == {"16384": TimedOut("run", DEADLINES.visit)}
-    assert time.monotonic() - started < DEADLINES.visit, "it was run again"
+    assert time.monotonic() - started < DEADLINES.visit / 2
 
 
 def test_compiled_once_is_compiled_for_good(task: Task, device: Any, tmp_path: Path) -> None:

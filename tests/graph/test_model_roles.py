@@ -111,7 +111,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "default",
     ),
     "a division by zero": (template(grid=["n // (GROUP - GROUP)"]), "zero"),
-    "a geometry that is no number": (template(grid=["n / 7.5"]), "whole number"),
+    "a geometry that is not a whole number": (template(grid=["n / 7.5"]), "whole number"),
     "a source that says nothing": (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
 }
 

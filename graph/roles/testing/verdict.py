@@ -20,7 +20,6 @@ from tunesmith.graph.journal.records import (
     Winner,
     WorkloadRow,
 )
-from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
@@ -159,9 +158,9 @@ def _row(
     best_key = min(measured, key=lambda key: measured[key].ratio, default=None)
     best = None
     if best_key is not None:
-        figures = _figures(measured[best_key]).model_dump()
+        figures = Figures.of(measured[best_key]).model_dump()
         best = BestHere(template=best_key[0], config=entries[best_key].config, **figures)
-    general = _figures(measured[winner]) if winner is not None and winner in measured else None
+    general = Figures.of(measured[winner]) if winner is not None and winner in measured else None
     return WorkloadRow(
         workload=workload.name,
         sizes=workload.sizes,
@@ -194,18 +193,6 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
             )
         )
     return tuple(rows)
-
-
-def _figures(comparison: Comparison) -> Figures:
-    return Figures(
-        # The ratio comes from pairs of neighbouring samples, the medians from all samples: on a busy machine they
-        # contradict each other. All times of a row are the baseline's times a ratio, so that they agree.
-        seconds=comparison.ratio * comparison.baseline.median,
-        ratio=comparison.ratio,
-        low=comparison.low,
-        high=comparison.high,
-        verdict=comparison.verdict,
-    )
 
 
 def _sentence(
