@@ -1,6 +1,7 @@
 """Judges the candidates of tests/candidates and counts the wrong ones accepted and the right ones rejected.
 
     python scripts/measure/verdicts.py --out FILE [--backend opencl|cuda] [--set edited|index|all] [--only TEXT]
+        [--part K/N]
 
 FILE is written after each candidate, and a second call goes on where the first stopped: what has a verdict keeps it,
 unless `--again` is given and it is of another commit than this one. Each candidate is judged as
@@ -122,6 +123,8 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="judge those again that are in the file from another commit"
     )
+    parser.add_argument("--part", default="1/1", help="every Nth candidate from the Kth on, to spread them over processes")
+    parser.add_argument("--merge", type=Path, nargs="*", default=(), help="files of other parts to take lines from")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()
     device, commit = probe().device(options.backend), options.commit
@@ -130,6 +133,8 @@ def main() -> None:
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
     # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
     chosen.sort(key=lambda one: bool(one.reasons))
+    first, _, parts = options.part.partition("/")
+    chosen = chosen[int(first) - 1 :: int(parts)]
     origin = {
         "command": "python " + shlex.join(sys.argv),
         "device": device.limits.name,
@@ -138,6 +143,8 @@ def main() -> None:
     lines: dict[str, dict[str, Any]] = {}
     if options.out.exists():
         lines = {line["candidate"]: line for line in json.loads(options.out.read_text("utf-8"))["candidates"]}
+    for other in options.merge:
+        lines |= {line["candidate"]: line for line in json.loads(other.read_text("utf-8"))["candidates"]}
     for number, fixture in enumerate(chosen, 1):
         if fixture.file in lines and (not options.again or lines[fixture.file].get("commit") == commit):
             continue
