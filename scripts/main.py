@@ -8,6 +8,7 @@ resumed).
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
@@ -144,7 +145,22 @@ def _fail(message: str, code: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; never returns."""
+    """Runs the command line; never returns. arguments: left out, this process is the command and ends with it."""
+    if arguments is not None:
+        _main(arguments)
+    try:
+        _main(None)
+    except SystemExit as ended:
+        # Python would take apart a thousand modules first, which takes half a second, and three on a busy machine.
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(ended.code if isinstance(ended.code, int) else EXIT_DONE)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     _end_as_from_the_keyboard()
     # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):

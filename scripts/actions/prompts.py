@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from tunesmith.actors.pool.pool import Pool
 from tunesmith.cli.actions.task_check import limits_for, require_right
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
@@ -20,6 +20,9 @@ from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.kernels.spec.taskfile import load_task
+
+if TYPE_CHECKING:
+    from tunesmith.actors.pool.pool import Pool
 
 
 def show_prompts(name: str, role: str, target: str | None, backend: str) -> None:

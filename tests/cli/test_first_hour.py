@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tunesmith.cli.main import main
+from tunesmith.graph import tune
+from tunesmith.kernels.spec.task import TaskError
 
 TASK = """
 name = "scale"
@@ -155,6 +157,41 @@ def test_a_reference_that_hangs_ends_tune(folder: Path, command: Command) -> Non
     write(folder, "time.sleep(10000)")
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
     assert "the reference scale has not returned for 2 s" in sentence(command(*run), 2)
+
+
+def test_the_reference_is_examined_before_anything_heavy_is_imported(folder: Path, environment: dict[str, str]) -> None:
+    program = (
+        "import sys\nfrom tunesmith.cli.main import main\n"
+        "from tunesmith.actors.judging.reference import ReferenceCheck\n"
+        "def begun(self, workloads):\n    if workloads:\n"
+        "        print([name for name in ('ray', 'langgraph', 'scipy', 'pyopencl') if name in sys.modules])\n"
+        "        sys.exit(7)\n"
+        "ReferenceCheck.examine = begun\nmain(sys.argv[1:])"
+    )
+    for command in (("tune",), ("bench",), ("check", "--source", str(folder / "baseline.cl"))):
+        given = [sys.executable, "-c", program, command[0], str(folder), *command[1:]]
+        done = subprocess.run(given, capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stdout) == (7, "[]\n"), done.stderr
+
+
+def test_a_reference_that_fails_ends_whatever_is_done_meanwhile(folder: Path) -> None:
+    from tunesmith.cli.actions.examined import examined
+
+    write(folder, "time.sleep(10000)")
+    with pytest.raises(TaskError, match=r"has not returned for 0.2 s"), examined(str(folder), seed=0, deadline=0.2):
+        time.sleep(10000)
+    # A Ctrl-C is not taken for a failure of the reference.
+    with pytest.raises(KeyboardInterrupt), examined(str(folder), seed=0, deadline=1000):
+        raise KeyboardInterrupt
+
+
+def test_no_cluster_is_started_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunesmith.actors.cluster import cluster
+
+    write(folder, "return {'out': factor * x * np.nan}")
+    monkeypatch.setattr(cluster, "cluster", lambda **_: pytest.fail("a cluster was started"))
+    with pytest.raises(TaskError, match="the reference scale returns nan at out"):
+        tune(folder / "task.toml", run_dir=folder / "run", evaluations=1, backend="opencl")
 
 
 @pytest.mark.slow
