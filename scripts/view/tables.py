@@ -50,11 +50,14 @@ def fits(out: Console, table: Table) -> bool:
 def print_table(out: Console, table: Table) -> None:
     """The table; where the terminal is too narrow for it, a paragraph for each row: a name or number that is cut says
     nothing."""
+    if isinstance(table.title, str):
+        # Names of tasks and devices stand in it, which are no markup.
+        table.title = Text(table.title)
     if fits(out, table):
         out.print(table)
         return
     if table.title:
-        out.print(table.title if isinstance(table.title, Text) else Text(str(table.title)))
+        out.print(table.title)
     headings = [str(column.header) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(_plain, row)
@@ -115,7 +118,9 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(_models(summary.models), markup=False, soft_wrap=True)
     if summary.general is not None or summary.dispatch:
         out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
-    out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    report = folder / "report.html"
+    gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
+    out.print(f"Report: {report}{gone}", markup=False, soft_wrap=True)
 
 
 def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample]:
