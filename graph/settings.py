@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.schema_errors import sentence
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
@@ -302,10 +303,8 @@ def read_settings(path: Path) -> dict[str, Any]:
 def _first(error: ValidationError) -> tuple[str, str]:
     """Key and sentence of the first mistake."""
     first = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, first["loc"])), first["msg"]
-    if first["type"] == "value_error":
-        return key, f"{message.removeprefix('Value error, ')}."
-    return key, f"{message}, not {first['input']!r}."
+    key, message = ".".join(map(str, first["loc"])), sentence(first)
+    return key, f"{message}{'' if message.endswith(('.', '?')) else '.'}"
 
 
 def new_run_dir(task: str, base: Path) -> Path:

@@ -121,6 +121,15 @@ def _end_as_from_the_keyboard() -> None:
                 signal.signal(number, _interrupt)
 
 
+PHRASES = (
+    ("Input should be a valid integer, unable to parse string as an integer", "give a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "give a number"),
+    ("Input should be greater than or equal to", "give a number of at least"),
+    ("Input should be less than or equal to", "give a number of at most"),
+)
+"""What typer says of a value, and what this program says of it elsewhere."""
+
+
 def _sentence(error: TyperException) -> str:
     """What is wrong with a command line, in the style of all other messages."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -135,6 +144,8 @@ def _sentence(error: TyperException) -> str:
         if not error.message:
             return f"{option}: it is required. {usage}".rstrip()
     problem = error.message.replace(f"Option '{option}' requires an argument", "it needs a value")
+    for theirs, ours in PHRASES:
+        problem = problem.replace(theirs, ours)
     message = problem if option is None else f"{option}: {problem}"
     return f"{message.rstrip('. ')}." if parameter is not None else f"{message.rstrip('. ')}. {usage}".rstrip()
 

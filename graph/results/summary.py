@@ -34,6 +34,7 @@ from tunesmith.graph.roles.testing.examination import account
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.spec.schema_errors import sentence
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
@@ -165,7 +166,7 @@ def read_summary(folder: Path) -> Summary:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise JournalError(f"{path} is damaged or of another version ({where}: {first['msg']}); {again}.") from error
+        raise JournalError(f"{path} is damaged or of another version ({where}: {sentence(first)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
