@@ -110,6 +110,22 @@ class Summary(Verdict):
     started_at: float | None = None
     origin: Origin | None = None
 
+    @property
+    def ending(self) -> str:
+        """Why the run is at its end, as far as it is."""
+        rounds = self.settings.get("rounds")
+        return {
+            "rounds": f"finished: {rounds} of {rounds} rounds",
+            "evaluations": "finished: all evaluations are spent",
+            "time": "ended by the time limit",
+            "floor": "finished: the hardware limit is reached",
+            "exhausted": "finished: every feasible configuration was measured",
+            "nothing valid": "ended: no configuration is valid",
+            "no template": "ended: there is no template to tune",
+            "no model": "ended: the model gave nothing to go on with",
+            "": "interrupted; `tunesmith resume` goes on",
+        }.get(self.ended_by, f"ended by: {self.ended_by}")
+
 
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
