@@ -39,8 +39,8 @@ LADDER = (
     tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
 )
 """Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
-MOST_BYTES = {"gpu": 16e6, "cpu": 4e5}
-MOST_FLOPS = {"gpu": 1e10, "cpu": 1e7}
+MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
+MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Of a derived workload, so that hundreds of them take seconds."""
 SMALL_BYTES = 1e6
 """Of arrays, for a look at the reference that takes no time."""
