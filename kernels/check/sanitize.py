@@ -42,8 +42,8 @@ SECONDS = 180.0
 LAUNCHING_SECONDS = 20.0
 """After which a tool's process begins no further launch: under a tool one on a large workload takes minutes."""
 WORKLOADS = 64
-"""Made-up ones that each candidate is launched on at most, of all sizes; the task's own are not counted. Tools see what a
-launch does whatever the contents are, so that they need fewer than a verdict has steps."""
+"""Made-up ones that each candidate is launched on at most, of all sizes; the task's own are not counted. Tools see what
+a launch does whatever the contents are, so that they need fewer than a verdict has steps."""
 LARGEST_BYTES = 1e9
 """Of the workloads that are launched."""
 PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
