@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.kept_rows import kept_rows
-from tunesmith.kernels.rewrite.rule import AXES, Applied, Edit, Rule, Skipped, Subject
-from tunesmith.kernels.rewrite.shuffles import shuffles
+from tunesmith.kernels.rewrite.passes.kept_rows import kept_rows
+from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.shuffles import shuffles
+from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
+from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.rewrite.tiles import transposed_tiles
-from tunesmith.kernels.rewrite.vectors import vectors
 from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Constraint, Launch
 

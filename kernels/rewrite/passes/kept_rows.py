@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import Access, Kernel, text, walk
 from tunesmith.kernels.rewrite.threads import block_stride, loop_of
 from tunesmith.kernels.spec.parameter import Parameter
