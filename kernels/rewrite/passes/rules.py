@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.passes.kept_rows import kept_rows
+from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.row_loops import row_loops
 from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.shuffles import shuffles
 from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
@@ -238,7 +239,8 @@ RULES: tuple[Rule, ...] = (
     transposed_tiles,
     work_per_thread,
     shuffles,
-    kept_rows,
+    row_loops,
+    cache_hints,
     launch_bounds,
     unrolling,
     restricted_pointers,
