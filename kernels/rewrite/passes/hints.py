@@ -1,8 +1,8 @@
 """How caches treat what a kernel reads and writes: through the read-only cache, or as data that nobody needs again.
 
 Loads are marked of arrays that the kernel never writes, stores of arrays that it never reads (CUDA C++ Programming
-Guide, "Read-Only Data Cache Load Function" and "Load Functions Using Cache Hints"). Other rewrites ask here how they read
-and write, so that their vectors carry the same hints.
+Guide, "Read-Only Data Cache Load Function" and "Load Functions Using Cache Hints"). Other rewrites ask here how they
+read and write, so that their vectors carry the same hints.
 """
 
 from __future__ import annotations
