@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 # Found without an installation, also by the processes that are started from here.
@@ -51,9 +51,10 @@ from tunesmith.kernels.search import make_strategy  # noqa: E402
 from tunesmith.kernels.search.observation import Observation  # noqa: E402
 from tunesmith.kernels.space.feasible import feasible, require_points  # noqa: E402
 from tunesmith.kernels.spec.parameter import Config  # noqa: E402
-from tunesmith.kernels.spec.task import Fill, Task, Workload  # noqa: E402
-from tunesmith.kernels.spec.template import Template  # noqa: E402
+from tunesmith.kernels.spec.task import BackendSources, Fill, Task, Workload  # noqa: E402
+from tunesmith.kernels.spec.template import BackendName, Template  # noqa: E402
 
+DeviceKind = Literal["gpu", "cpu"]
 M = 1 << 20
 LINE = ({"n": 8 * M}, {"n": 3 * M}, {"n": 100_003})
 ROWS = ({"n": 4096, "rows": 4096}, {"n": 1024, "rows": 8192}, {"n": 1003, "rows": 33})
@@ -112,21 +113,21 @@ def corpus() -> Iterator[tuple[str, Task]]:
         yield name, task.model_copy(update=changes | {"reference_name": "baseline"})
 
 
-def production(backend: str, kind: str) -> Iterator[tuple[str, Task]]:
+def production(backend: BackendName, kind: DeviceKind) -> Iterator[tuple[str, Task]]:
     """The library's, with three tuned workloads and one that is held out, without their templates."""
     from tunesmith.kernels.spec.taskfile import load_task
 
     for name in PRODUCTION:
         task = load_task(name)
-        tuned = sorted(task.workloads_for(kind, held_out=False), key=task.bytes_of)  # type: ignore[arg-type]
+        tuned = sorted(task.workloads_for(kind, held_out=False), key=task.bytes_of)
         chosen = [tuned[0], tuned[len(tuned) // 2], tuned[-1]]
-        odd = min(task.workloads_for(kind, held_out=True), key=task.bytes_of)  # type: ignore[arg-type]
-        sources = task.backends[backend]  # type: ignore[index]
-        bare = {**task.backends, backend: sources.model_copy(update={"templates": ()})}
+        odd = min(task.workloads_for(kind, held_out=True), key=task.bytes_of)
+        sources = task.backends[backend]
+        bare: dict[BackendName, BackendSources] = {**task.backends, backend: sources.model_copy(update={"templates": ()})}
         yield name, task.model_copy(update={"workloads": (*chosen, odd), "backends": bare})
 
 
-def with_templates(tasks: Iterator[tuple[str, Task]], backend: str) -> dict[str, dict[str, Any]]:
+def with_templates(tasks: Iterator[tuple[str, Task]], backend: BackendName) -> dict[str, dict[str, Any]]:
     """Each task with its template by rules, and why rules did not apply, as JSON."""
     from tunesmith.kernels.rewrite.template import with_rules
 
@@ -310,10 +311,10 @@ def measured(name: str, given: dict[str, Any], device: Device, shop: Shop, optio
     return row
 
 
-def library_templates(name: str, backend: str) -> tuple[Template, ...]:
+def library_templates(name: str, backend: BackendName) -> tuple[Template, ...]:
     from tunesmith.kernels.spec.taskfile import load_task
 
-    return load_task(name).sources(backend).templates if name in PRODUCTION else ()  # type: ignore[arg-type]
+    return load_task(name).sources(backend).templates if name in PRODUCTION else ()
 
 
 def capability(device: Device) -> dict[str, int]:
@@ -363,7 +364,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure what is in FILE already, too")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()
-    kind = "gpu" if options.backend == "cuda" else "cpu"
+    kind: DeviceKind = "gpu" if options.backend == "cuda" else "cpu"
     if options.read is not None:
         tasks = json.loads(options.read.read_text("utf-8"))
     else:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
 from tunesmith.kernels.rewrite.passes.row_loops import row_loops
 from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.shuffles import shuffles
@@ -237,6 +238,7 @@ RULES: tuple[Rule, ...] = (
     block_size,
     vectors,
     transposed_tiles,
+    output_tiles,
     work_per_thread,
     shuffles,
     row_loops,

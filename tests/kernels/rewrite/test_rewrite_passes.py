@@ -125,3 +125,50 @@ class TestRowLoops:
         arrays = {"q": ("in", "int8", "3 * n"), **YR}
         task = kernel(f"{TURNS} y[blockIdx.x * n + i] = 0.5f * q[blockIdx.x * n + i];", arrays, ROWS)
         require_equal(task, [{"ROW_VEC": 4}], tmp_path, n=204)
+
+
+SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
+AT = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;"
+INSIDE = f"{AT} if (r >= n || c >= n) return;"
+SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
+OUT = "y[r * n + c] = s;"
+MATRICES = {"a": ("in", "float32", "n * n"), "b": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestOutputTiles:
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            (f"{INSIDE} {SUM} s += a[r * n + k] * y[k * n + c]; {OUT}", "on the row or on the column alone"),
+            (f"{INSIDE} {SUM} s += a[r * n + c] * b[k * n + c]; {OUT}", "on the row or on the column alone"),
+            (f"{INSIDE} {SUM.replace('< n', '< c')} {ADD} {OUT}", "length is not given by parameters"),
+            (f"{INSIDE} {SUM.replace('++k', 'k += 2')} {ADD} {OUT}", "does not count one by one"),
+            (f"{INSIDE} {SUM} {{ {ADD} break; }} {OUT}", "may end early"),
+            (f"{INSIDE} const float f = 2; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f, which is no"),
+            (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{AT} {SUM} {ADD} {OUT}", "no guard"),
+        ],
+    )
+    def test_what_does_not_share_its_operands_stays(self, body: str, why: str) -> None:
+        found = rewrite(kernel(body, MATRICES, SQUARE))
+        assert found.template is None or "OUTPUT_TILE" not in found.template.default_config
+        assert any(why in one for one in found.skipped), found.skipped
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # A product with a transpose, a column for each thread of y, a sum that goes on, and distances: two sums.
+            f"{INSIDE} const float* p = a + r * n; float s = y[r * n + c]; "
+            "for (int k = 0; k < n; ++k) s += p[k] * b[c * n + k]; y[r * n + c] = s;",
+            pytest.param(
+                f"{AT} if (r < n && c < n) {{ float s = 0, q = 1; for (int k = 1; k < n; k++) "
+                "{ float d = a[k * n + c] - b[r * n + k]; s += d * d; q += s; } y[c * n + r] = s + q; }",
+                marks=pytest.mark.slow,
+            ),
+        ],
+    )
+    def test_tiles_give_the_same(self, body: str, tmp_path: Path) -> None:
+        task = kernel(body, MATRICES, SQUARE)
+        tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
+        wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
+        require_equal(task, [tile, wide], tmp_path, n=37)
