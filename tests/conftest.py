@@ -85,12 +85,34 @@ def command(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
     return run
 
 
+@pytest.fixture
+def here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command line in this process, where a process of its own is not the point: starting one takes longer
+    than most commands do."""
+    from tunesmith.cli.main import main
+
+    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        given = [str(argument) for argument in arguments]
+        with monkeypatch.context() as there, pytest.raises(SystemExit) as ended:
+            if cwd is not None:
+                there.chdir(cwd)
+            main(given)
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """`tunesmith tune scale_add --json` from start to end: one round, three evaluations."""
+    """`tunesmith tune scale_add --json` from start to end: one round, three evaluations, one finalist."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     task = DATA / "scale_add" / "task.toml"
-    done = command("tune", task, "--evaluations", 3, "--rounds", 1, "--seed", 7, "--run-dir", folder, "--json")
+    few = ("--evaluations", 3, "--rounds", 1, "--finalists", 1)
+    done = command("tune", task, *few, "--seed", 7, "--run-dir", folder, "--json")
     return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
 
 
