@@ -366,8 +366,9 @@ class Scheduler:
         lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
-        """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
-        best = self._fastest.get(workload)
+        """The usual precision; clear losers to the fastest on this workload are dropped, unless a slower one may be the
+        thriftier; nothing beats the floor."""
+        best = None if self.precision.energy_seconds else self._fastest.get(workload)
         above = self.precision.give_up_above if best is None else best * GIVE_UP
         return replace(self.precision, give_up_above=above, floor=self.floor(workload))
 

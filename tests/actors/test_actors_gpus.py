@@ -20,6 +20,7 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.exclusive import Holder
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.taskfile import load_task
@@ -35,7 +36,9 @@ def task() -> Any:
     return load_task("silu_and_mul")
 
 
-def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, **pretence: Any) -> Pool:
+def make_pool(
+    task: Any, lanes: int = 3, said: list[str] | None = None, precision: Precision | None = None, **pretence: Any
+) -> Pool:
     return Pool(
         task,
         LIMITS,
@@ -43,6 +46,7 @@ def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, **preten
         compilers=1,
         seed=0,
         workloads=WORKLOAD,
+        precision=precision,
         deadlines=Deadlines(start=60.0),
         say=(said if said is not None else []).append,
         **pretending(**pretence),
@@ -182,3 +186,15 @@ def test_the_model_there_is_most_of_or_the_one_that_was_named(task: Any) -> None
     assert choose_device(task, "auto", inventory, "a10").name == "NVIDIA A10"
     with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
         choose_device(task, "auto", inventory, "B200")
+
+
+@pytest.mark.parametrize("window", [0.0, 0.3])
+def test_energy_is_measured_where_it_was_asked(task: Any, window: float) -> None:
+    """In visits and in comparisons, for as long as was asked."""
+    baseline, first = requests(task, 2)
+    with make_pool(task, 1, precision=Precision(energy_seconds=window)) as pool:
+        outcome = pool.evaluate([first])[0].outcomes[WORKLOAD[0]]
+        assert isinstance(outcome, Measured) and (outcome.energy is not None) == bool(window)
+        found = pool.compare(baseline, [first], WORKLOAD[0], seed=1, rounds=3, budget_seconds=0.1)
+    assert [one.joules for one in found.energies if one is not None] == ([2e-3, 1e-3] if window else [])
+    assert [one.seconds for one in found.energies if one is not None] == ([window] * 2 if window else [])

@@ -29,6 +29,11 @@ DECLARED = r"""
 #include <cmath>
 #include <cstring>
 struct Extent { unsigned int x, y, z; };
+struct uint2 { unsigned int x, y; };
+struct uint4 { unsigned int x, y, z, w; };
+template <class V> V __ldg(const V* from) { return *from; }
+template <class V> V __ldcs(const V* from) { return *from; }
+template <class V> void __stcs(V* to, V value) { *to = value; }
 extern Extent threadIdx, blockIdx, blockDim, gridDim;
 #define __global__
 #define __device__
@@ -38,6 +43,7 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim;
 namespace shim {
 void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
 double exchanged(double value, unsigned int mask);
+double shifted(double value, unsigned int by);
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
 }
@@ -45,6 +51,9 @@ template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
 void __syncthreads();
 template <class V> V __shfl_xor_sync(unsigned int, V value, int mask) {
     return (V)shim::exchanged((double)value, (unsigned int)mask);
+}
+template <class V> V __shfl_down_sync(unsigned int, V value, unsigned int by) {
+    return (V)shim::shifted((double)value, by);
 }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
@@ -86,6 +95,12 @@ double exchanged(double value, unsigned int mask) {
     const unsigned int me = current;
     slots[me] = value; meet_warp();
     const double other = slots[me ^ mask]; meet_warp();
+    return other;
+}
+double shifted(double value, unsigned int by) {
+    const unsigned int me = current;
+    slots[me] = value; meet_warp();
+    const double other = me % 32 + by < 32 ? slots[me + by] : value; meet_warp();
     return other;
 }
 static void body() { kernel(given); done[current] = 1; }
