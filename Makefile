@@ -47,7 +47,7 @@ demo: .venv/.ready
 	$(BIN)/tunesmith tune silu_and_mul --evaluations 40 --rounds 1 --run-dir runs/demo
 
 test: .venv/.ready-test
-	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadgroup
 
 test-all: .venv/.ready-test
 	$(BIN)/python -m pytest -q
