@@ -21,6 +21,7 @@ from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
+    # Ray takes a second to import; what only reads a run does without.
     from tunesmith.actors.pool.pool import Pool
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    # Ray takes a second to import.
     from tunesmith.actors.pool.pool import LaneStatus
 
 

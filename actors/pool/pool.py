@@ -197,4 +197,5 @@ class Pool:
         return calls.examine(questions, seed, self.roofline, seconds)
 
     def _exclusive_calls(self) -> ExclusiveCalls:
-        return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor)
+        energy_seconds = self._scheduler.precision.energy_seconds
+        return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor, energy_seconds)

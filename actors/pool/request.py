@@ -1,14 +1,11 @@
-"""What the pool is asked for. A module without Ray, so that whoever only describes evaluations does not import it."""
+"""What is asked of a pool. Apart from the pool, since Ray takes a second to import: what only names a request does
+without."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.kernels.build.candidate import TypesKey, types_key
-from tunesmith.kernels.build.specialise import Specialised, specialise
 from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 
 
@@ -25,13 +22,3 @@ class Request:
     def key(self) -> tuple[str, str]:
         """Equal for requests of the same."""
         return self.template.id, config_key(self.config)
-
-
-def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
-    """The source for each combination of types that `workloads` have."""
-    sources: dict[TypesKey, Specialised] = {}
-    for workload in workloads:
-        key = types_key(workload)
-        if key not in sources:
-            sources[key] = specialise(request.template, request.config, workload.types)
-    return sources

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import ray
@@ -24,15 +24,15 @@ from ray.exceptions import NodeDiedError, ObjectLostError
 
 from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, Call, Deadlines, describe_loss, result_of
 from tunesmith.actors.lane.lane_host import Busy, Lost
-from tunesmith.actors.pool.request import Request, sources_of
+from tunesmith.actors.pool.request import Request
 from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
-from tunesmith.kernels.build.candidate import Candidate, TypesKey
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.specialise import Specialised, specialise
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -46,7 +46,7 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, Workload
 
 ATTEMPTS = 2
 """How often an evaluation may lose its process before that is held to be its own doing. Who ended a process is not
@@ -61,6 +61,16 @@ NEWEST_WEIGHT = 0.1
 """Of the newest duration in the running averages."""
 
 Compiled = Artifact | CompileFailed | Rejected
+
+
+def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
+    """The source for each combination of types that `workloads` have."""
+    sources: dict[TypesKey, Specialised] = {}
+    for workload in workloads:
+        key = types_key(workload)
+        if key not in sources:
+            sources[key] = specialise(request.template, request.config, workload.types)
+    return sources
 
 
 @dataclass(slots=True)
@@ -356,8 +366,9 @@ class Scheduler:
         lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
-        """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
-        best = self._fastest.get(workload)
+        """The usual precision; clear losers to the fastest on this workload are dropped, unless a slower one may be the
+        thriftier; nothing beats the floor."""
+        best = None if self.precision.energy_seconds else self._fastest.get(workload)
         above = self.precision.give_up_above if best is None else best * GIVE_UP
         return replace(self.precision, give_up_above=above, floor=self.floor(workload))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 import typer
 
@@ -20,9 +20,6 @@ from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.kernels.spec.taskfile import load_task
-
-if TYPE_CHECKING:
-    from tunesmith.actors.pool.pool import Pool
 
 
 def show_prompts(name: str, role: str, target: str | None, backend: str) -> None:
@@ -61,5 +58,5 @@ def _print(role: str, messages: tuple[Message, ...]) -> None:
         typer.echo(f"======== {role}: {message.role} ========\n{message.content}")
 
 
-def _no_pool() -> Pool:
+def _no_pool() -> NoReturn:
     raise AssertionError("prompts need no pool")

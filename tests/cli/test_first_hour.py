@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from scale_task import HEAD, edit, write
 
-from tunesmith.cli.main import main
 from tunesmith.graph import tune
 from tunesmith.kernels.spec.task import TaskError
 
@@ -25,21 +24,6 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 def folder(tmp_path: Path, device: Any) -> Path:
     write(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command line in this process, where a process of its own is not the point."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        given = [str(argument) for argument in arguments]
-        with pytest.raises(SystemExit) as ended:
-            main(given)
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
-
-    return run
 
 
 def sentence(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -98,10 +82,11 @@ def test_check_names_the_reference_and_not_the_kernel(folder: Path, here: Comman
     assert wanted in sentence(done, 2)
 
 
-def test_a_reference_that_hangs_ends_tune(folder: Path, command: Command) -> None:
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_reference_that_hangs_ends_tune(folder: Path, here: Command) -> None:
     write(folder, "time.sleep(10000)")
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
-    assert "the reference scale has not returned for 2 s" in sentence(command(*run), 2)
+    assert "the reference scale has not returned for 2 s" in sentence(here(*run), 2)
 
 
 def test_the_reference_is_examined_before_anything_heavy_is_imported(folder: Path, environment: dict[str, str]) -> None:
