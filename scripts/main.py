@@ -151,7 +151,8 @@ def _sentence(error: TyperException) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"tunesmith: {message}", err=True)
+    # Half a character that a file names cannot be written as it is.
+    typer.echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
     sys.exit(code)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from simulated_pool import simulate_device
 
+from tunesmith.cli.main import main
 from tunesmith.cli.view.tables import print_table
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -83,3 +84,25 @@ def test_a_path_of_bytes_that_are_no_text(environment: dict[str, str], tmp_path:
     done = subprocess.run([*program, folder], capture_output=True, env=environment | {"PYTHONIOENCODING": "utf-8"})
     assert done.returncode == 0, done.stderr
     assert b"run-\\udcff" in done.stdout and b"Traceback" not in done.stderr
+
+
+def test_half_a_character_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"tune_params": {"GROUP": [1]}, "tune_params_keys": ["\ud800"], "cache": {}}))
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", str(path)])
+    assert ended.value.code == 2 and "'\\ud800' does not" in capsys.readouterr().err
+
+
+def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    connection.execute("DROP TRIGGER events_stay")
+    for number, data in connection.execute(
+        "SELECT sequence, data FROM events WHERE data LIKE '%\"verdict\"%'"
+    ).fetchall():
+        row = json.loads(data)
+        if isinstance(row.get("verdict"), dict) and "general" in row["verdict"]:
+            row["verdict"] |= {"general": None, "dispatch": []}
+            connection.execute("UPDATE events SET data = ? WHERE sequence = ?", (json.dumps(row), number))
+    connection.close()
+    assert not resume(ended).valid
