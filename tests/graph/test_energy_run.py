@@ -226,7 +226,7 @@ def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixtur
         page = render_report(log, summary)
     assert "Time against energy" in page and "energy over the baseline's</th>" in page and ">None<" not in page
     text = render_markdown(summary)
-    assert "| finalist | time | energy | of the front |" in text
+    assert "| finalist | time | energy | on the front |" in text
     print_summary(summary, tmp_path / "run")
     told = capsys.readouterr().out
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
@@ -237,4 +237,4 @@ def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
     with Journal(tmp_path / "run", create=False) as journal:
         log = RunLog(journal)
         assert front_chart(log, summary) is None and "Time against energy" not in render_report(log, summary)
-    assert "of the front" not in render_markdown(summary)
+    assert "on the front" not in render_markdown(summary)
