@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite import opencl
-from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped
-from tunesmith.kernels.rewrite.rules import OPENCL_RULES, RULES, subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped
+from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task

@@ -65,6 +65,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tasks", default=",".join((*PRODUCTION, "softmax")), help="what is tuned and dispatched")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "opencl"))
     parser.add_argument("--evaluations", type=int, default=30)
+    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of each tuning")
     parser.add_argument("--finalists", type=int, default=3)
     parser.add_argument("--dispatch-shapes", type=int, default=16, help="drawn by the tuning; half of them are fitted")
     parser.add_argument("--shapes", type=int, default=30, help="unseen shapes of each task")
@@ -123,7 +124,7 @@ def _tune(options: argparse.Namespace) -> list[dict[str, Any]]:
             *(sys.executable, "-m", "tunesmith.cli.main", "tune", task, "--backend", options.backend),
             *("--evaluations", str(options.evaluations), "--rounds", "1", "--finalists", str(options.finalists)),
             *("--dispatch-shapes", str(options.dispatch_shapes), "--seed", str(options.seed)),
-            *("--run-dir", str(folder), "--workers", "4", "--json"),
+            *("--run-dir", str(folder), "--workers", "4", "--json", "--time-limit", str(options.time_limit)),
         ]
         for task, folder in options.runs.items()
         if task not in given

@@ -29,6 +29,11 @@ SHIM = r"""
 #include <functional>
 #include <vector>
 struct Extent { unsigned int x, y, z; };
+struct uint2 { unsigned int x, y; };
+struct uint4 { unsigned int x, y, z, w; };
+template <class V> V __ldg(const V* from) { return *from; }
+template <class V> V __ldcs(const V* from) { return *from; }
+template <class V> void __stcs(V* to, V value) { *to = value; }
 static Extent threadIdx, blockIdx, blockDim, gridDim;
 #define __global__
 #define __device__
@@ -89,6 +94,12 @@ template <class V> V __shfl_xor_sync(unsigned int, V value, int mask) {
 }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
+template <class V> V __shfl_down_sync(unsigned int, V value, unsigned int by) {
+    const unsigned int me = shim::current;
+    shim::slots[me] = (double)value; shim::meet_warp();
+    const V other = me % 32 + by < 32 ? (V)shim::slots[me + by] : value; shim::meet_warp();
+    return other;
+}
 inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }

@@ -24,7 +24,8 @@ from tunesmith.kernels.spec.template import Template
 H200 = resolve_target("h200")
 WANTED = {
     "gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "transpose": "TILE", "row_sum": "SHUFFLES",
-    "softmax": "KEEP", "layernorm": "KEEP",
+    "matmul": "OUTPUT_TILE",
+    "softmax": "KEEP", "layernorm": "KEEP", "scale_rows": "ROW_VEC", "gather": "LOADS", "stencil2d": "STORES",
 }  # fmt: skip
 """The rewrite that each of these is there for."""
 GUARDS = ("transpose", "gelu", "softmax")
@@ -42,7 +43,7 @@ def points(task: Task, template: Template, count: int) -> list[Config]:
     space = feasible(template, [task.workloads[0]], H200)
     found = [space.config(point) for point in space.sample(np.random.default_rng(7), count)]
     for parameter in template.parameters:
-        if parameter.name in ("VEC", "TILE", "SHUFFLES", "KEEP"):
+        if parameter.name in ("VEC", "TILE", "SHUFFLES", "KEEP", "ROW_VEC", "LOADS", "STORES"):
             config = {**template.default_config, parameter.name: parameter.values[1]}
             assert space.reject(config) is None
             found.append(config)

@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.kept_rows import kept_rows
-from tunesmith.kernels.rewrite.rule import AXES, Applied, Edit, Rule, Skipped, Subject
-from tunesmith.kernels.rewrite.shuffles import shuffles
+from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
+from tunesmith.kernels.rewrite.passes.row_loops import row_loops
+from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.shuffles import shuffles
+from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
+from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.rewrite.tiles import transposed_tiles
-from tunesmith.kernels.rewrite.vectors import vectors
 from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Constraint, Launch
 
@@ -236,9 +238,11 @@ RULES: tuple[Rule, ...] = (
     block_size,
     vectors,
     transposed_tiles,
+    output_tiles,
     work_per_thread,
     shuffles,
-    kept_rows,
+    row_loops,
+    cache_hints,
     launch_bounds,
     unrolling,
     restricted_pointers,

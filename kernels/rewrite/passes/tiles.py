@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -26,7 +26,7 @@ def transposed_tiles(given: Subject) -> Applied | Skipped:
     found = _transpose(kernel) if isinstance(given.work, Cells) and len(given.work.axes) == 2 else None
     if found is None or not isinstance(given.work, Cells):
         return Skipped("it is no transpose of two dimensions")
-    bounds = {axis.name: bound for axis in given.work.axes if (bound := _bounds(kernel).get(axis.name, ""))}
+    bounds = {axis.name: bound for axis in given.work.axes if (bound := bounds_of(kernel).get(axis.name, ""))}
     if set(bounds) != {"x", "y"}:
         return Skipped("the transpose stays: there is no guard for each coordinate")
     target, source, wide, high, c_type = found
@@ -78,7 +78,7 @@ def transposed_tiles(given: Subject) -> Applied | Skipped:
     return Applied((parameter,), edits, "", tuple(constraints), static_shared=shared, instead=(name, launch))
 
 
-def _bounds(kernel: Kernel) -> dict[str, str]:
+def bounds_of(kernel: Kernel) -> dict[str, str]:
     """By axis, the parameter below which the guard keeps the coordinate."""
     found: dict[str, str] = {}
     plain = {one.name for one in kernel.parameters if not one.pointer}

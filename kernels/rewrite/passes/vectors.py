@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.hints import load, store
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -71,11 +72,17 @@ def vectors(given: Subject) -> Applied | Skipped:
         f"const bool {whole} = {first} + {name} <= ({axis.bound}) && ({aligned}) == 0;",
         f"if ({whole}) {{",
         *(f"{record}<{types[one]}> {of}_{one};" for one in arrays),
-        *(f"{of}_{one} = *reinterpret_cast<const {record}<{types[one]}>*>({one} + {first});" for one in loaded),
+        *(
+            f"{of}_{one} = {load(given, one, f'reinterpret_cast<const {record}<{types[one]}>*>({one} + {first})')};"
+            for one in loaded
+        ),
         f"const auto {given.name('compute')} = [&](const unsigned int {item}) {whole_body};",
         "#pragma unroll",
         f"for (unsigned int {item} = 0; {item} < {name}; ++{item}) {given.name('compute')}({item});",
-        *(f"*reinterpret_cast<{record}<{types[one]}>*>({one} + {first}) = {of}_{one};" for one in writes),
+        *(
+            f"{store(given, one, f'reinterpret_cast<{record}<{types[one]}>*>({one} + {first})', f'{of}_{one}')};"
+            for one in writes
+        ),
         "} else {",
         f"const auto {given.name('compute')} = [&](const unsigned int {item}) {single_body};",
         f"for (unsigned int {item} = 0; {item} < {name}; ++{item}) {given.name('compute')}({item});",

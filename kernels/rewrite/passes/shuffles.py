@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import Kernel, text, walk
 from tunesmith.kernels.rewrite.threads import Fixed
 from tunesmith.kernels.spec.parameter import Parameter

@@ -1,0 +1,399 @@
+"""Loops in which the threads of a block take turns on a row: neighbours together, and a row that is read again kept.
+
+A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
+stays in registers: each thread reads its first vectors ahead of the first loop, and every loop goes over these,
+unrolled, then over the other vectors, then over what fills no vector, as the loop did before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.passes.hints import load, store
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
+from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Constraint
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_UNCERTAIN = frozenset(
+    {"if_statement", "for_statement", "while_statement", "do_statement", "switch_statement", "conditional_expression",
+     "lambda_expression"}
+)  # fmt: skip
+"""What may leave out what stands in it."""
+_ENDS = frozenset({"break_statement", "return_statement", "goto_statement"})
+_WORDS = frozenset(
+    {"threadIdx", "blockIdx", "blockDim", "gridDim", "x", "y", "z", "int", "size_t", "long", "unsigned",
+     "int64_t", "uint32_t", "int32_t", "const", "char", "short"}
+)  # fmt: skip
+_KEPT = 64
+"""Most elements that a thread keeps."""
+
+
+@dataclass(slots=True)
+class _Array:
+    """What a loop does at one place of an array: read it, or write it, in every round for certain."""
+
+    root: str
+    place: tuple[str, ...]
+    accesses: list[Access]
+    read: bool
+    written: bool
+
+
+@dataclass(slots=True)
+class _Loop:
+    """node: `for (TYPE NAME = FIRST; NAME < BOUND; NAME += STEP) body`, in which the threads of a block take turns.
+    arrays: those that may go in vectors, by name."""
+
+    node: Node
+    body: Node
+    c_type: str
+    name: str
+    first: Node
+    bound: str
+    step: str
+    arrays: dict[str, _Array] = field(default_factory=dict)
+
+
+def row_loops(given: Subject) -> Applied | Skipped:
+    """How many neighbours a turn takes, where 1 is as it was, and how many turns of what is read again are kept."""
+    kernel = given.kernel
+    loops = [one for node in walk(kernel.body) if (one := _loop(kernel, node)) is not None]
+    if not loops:
+        return Skipped("no loop of the kernel is one in which the threads of a block take turns on a row")
+    if "#" in kernel.plain:
+        return Skipped("rows are read one by one: the kernel has lines for the preprocessor")
+    groups: dict[str, list[_Loop]] = {}
+    for loop in loops:
+        groups.setdefault(loop.bound, []).append(loop)
+    usable = [group for bound, group in groups.items() if _known(kernel, (bound,), group[0], group[0])]
+    for group in usable:
+        for loop in group:
+            loop.arrays = _arrays(given, loop, group[0])
+    kept = _read_again(kernel, usable)
+    if (why := _shared_out(kernel, loops)) and kept is None:
+        return Skipped(f"rows are read one by one: {why}")
+    vectors = not why and any(loop.arrays for group in usable for loop in group)
+    if not vectors and kept is None:
+        return Skipped("rows are read one by one: no loop reads or writes an array at its own place for certain")
+    return _apply(given, usable, kept, vectors)
+
+
+def _apply(given: Subject, groups: list[list[_Loop]], kept: tuple[str, list[_Loop]] | None, vectors: bool) -> Applied:
+    wide, keep, record = given.name("ROW_VEC"), given.name("KEEP"), given.name("RowElements")
+    if not vectors:
+        wide_, only = "1", f"{keep} > 0"
+    else:
+        wide_, only = wide, f"{wide} > 1" if kept is None else f"{wide} > 1 || {keep} > 0"
+    edits, sizes = list[Edit](), set[str]()
+    types = {one.name: one.c_type for one in given.kernel.parameters}
+    for number, group in enumerate(groups):
+        concerned = [one for one in group if vectors or (kept is not None and one in kept[1])]
+        for at, loop in enumerate(concerned):
+            units = f"{given.name('units')}_{number}"
+            lines = [f"\n#if {only}"]
+            if at == 0:
+                places = " ".join(
+                    f"{{ const {one.c_type} {one.name} = 0; {given.name('whole')} |= {terms}; }}"
+                    for one in concerned
+                    if (
+                        terms := " | ".join(
+                            f"(unsigned long long)&{text(array.accesses[0].node)} % sizeof({record}<{types[root]}>)"
+                            for root, array in one.arrays.items()
+                        )
+                    )
+                )
+                lines += [
+                    f"{loop.c_type} {units} = 0;",
+                    f"{{ unsigned long long {given.name('whole')} = 0;",
+                    f"#if {wide_} > 1",
+                    places,
+                    "#endif",
+                    f"if ({given.name('whole')} == 0) {units} = ({loop.bound}) / {wide_}; }}",
+                ]
+            lines += _rewritten(
+                given, loop, kept, units, wide_, keep, record, first=kept is not None and loop == kept[1][0]
+            )
+            edits.append(Edit(loop.node.start_byte, loop.node.start_byte, "\n".join([*lines, "#endif\n"])))
+            rest = given.name(f"REST_{number}")
+            edits.append(Edit(loop.first.end_byte, loop.first.end_byte, f" {rest}"))
+            sizes |= {C_TYPES.get(types[root], types[root]) for root in loop.arrays}
+    header = [f"#if {only}", f"template <class V> struct alignas({wide_} * sizeof(V)) {record} {{ V at[{wide_}]; }};"]
+    header += [
+        f"#define {given.name(f'REST_{number}')} + {given.name('units')}_{number} * {wide_}"
+        for number in range(len(groups))
+    ]
+    header += ["#else", *(f"#define {given.name(f'REST_{number}')}" for number in range(len(groups))), "#endif"]
+    parameters, constraints = list[Parameter](), list[Constraint]()
+    if vectors:
+        doc = "neighbouring elements of a row that a thread reads and writes together"
+        parameters.append(Parameter(name=wide, values=(1, 2, 4, 8, 16), doc=doc))
+        constraints += [
+            Constraint(
+                expression=f"{wide} == 1 or {wide} * sizeof({one}) <= 16", because="No access has more than 16 bytes."
+            )
+            for one in sorted(sizes)
+        ]
+    if kept is not None:
+        doc = f"turns on a row whose elements of {kept[0]} a thread keeps in registers; 0: none"
+        parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
+        if vectors:
+            because = "A thread has no registers for more elements."
+            constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
+    return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints))
+
+
+def _rewritten(
+    given: Subject,
+    loop: _Loop,
+    kept: tuple[str, list[_Loop]] | None,
+    units: str,
+    wide: str,
+    keep: str,
+    record: str,
+    *,
+    first: bool,
+) -> list[str]:
+    """The loop over kept vectors, and the loop over the others."""
+    at, unit, local = given.name("at"), given.name("unit"), given.name("elements_of")
+    root = kept[0] if kept is not None and loop in kept[1] else ""
+    step = given.name("BLOCK_DIM_X") if isinstance(given.work, Rows) else loop.step
+    begin = f"{loop.c_type} {unit} = ({text(loop.first)})"
+    types = {one.name: one.c_type for one in given.kernel.parameters}
+    lines = []
+    if root:
+        holds = f"{given.name('kept')}_{root}"
+        counted = (
+            f"#pragma unroll\nfor (int {at} = 0; {at} < {keep}; ++{at}) {{ const {begin} + {at} * ({step}); "
+            f"if ({unit} < {units}) {{"
+        )
+        lines.append(f"#if {keep} > 0")
+        if first:
+            lines.append(f"{record}<{types[root]}> {holds}[{keep}];")
+            if loop.arrays[root].read:
+                lines.append(
+                    f"{counted} {_loaded(given, loop, loop.arrays[root], unit, wide, record, f'{holds}[{at}]')} }} }}"
+                )
+        lines.append(f"{counted} {_turn(given, loop, unit, wide, record, local, {root: f'{holds}[{at}]'})} }} }}")
+        lines.append("#endif")
+        begin += f" + {keep} * ({step})"
+    lines.append(
+        f"for ({begin}; {unit} < {units}; {unit} += {step}) {{ {_turn(given, loop, unit, wide, record, local, {})} }}"
+    )
+    return lines
+
+
+def _loaded(given: Subject, loop: _Loop, array: _Array, unit: str, wide: str, record: str, target: str) -> str:
+    c_type = next(one.c_type for one in given.kernel.parameters if one.name == array.root)
+    pointer = f"reinterpret_cast<const {record}<{c_type}>*>(&{text(array.accesses[0].node)})"
+    return f"{{ const {loop.c_type} {loop.name} = {unit} * {wide}; {target} = {load(given, array.root, pointer)}; }}"
+
+
+def _turn(given: Subject, loop: _Loop, unit: str, wide: str, record: str, local: str, kept: dict[str, str]) -> str:
+    """One turn: what is read, the body for each element, what is written."""
+    item = given.name("item")
+    types = {one.name: one.c_type for one in given.kernel.parameters}
+    before, after, places = list[str](), list[str](), dict[str, str]()
+    for root, array in loop.arrays.items():
+        places[root] = kept.get(root, f"{local}_{root}")
+        if root not in kept:
+            before.append(f"{record}<{types[root]}> {places[root]};")
+            if array.read:
+                before.append(_loaded(given, loop, array, unit, wide, record, places[root]))
+        if array.written:
+            pointer = f"reinterpret_cast<{record}<{types[root]}>*>(&{text(array.accesses[0].node)})"
+            written = store(given, root, pointer, places[root])
+            after.append(f"{{ const {loop.c_type} {loop.name} = {unit} * {wide}; {written}; }}")
+    changed = [
+        (one.node, f"{places[root]}.at[{item}]") for root, array in loop.arrays.items() for one in array.accesses
+    ]
+    body = (
+        f"\n#pragma unroll\nfor (int {item} = 0; {item} < {wide}; ++{item}) "
+        f"{{ const {loop.c_type} {loop.name} = {unit} * {wide} + {item}; {_with(loop.body, changed)} }}\n"
+    )
+    return " ".join([*before, body, *after])
+
+
+def _with(body: Node, changed: list[tuple[Node, str]]) -> str:
+    """The body's text with nodes replaced."""
+    code, start = (body.text or b""), body.start_byte
+    for node, new in sorted(changed, key=lambda one: -one[0].start_byte):
+        code = code[: node.start_byte - start] + new.encode() + code[node.end_byte - start :]
+    return code.decode()
+
+
+def _loop(kernel: Kernel, node: Node) -> _Loop | None:
+    """A loop in which the threads of a block take turns, and whose body only goes on to the next round."""
+    if node.type != "for_statement" or block_stride(kernel, node) is None or node.parent != kernel.body:
+        return None
+    loop, body, start = loop_of(node), node.child_by_field_name("body"), node.child_by_field_name("initializer")
+    if loop is None or body is None or start is None:
+        return None
+    kind = start.child_by_field_name("type")
+    inside = {one.type for one in walk(body)}
+    changed = any(
+        text(one) == loop[0] and body.start_byte <= one.start_byte < body.end_byte for one in kernel.changed_names
+    )
+    meets = re.search(r"\b(?:__sync|__shfl|__ballot|__any|__all|__match|threadIdx)", text(body))
+    own = {text(one) for one in walk(body) if one.type == "identifier"} & _of_one_thread(kernel)
+    if kind is None or changed or _ENDS & inside or meets or own or "preproc" in " ".join(inside):
+        return None
+    return _Loop(node, body, text(kind), loop[0], loop[1], loop[2], text(loop[3]))
+
+
+def _of_one_thread(kernel: Kernel) -> set[str]:
+    """Variables that are made of a thread's number, those of loops apart."""
+    found = {name for name, value in kernel.aliases.items() if value.startswith("threadIdx")}
+    for node in walk(kernel.body):
+        if node.type == "init_declarator" and (above := node.parent) is not None:
+            name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+            in_loop = above.parent is not None and above.parent.type == "for_statement"
+            if name is None or value is None or in_loop:
+                continue
+            words = {text(one) for one in walk(value) if one.type == "identifier"}
+            if words & {"threadIdx", *found}:
+                found |= {text(one) for one in walk(name) if one.type == "identifier"}
+    return found
+
+
+def _within(loop: _Loop, access: Access) -> bool:
+    return loop.body.start_byte <= access.node.start_byte < loop.body.end_byte
+
+
+def _arrays(given: Subject, loop: _Loop, first: _Loop) -> dict[str, _Array]:
+    """The arrays that the loop reads or writes at its own place alone, and for certain."""
+    kernel, found = given.kernel, dict[str, _Array]()
+    for parameter in kernel.parameters:
+        root = parameter.name
+        own = [one for one in kernel.accesses if one.root == root and _within(loop, one)]
+        if not own or root in kernel.escaping:
+            continue
+        if C_TYPES.get(parameter.c_type, parameter.c_type) not in {*DTYPES, *given.types}:
+            continue
+        places = {_place(one, loop) for one in own}
+        if len(places) != 1 or any(one.atomic or one.node.type != "subscript_expression" for one in own):
+            continue
+        if not _neighbours(own[0], loop) or not _certain([one for one in own if one.written] or own, loop):
+            continue
+        (place,) = places
+        if not _known(kernel, (*map(text, own[0].path), text(own[0].node)), loop, first):
+            continue
+        found[root] = _Array(root, place, own, any(one.read for one in own), any(one.written for one in own))
+    return found
+
+
+def _neighbours(access: Access, loop: _Loop) -> bool:
+    """Whether the loop's variable is added to the index once, and nothing multiplies it."""
+    terms = [term for part in access.path for term in _terms(part)]
+    mine = [term for term in terms if re.search(rf"\b{loop.name}\b", text(term))]
+    return len(mine) == 1 and text(mine[0]) == loop.name
+
+
+def _terms(node: Node) -> list[Node]:
+    """What an index adds up."""
+    one = bare(node) or node
+    operator = one.child_by_field_name("operator")
+    left, right = one.child_by_field_name("left"), one.child_by_field_name("right")
+    if one.type == "binary_expression" and operator is not None and text(operator) == "+" and left and right:
+        return [*_terms(left), *_terms(right)]
+    return [one]
+
+
+def _shared_out(kernel: Kernel, loops: list[_Loop]) -> str:
+    """Why which thread has which element must stay, as a clause; empty where it need not."""
+    pointers = {one.name for one in kernel.parameters if one.pointer}
+    inside = [one for loop in loops for one in kernel.accesses if _within(loop, one)]
+    nodes = {(one.node.start_byte, one.node.end_byte) for one in inside}
+    for loop in loops:
+        for node in walk(loop.body):
+            if node.type in ("assignment_expression", "update_expression"):
+                target = bare(node.child_by_field_name("left") or node.child_by_field_name("argument"))
+                if target is None or target.type == "identifier" or target.type == "field_expression":
+                    continue
+                if (target.start_byte, target.end_byte) not in nodes:
+                    return "a loop writes an array that is no parameter of the kernel"
+    for root in pointers & {one.root for one in inside if one.written}:
+        own = [one for one in kernel.accesses if one.root == root]
+        if any(one.atomic for one in own) and all(one.atomic for one in own):
+            continue
+        having = [loop for loop in loops if any(_within(loop, one) for one in own)]
+        in_vectors = [root in loop.arrays for loop in having]
+        same = len({(loop.arrays[root].place, loop.bound) for loop in having if root in loop.arrays}) <= 1
+        everywhere = all(any(_within(loop, one) for loop in loops) for one in own)
+        several = len(having) > 1 or not everywhere
+        if several and not (all(in_vectors) and same and everywhere):
+            return f"{root} is written in a loop, and used elsewhere by threads that may be others"
+    return ""
+
+
+def _read_again(kernel: Kernel, groups: list[list[_Loop]]) -> tuple[str, list[_Loop]] | None:
+    """The array that most loops use at the same place, and these loops: what is never written, or what each thread
+    alone reads and writes."""
+    best: tuple[str, list[_Loop]] | None = None
+    loops = [loop for group in groups for loop in group]
+    for root in [one.name for one in kernel.parameters if one.pointer]:
+        own = [one for one in kernel.accesses if one.root == root]
+        by_place: dict[tuple[str, ...], list[_Loop]] = {}
+        for loop in loops:
+            if root in loop.arrays:
+                by_place.setdefault((*loop.arrays[root].place, loop.bound), []).append(loop)
+        for found in by_place.values():
+            if len(found) < 2 or not any(one.arrays[root].read for one in found[1:]):
+                continue
+            if any(one.written for one in own) and (
+                len(by_place) > 1 or not all(any(_within(loop, one) for loop in found) for one in own)
+            ):
+                continue
+            if best is None or len(found) > len(best[1]):
+                best = root, found
+    return best
+
+
+def _place(access: Access, loop: _Loop) -> tuple[str, ...]:
+    """The index of an access, with the loop's variable by the same name in all loops."""
+    parts = (re.sub(rf"\b{loop.name}\b", "@", re.sub(r"\s+", "", text(part))) for part in access.path)
+    return tuple(sorted(parts))
+
+
+def _certain(accesses: list[Access], loop: _Loop) -> bool:
+    for one in accesses:
+        above: Node | None = one.node.parent
+        while above is not None and above != loop.node:
+            either = above.type == "binary_expression" and re.search(r"&&|\|\|", text(above))
+            if above.type in _UNCERTAIN or either:
+                break
+            above = above.parent
+        else:
+            # A round that goes on early may not come as far.
+            ends = [node for node in walk(loop.body) if node.type == "continue_statement"]
+            if not any(node.start_byte < one.node.start_byte for node in ends):
+                return True
+    return False
+
+
+def _known(kernel: Kernel, place: tuple[str, ...], loop: _Loop, first: _Loop) -> bool:
+    """Whether all that a place names is a builtin, a parameter, or a variable that was made before the first loop and
+    is never changed."""
+    names = {name for part in (*place, loop.bound) for name in re.findall(r"[A-Za-z_]\w*", part)}
+    changed = {text(one) for one in kernel.changed_names}
+    declared = {text(one): one for one in kernel.declared_names}
+    parameters = {one.name for one in kernel.parameters}
+    for name in names - _WORDS:
+        if name == loop.name:
+            continue
+        if name in changed:
+            return False
+        if name in declared:
+            if declared[name].start_byte >= first.node.start_byte:
+                return False
+        elif name not in parameters:
+            return False
+    return True

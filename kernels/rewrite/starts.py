@@ -1,0 +1,65 @@
+"""Where a search of a template by rules begins: the combinations of rewrites that suit what limits the kernel.
+
+Owns their order. The kernel as it came is always a start as well, and a search is free to leave all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from tunesmith.kernels.rewrite.template import NAME
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.template import Template
+
+Limit = Literal["memory", "compute", "latency", "unknown"]
+_REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
+    {"TILE": (32,)},
+    {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
+    {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
+    {"LANES": (32,)},
+    {"OWN_BINS": (1,), "ITEMS": (8, 4), "BLOCK": (256,)},
+    {"HALO": (1,)},
+)
+"""Each element is needed by several threads: it is read once for all of them."""
+_STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
+    {"VEC": (16, 8, 4, 2), "STORES": (1,)},
+    {"VEC": (4, 2), "LOADS": (2,), "STORES": (1,)},
+    {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (4,)},
+    {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (1,)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (256,), "KEEP": (2,), "LOADS": (2,), "STORES": (1,)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "STORES": (1,)},
+    {"ITEMS": (4, 2), "LOADS": (1,)},
+    {"ITEMS_Y": (4, 2), "LOADS": (1,)},
+)
+"""Each element is needed once: it comes in wide accesses, and does not displace what is needed again."""
+_ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,), "RESTRICT": (1,)}, {"UNROLL": (4,)})
+
+
+def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> tuple[Config, ...]:
+    """Configurations to try first, the most promising first; none for a template that no rule made. limit: what bounds
+    the kernel. fits: whether a configuration is feasible."""
+    if template.name != NAME:
+        return ()
+    order = (*_REUSE, *_ALU, *_STREAMS) if limit == "compute" else (*_REUSE, *_STREAMS, *_ALU)
+    found = [config for wanted in order for config in _nearest(template, wanted, fits)]
+    return tuple({config_key(config): config for config in found}.values())
+
+
+def _nearest(
+    template: Template, wanted: dict[str, tuple[int, ...]], fits: Callable[[Config], bool]
+) -> Iterator[Config]:
+    """The default with the first of the values of each parameter that fit; nothing where the main one, which is named
+    first, is missing."""
+    config = template.default_config
+    known = {name.removeprefix("TUNED_"): name for name in config}
+    if next(iter(wanted)) not in known:
+        return
+    for name, values in wanted.items():
+        if name not in known:
+            continue
+        kind = type(config[known[name]])
+        tried = ({**config, known[name]: kind(value)} for value in values)
+        config = next((one for one in tried if fits(one)), config)
+    if config != template.default_config:
+        yield config

@@ -1,0 +1,174 @@
+"""When each rewrite of the data's way applies, why not where it does not, and that what it makes computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+from rewrite_cases import task_of
+
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Launch, Template
+
+LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
+ROWS = Launch(grid=("3",), block=("64",))
+ELEMENT = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
+TURNS = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+
+
+def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, more: str = "") -> Task:
+    """A task of a kernel `k` with `body`, over arrays and a size n."""
+    const = {"in": "const ", "out": "", "inout": ""}
+    types = {"float32": "float", "int32": "int", "int8": "signed char"}
+    pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
+    code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
+    return task_of("k", code, arrays, launch, {"n": "int32"})
+
+
+def template_of(task: Task) -> Template:
+    found = rewrite(task).template
+    assert found is not None
+    return found
+
+
+def names_of(task: Task) -> set[str]:
+    return {one.name for one in template_of(task).parameters}
+
+
+def require_equal(task: Task, configs: list[Config], folder: Path, n: int = 203) -> None:
+    """The template at each of `configs`, over its defaults, gives what the kernel gave."""
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+    template, arrays = template_of(task), contents(task, workload, 1)
+    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
+    assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
+    for config in configs:
+        assert config.keys() <= template.default_config.keys()
+        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder)
+        for name, values in expected.items():
+            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, name)
+
+
+X, Y = {"x": ("in", "float32", "n")}, {"y": ("out", "float32", "n")}
+XR, YR = {"x": ("in", "float32", "3 * n")}, {"y": ("out", "float32", "3 * n")}
+
+
+class TestCacheHints:
+    def test_loads_and_stores_are_marked_apart(self) -> None:
+        template = template_of(kernel(f"{ELEMENT} y[i] = 2 * x[i];", X | Y, LINE))
+        assert {"LOADS": (0, 1, 2), "STORES": (0, 1)}.items() <= {p.name: p.values for p in template.parameters}.items()
+        assert "STORE(&y[i] , 2 * LOAD(&x[i]));" in template.source
+
+    @pytest.mark.parametrize(
+        ("body", "missing"),
+        [
+            (f"{ELEMENT} y[i] += x[i];", "STORES"),
+            (f"{ELEMENT} {{ y[i] = x[i]; y[i] = y[i] + 1; }}", "STORES"),
+            (f"{ELEMENT} {{ float v = (y[i] = x[i]); y[i] = v; }}", "STORES"),
+            (f"{ELEMENT} {{ use(x); y[i] = x[i]; }}", "LOADS"),
+            (f"{ELEMENT} y[i] = atomicAdd((float*)x + i, 1.0f);", "LOADS"),
+        ],
+    )
+    def test_what_may_be_needed_again_or_changes_is_left(self, body: str, missing: str) -> None:
+        assert missing not in names_of(kernel(body, X | Y, LINE, "__device__ void use(const float*) {}"))
+
+    @pytest.mark.slow
+    def test_marked_loads_and_stores_give_the_same(self, tmp_path: Path) -> None:
+        task = kernel(f"{ELEMENT} y[i] = 2 * x[i] + x[n - 1 - i];", X | Y, LINE)
+        require_equal(task, [{"LOADS": 1}, {"LOADS": 2, "STORES": 1}, {"VEC": 4, "LOADS": 2, "STORES": 1}], tmp_path)
+
+
+class TestRowLoops:
+    def test_one_loop_goes_in_vectors_and_several_are_kept(self) -> None:
+        row = "const float* r = x + blockIdx.x * n;"
+        one = names_of(kernel(f"{row} {TURNS} y[blockIdx.x * n + i] = r[i];", XR | YR, ROWS))
+        assert "ROW_VEC" in one and "KEEP" not in one
+        two = f"{row} float s = 0; {TURNS} s += r[i]; {TURNS} y[blockIdx.x * n + i] = r[i] * s;"
+        assert {"ROW_VEC", "KEEP"} <= names_of(kernel(two, XR | YR, ROWS))
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            f"{TURNS} y[i * 2] = 1;",
+            f"{TURNS} y[n - i] = 1;",
+            f"{TURNS} if (i % 2) y[i] = 1;",
+            f"{TURNS} {{ if (i % 3 == 0) continue; y[i] = 1; }}",
+            f"{TURNS} y[i] = threadIdx.x;",
+            f"const int half = threadIdx.x / 2; {TURNS} y[i] = half;",
+            f"__shared__ float s[999]; {TURNS} {{ s[i] = y[i]; }} {TURNS} y[i] = s[i] + 1;",
+            f"{TURNS} y[i] = 1; __syncthreads(); {TURNS} y[n - 1 - i] += 2;",
+            f"for (int k = 0; k < 2; ++k) {TURNS} y[i] = k;",
+            f"{TURNS} y[i] = __shfl_xor_sync(0xffffffffu, i, 1);",
+        ],
+    )
+    def test_what_depends_on_who_has_which_element_stays(self, body: str) -> None:
+        template = rewrite(kernel(body, {"y": ("inout", "float32", "n")}, ROWS)).template
+        assert template is None or "ROW_VEC" not in {one.name for one in template.parameters}
+
+    @pytest.mark.slow
+    def test_what_a_loop_writes_is_kept_for_the_next(self, tmp_path: Path) -> None:
+        body = f"""float* r = y + blockIdx.x * n; __shared__ float part[64]; float s = 0; const int t = threadIdx.x;
+            {TURNS} {{ r[i] = r[i] * 2 + x[blockIdx.x * n + i]; s += r[i]; }}
+            part[t] = s;
+            __syncthreads();
+            for (int o = 32; o > 0; o /= 2) {{ if (t < o) part[t] += part[t + o]; __syncthreads(); }}
+            {TURNS} r[i] = r[i] / (1 + fabsf(part[0]));"""
+        task = kernel(body, XR | {"y": ("inout", "float32", "3 * n")}, ROWS)
+        configs = [{"ROW_VEC": 2}, {"KEEP": 1}, {"ROW_VEC": 4, "KEEP": 2}, {"ROW_VEC": 4, "KEEP": 1, "LOADS": 1}]
+        require_equal(task, configs, tmp_path, n=204)
+        require_equal(task, configs, tmp_path, n=201)
+
+    def test_neighbours_of_several_types_are_read_together(self, tmp_path: Path) -> None:
+        arrays = {"q": ("in", "int8", "3 * n"), **YR}
+        task = kernel(f"{TURNS} y[blockIdx.x * n + i] = 0.5f * q[blockIdx.x * n + i];", arrays, ROWS)
+        require_equal(task, [{"ROW_VEC": 4}], tmp_path, n=204)
+
+
+SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
+AT = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;"
+INSIDE = f"{AT} if (r >= n || c >= n) return;"
+SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
+OUT = "y[r * n + c] = s;"
+MATRICES = {"a": ("in", "float32", "n * n"), "b": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestOutputTiles:
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            (f"{INSIDE} {SUM} s += a[r * n + k] * y[k * n + c]; {OUT}", "on the row or on the column alone"),
+            (f"{INSIDE} {SUM} s += a[r * n + c] * b[k * n + c]; {OUT}", "on the row or on the column alone"),
+            (f"{INSIDE} {SUM.replace('< n', '< c')} {ADD} {OUT}", "length is not given by parameters"),
+            (f"{INSIDE} {SUM.replace('++k', 'k += 2')} {ADD} {OUT}", "does not count one by one"),
+            (f"{INSIDE} {SUM} {{ {ADD} break; }} {OUT}", "may end early"),
+            (f"{INSIDE} const float f = 2; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f, which is no"),
+            (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
+            (f"{AT} {SUM} {ADD} {OUT}", "no guard"),
+        ],
+    )
+    def test_what_does_not_share_its_operands_stays(self, body: str, why: str) -> None:
+        found = rewrite(kernel(body, MATRICES, SQUARE))
+        assert found.template is None or "OUTPUT_TILE" not in found.template.default_config
+        assert any(why in one for one in found.skipped), found.skipped
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # A product with a transpose, a column for each thread of y, a sum that goes on, and distances: two sums.
+            f"{INSIDE} const float* p = a + r * n; float s = y[r * n + c]; "
+            "for (int k = 0; k < n; ++k) s += p[k] * b[c * n + k]; y[r * n + c] = s;",
+            pytest.param(
+                f"{AT} if (r < n && c < n) {{ float s = 0, q = 1; for (int k = 1; k < n; k++) "
+                "{ float d = a[k * n + c] - b[r * n + k]; s += d * d; q += s; } y[c * n + r] = s + q; }",
+                marks=pytest.mark.slow,
+            ),
+        ],
+    )
+    def test_tiles_give_the_same(self, body: str, tmp_path: Path) -> None:
+        task = kernel(body, MATRICES, SQUARE)
+        tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
+        wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
+        require_equal(task, [tile, wide], tmp_path, n=37)
