@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import ray
 
 from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, describe_loss, result_of
-from tunesmith.actors.pool.scheduler import Request, sources_of
+from tunesmith.actors.pool.request import Request
+from tunesmith.actors.pool.scheduler import sources_of
 from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -71,12 +72,31 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
     return len(found)
 
 
-def test_every_gpu_has_a_lane_and_all_do_their_part(task: Any) -> None:
-    with make_pool(task, visit_seconds=0.02) as pool:
+@pytest.fixture(scope="class")
+def uneven(task: Any) -> Iterator[tuple[Pool, list[str]]]:
+    """Three lanes, of which the third is slower than the others; what the pool said."""
+    said: list[str] = []
+    with make_pool(task, said=said, visit_seconds=0.02, slow="2") as pool:
+        yield pool, said
+
+
+class TestThreeLanes:
+    """In one pool, which takes all the GPUs."""
+
+    def test_every_gpu_has_a_lane_and_all_do_their_part(self, task: Any, uneven: tuple[Pool, list[str]]) -> None:
+        pool, _ = uneven
         assert run_all(pool, requests(task, 90)) == 90
         served = [lane.served for lane in pool.workers.lanes]
         assert len({lane.name for lane in pool.workers.lanes}) == 3
-    assert sum(served) == 90 and min(served) >= 20
+        assert sum(served) == 90 and min(served) >= 20
+
+    def test_lanes_that_do_not_agree_are_left_out(self, uneven: tuple[Pool, list[str]]) -> None:
+        pool, said = uneven
+        for lane in pool.workers.lanes:
+            pool.workers.make_ready(lane)
+        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
+        assert len(pool.workers.lanes) == 2
+        assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
 def test_a_gpu_of_another_model_is_left_out_with_a_sentence(task: Any) -> None:
@@ -98,16 +118,6 @@ def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:
         pytest.raises(PoolError, match="No other is left"),
     ):
         pool.evaluate(requests(task, 1))
-
-
-def test_lanes_that_do_not_agree_are_left_out(task: Any) -> None:
-    said: list[str] = []
-    with make_pool(task, said=said, slow="2") as pool:
-        for lane in pool.workers.lanes:
-            pool.workers.make_ready(lane)
-        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
-        assert len(pool.workers.lanes) == 2
-    assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, VerdictReached
 from tunesmith.graph.journal.measurements import objective, quantities_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Asked, Evaluated, Searched
 from tunesmith.graph.journal.log import stage_of
