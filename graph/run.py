@@ -27,7 +27,6 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.results.output import write_results
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.changes import changed_files
@@ -48,6 +47,7 @@ from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task
 
 if TYPE_CHECKING:
+    from tunesmith.actors.judging.reference import ReferenceCheck
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
@@ -69,6 +69,8 @@ class OpenRun:
     task: Task
     device: Device
     settings: Settings
+    examined: ReferenceCheck | None = None
+    """The examination of the task's reference, where one has begun."""
 
 
 class RunResult(BaseModel):
@@ -92,6 +94,7 @@ def tune(
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
+    examined: ReferenceCheck | None = None,
     **settings: Any,
 ) -> RunResult:
     """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns what was found.
@@ -99,13 +102,15 @@ def tune(
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
     finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
     a folder that does not hold a run yet; left out, runs/<task>-<number>. models: language models of your own; ask:
-    asks a person about plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and
-    `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
-    it, and after an interruption.
+    asks a person about plans, where `approve` wants it; examined: an examination of the task's reference that has
+    begun. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run waits for what the message
+    says, such as answers in a file; `resume(run_dir)` goes on after it, and after an interruption.
     """
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    with begun(chosen, folder, models, task if isinstance(task, Task) else None) as run:
+    given = task if isinstance(task, Task) else None if examined is None else examined.task
+    with begun(chosen, folder, models, given) as run:
+        run = replace(run, examined=examined)
         return _carry_on(run, listener, models, ask)
 
 
@@ -309,7 +314,7 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
     held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
     prepared = [workload.name for workload in (*tuned, *held_out)]
     limits = limits_of(run.device, run.settings)
-    with pools(run.task, run.device, run.settings, prepared, listener) as make_pool:
+    with pools(run.task, run.device, run.settings, prepared, listener, run.examined) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
         try:
             yield context
@@ -350,6 +355,7 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
 def finish(context: Context, run: OpenRun) -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files."""
     from tunesmith.graph.build import ended_by
+    from tunesmith.graph.results.output import write_results
 
     done, verdict = ended_by(context.log), context.log.verdict()
     wisdom = open_wisdom() if run.settings.wisdom else None
@@ -386,30 +392,36 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def pools(
-    task: Task, device: Device, settings: Settings, workloads: Sequence[str], listener: Listener = silent
+    task: Task,
+    device: Device,
+    settings: Settings,
+    workloads: Sequence[str],
+    listener: Listener = silent,
+    examined: ReferenceCheck | None = None,
 ) -> Iterator[Callable[[], Pool]]:
-    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block."""
-    from tunesmith.actors.cluster.actor_handle import Deadlines
-    from tunesmith.actors.cluster.cluster import cluster, wait_for
-    from tunesmith.actors.judging.reference import begin_check
-    from tunesmith.actors.pool.pool import Pool
+    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
+    examined: an examination of the task's reference that has begun."""
+    from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
     from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
     from tunesmith.kernels.measure.timing import Precision
 
     cache = open_cache()
     with ExitStack() as stack:
-        # Beside what is imported, and Ray that is started, until the first pool is made. Nothing else is forked here.
+        # Beside what is imported until the first pool is made. Nothing else is forked here.
         preload_only("tunesmith.actors.judging.reference")
-        examined = begin_check(task, device.limits, seed=settings.seed, deadline=settings.reference_deadline)
-        stack.callback(examined.end)
+        reference = examined or ReferenceCheck(task, seed=settings.seed, deadline=settings.reference_deadline)
+        stack.callback(reference.end)
+        reference.examine(meant_for(task, device.limits))
 
         def make() -> Pool:
-            if examined.done:
-                examined.result()
+            from tunesmith.actors.cluster.actor_handle import Deadlines
+            from tunesmith.actors.cluster.cluster import cluster, wait_for
+            from tunesmith.actors.pool.pool import Pool
+
+            # Ray is started, and lanes call a reference, only when that is known to return.
+            reference.result()
             offer = stack.enter_context(cluster())
-            # Lanes call a reference only when it is known to return.
-            examined.result()
             gpu = device.backend == "cuda"
             if gpu:
                 wait_for("GPU", 1)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Objective
+from tunesmith.kernels.spec.schema_errors import sentence
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
@@ -329,10 +330,8 @@ def read_settings(path: Path) -> dict[str, Any]:
 def _first(error: ValidationError) -> tuple[str, str]:
     """Key and sentence of the first mistake."""
     first = error.errors(include_url=False)[0]
-    key, message = ".".join(map(str, first["loc"])), first["msg"]
-    if first["type"] == "value_error":
-        return key, f"{message.removeprefix('Value error, ')}."
-    return key, f"{message}, not {first['input']!r}."
+    key, message = ".".join(map(str, first["loc"])), sentence(first)
+    return key, f"{message}{'' if message.endswith(('.', '?')) else '.'}"
 
 
 def new_run_dir(task: str, base: Path) -> Path:

@@ -8,6 +8,7 @@ resumed).
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
@@ -120,6 +121,15 @@ def _end_as_from_the_keyboard() -> None:
                 signal.signal(number, _interrupt)
 
 
+PHRASES = (
+    ("Input should be a valid integer, unable to parse string as an integer", "give a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "give a number"),
+    ("Input should be greater than or equal to", "give a number of at least"),
+    ("Input should be less than or equal to", "give a number of at most"),
+)
+"""What typer says of a value, and what this program says of it elsewhere."""
+
+
 def _sentence(error: TyperException) -> str:
     """What is wrong with a command line, in the style of all other messages."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
@@ -134,6 +144,8 @@ def _sentence(error: TyperException) -> str:
         if not error.message:
             return f"{option}: it is required. {usage}".rstrip()
     problem = error.message.replace(f"Option '{option}' requires an argument", "it needs a value")
+    for theirs, ours in PHRASES:
+        problem = problem.replace(theirs, ours)
     message = problem if option is None else f"{option}: {problem}"
     return f"{message.rstrip('. ')}." if parameter is not None else f"{message.rstrip('. ')}. {usage}".rstrip()
 
@@ -144,7 +156,22 @@ def _fail(message: str, code: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; never returns."""
+    """Runs the command line; never returns. arguments: left out, this process is the command and ends with it."""
+    if arguments is not None:
+        _main(arguments)
+    try:
+        _main(None)
+    except SystemExit as ended:
+        # Python would take apart a thousand modules first, which takes half a second, and three on a busy machine.
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(ended.code if isinstance(ended.code, int) else EXIT_DONE)
+
+
+def _main(arguments: Sequence[str] | None) -> None:
     _end_as_from_the_keyboard()
     # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tunesmith.actors.judging.reference import DEADLINE, ReferenceCheck
+from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
@@ -28,21 +28,21 @@ COMPILE_SECONDS = 60.0
 
 
 def examine_task(
-    task: Task, limits: DeviceLimits, index: int = 0, *, deadline: float = DEADLINE
+    task: Task, limits: DeviceLimits, index: int = 0, *, reference: ReferenceCheck | None = None
 ) -> tuple[list[str], list[str]]:
     """What was found right, and what could not be looked at, a clause each. Raises `TaskError` for the first mistake.
 
     limits: of the device that the task is for, which need not be here for CUDA; index: of an OpenCL device that is,
-    whose driver compiles. deadline: seconds for the reference.
+    whose driver compiles. reference: the task's, which nothing was asked of yet; ended here.
     """
+    reference = reference or ReferenceCheck(task, seed=0)
     preload(limits.backend)
     seen, unseen = list[str](), list[str]()
     sources = task.sources(limits.backend)
     workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
     small = small_workload(task, workloads)
-    alone = task.model_copy(update={"workloads": (small,)})
-    reference = ReferenceCheck(alone, [small], seed=0, deadline=deadline)
     try:
+        reference.examine([small])
         for template in (sources.baseline.template, *sources.templates):
             what = "baseline" if template is sources.baseline.template else f"template {template.name}"
             where = f"Task {task.name}, {limits.backend} {what}"

@@ -7,7 +7,8 @@ Processes are forked by multiprocessing's fork server, which has imported what `
 modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
 kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
 2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads are those of
-NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
+NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed. For the same reason a command
+that has only just begun may have a child forked from itself (`directly`), which then need not wait for the server.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,11 +33,14 @@ from tunesmith.kernels.spec.template import BackendName
 
 START_SECONDS = 120.0
 """For starting a process and making the object in it."""
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 IMPORTS: dict[BackendName, tuple[str, ...]] = {
     "cuda": ("tunesmith.actors.process.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
     "opencl": ("tunesmith.actors.process.workers", "pyopencl"),
 }
 
+_FORK = multiprocessing.get_context("fork")
 _FORK_SERVER = multiprocessing.get_context("forkserver")
 _FORK_SERVER.set_forkserver_preload(["tunesmith.actors.process.workers"])
 _STARTING = threading.Lock()
@@ -53,13 +58,14 @@ def preload_only(module: str) -> None:
 
 
 class Isolated:
-    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
+    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run". directly:
+    this process has opened no device and started no thread yet, and the other may be forked from it as it is.
 
     The process ends with the process that started it, however that ends. Use as a context manager; it ends the process.
     """
 
-    def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any) -> None:
-        self._phase, self._make, self._arguments = phase, make, arguments
+    def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any, directly: bool = False) -> None:
+        self._phase, self._make, self._arguments, self._directly = phase, make, arguments, directly
         self._process: Any = None
         self._pipe: Connection | None = None
         self._made = False
@@ -126,10 +132,10 @@ class Isolated:
 
     def _start(self) -> None:
         try:
-            self._pipe, self._process = _fork()
+            self._pipe, self._process = _fork(self._directly)
         except (EOFError, ConnectionError):
             # The server is being ended, as a system does that is short of memory; the next attempt has a new one.
-            self._pipe, self._process = _fork()
+            self._pipe, self._process = _fork(directly=False)
         with contextlib.suppress(ConnectionError):
             self._pipe.send((self._make, self._arguments))
 
@@ -146,10 +152,14 @@ class BrokenProcess(RuntimeError):
     """An error of ours in another process; the text is its traceback there."""
 
 
-def _fork() -> tuple[Connection, Any]:
-    ours, theirs = _FORK_SERVER.Pipe()
-    process = _FORK_SERVER.Process(target=_serve, args=(theirs,), daemon=True)
-    with theirs, _STARTING, _without_main():
+def _fork(directly: bool) -> tuple[Connection, Any]:
+    # With threads of ours beside this one, a lock that one of them holds would stay locked in a fork of this process.
+    context: Any = _FORK if directly and threading.active_count() == 1 else _FORK_SERVER
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    with theirs, _STARTING, _without_main(), warnings.catch_warnings():
+        # Python 3.12 and later warn of OpenBLAS's threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     return ours, process
 
@@ -179,6 +189,11 @@ def _serve(pipe: Connection) -> None:
     _silence()
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (*ENDINGS, *FAULTS):
+        # Handlers, a library's too, are those of the process this one was forked from; an ending that is ignored, as
+        # by nohup, stays so.
+        if number in FAULTS or callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
     # Standard output is for results: what a reference or a kernel prints is not one.
     sys.stdout.flush()
     os.dup2(2, 1)

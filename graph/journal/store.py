@@ -20,6 +20,7 @@ from pydantic_core import from_json
 
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.schema_errors import sentence
 
 FORMAT = 2
 """Of the table and of all events in it. Events of format 1 are read, and such a journal is continued in this format."""
@@ -108,7 +109,10 @@ class Journal:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             # SQLite cites what it cannot read, over several lines.
             why = " ".join(str(error).split())
-            raise JournalError(f"{path} cannot be used as a journal: {why}.") from error
+            raise JournalError(
+                f"{path} cannot be used as a journal ({why}): restore the file from a copy, or start the run anew in "
+                "another folder."
+            ) from error
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
@@ -182,8 +186,8 @@ class Journal:
             try:
                 return Entry(sequence, session, at, stage, model.model_validate(from_json(data)))
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {first['msg']}"
+                first = error.errors(include_url=False)[0]
+                why = f"{'.'.join(map(str, first['loc'])) or 'its data'}: {sentence(first)}"
             except (ValueError, TypeError) as error:
                 why = f"its data is not valid JSON: {error}"
         raise JournalError(

@@ -35,6 +35,7 @@ from tunesmith.graph.roles.testing.examination import account
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.spec.schema_errors import sentence
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""
@@ -110,6 +111,22 @@ class Summary(Verdict):
     started_at: float | None = None
     origin: Origin | None = None
 
+    @property
+    def ending(self) -> str:
+        """Why the run is at its end, as far as it is."""
+        rounds = self.settings.get("rounds")
+        return {
+            "rounds": f"finished: {rounds} of {rounds} rounds",
+            "evaluations": "finished: all evaluations are spent",
+            "time": "ended by the time limit",
+            "floor": "finished: the hardware limit is reached",
+            "exhausted": "finished: every feasible configuration was measured",
+            "nothing valid": "ended: no configuration is valid",
+            "no template": "ended: there is no template to tune",
+            "no model": "ended: the model gave nothing to go on with",
+            "": "interrupted; `tunesmith resume` goes on",
+        }.get(self.ended_by, f"ended by: {self.ended_by}")
+
 
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
@@ -166,7 +183,7 @@ def read_summary(folder: Path) -> Summary:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise JournalError(f"{path} is damaged or of another version ({where}: {first['msg']}); {again}.") from error
+        raise JournalError(f"{path} is damaged or of another version ({where}: {sentence(first)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:

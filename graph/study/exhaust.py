@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import Pool, Request
+from tunesmith.actors.pool.pool import Pool
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError

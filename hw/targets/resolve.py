@@ -73,7 +73,7 @@ def _unknown(text: str) -> str:
     architectures = [arch_name(capability) for capability in CAPABILITIES]
     known = [*architectures, *CAPABILITIES, *PRODUCT_NAMES]
     near = difflib.get_close_matches(text.lower(), known, n=4, cutoff=0.5)
-    if near:
+    if near and any(letter.isalnum() for letter in text):
         return f"No target is called '{text}': did you mean {' or '.join(near)}?"
     names = ", ".join([*architectures, *PRODUCT_NAMES])
     return f"No target is called '{text}': name one of {names}, or the path of a TOML file."

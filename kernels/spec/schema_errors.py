@@ -60,7 +60,7 @@ def explain(error: ValidationError, model: type[BaseModel], data: Mapping[str, A
         return f"{where}{': ' if where else ''}{_unknown(str(wrong), known)}{more}"
     place = _place(first["loc"])
     where = _where(place, data)
-    return f"{where}{': ' if where else ''}{_sentence(first)}{more}"
+    return f"{where}{': ' if where else ''}{sentence(first)}{more}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -77,7 +77,8 @@ def _unknown(wrong: str, known: Sequence[str]) -> str:
     return f"unknown key '{wrong}'; the keys are {', '.join(known)}" if known else f"unknown key '{wrong}'"
 
 
-def _sentence(one: Any) -> str:
+def sentence(one: Any) -> str:
+    """What one of pydantic's errors asks for, without the place and a full stop."""
     kind, context, value = one["type"], one.get("ctx") or {}, one["input"]
     shown = f", not {value!r:.80}"
     match kind:

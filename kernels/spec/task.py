@@ -315,10 +315,11 @@ class Task(_Strict):
                 "ceil(...) or floor(...)."
             )
         low, high = dtype.span
+        span = f"{low:g} to {high:g}" if dtype.is_float else f"{int(low)} to {int(high)}"
         if not low <= value <= high:
             raise TaskError(
                 f"Task {self.name}, workload {workload.name}: the scalar {argument.name} = `{argument.value}` gives "
-                f"{value!r}, but {dtype.name} holds {low:g} to {high:g} only: use a wider type."
+                f"{value!r}, but {dtype.name} holds {span} only: use a wider type."
             )
         return float(value) if dtype.is_float else int(value)
 

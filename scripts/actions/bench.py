@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
-from tunesmith.actors.judging.reference import begin_check
+from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.actors.judging.steps import PREPARE_SECONDS, prepared
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
@@ -31,14 +31,13 @@ from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.candidate_file import parse_config, template_of
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.taskfile import load_task
 
 ROUNDS, SECONDS = 40, 1.0
 DEADLINE = 120.0
 
 
 def run_bench(
-    task_name: str,
+    reference: ReferenceCheck,
     config: str,
     vs: str,
     template: Path | None,
@@ -46,19 +45,20 @@ def run_bench(
     backend: str,
     seed: int,
     *,
-    reference_deadline: float,
     as_json: bool,
 ) -> int:
-    """Times `config` against the baseline, or another source, on the tuned workloads or one; returns the exit code."""
-    task = load_task(task_name)
+    """Times `config` of the task of `reference` against the baseline, or another source, on the tuned workloads or one;
+    returns the exit code."""
+    task = reference.task
     device = choose_device(task, backend, probe())
     tuned = task.workloads_for(device.limits.kind, held_out=False)
     chosen = tuned if workload is None else (task.workload(workload),)
     if not chosen:
         kind = device.limits.kind
         raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
+    reference.examine(meant_for(task, device.limits))
+    reference.result()
     preload(device.limits.backend)
-    begin_check(task, device.limits, seed=seed, deadline=reference_deadline).result()
     found = _measure(task, device, config, vs, template, chosen, seed)
     if as_json:
         json.dump(found, sys.stdout, indent=2)

@@ -10,23 +10,20 @@ from pathlib import Path
 import typer
 
 from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
-from tunesmith.actors.judging.reference import begin_check
-from tunesmith.actors.process.isolated import preload
+from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.check import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.candidate_file import parse_config, read_source, template_of
-from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
 
 EXIT_ACCEPTED, EXIT_REJECTED = 0, 1
 
 
 def run_check(
-    task_name: str,
+    reference: ReferenceCheck,
     source: Path,
     template: Path | None,
     config: str | None,
@@ -35,8 +32,8 @@ def run_check(
     *,
     as_json: bool,
 ) -> int:
-    """Prints the verdict; returns the exit code."""
-    task = load_task(task_name)
+    """Prints the verdict on a candidate for the task of `reference`; returns the exit code."""
+    task = reference.task
     device = choose_device(task, backend, probe())
     size = source.stat().st_size if source.is_file() else 0
     if size > MAX_SOURCE_BYTES:
@@ -44,7 +41,7 @@ def run_check(
             "rejected", "source_too_large", f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
         )
     else:
-        verdict = _judged(task, device, source, template, config, limits)
+        verdict = _judged(reference, device, source, template, config, limits)
     if as_json:
         json.dump(verdict.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -54,15 +51,16 @@ def run_check(
 
 
 def _judged(
-    task: Task, device: Device, source: Path, template: Path | None, config: str | None, limits: Limits
+    reference: ReferenceCheck, device: Device, source: Path, template: Path | None, config: str | None, limits: Limits
 ) -> Verdict:
     # Before it becomes a template, as a source no template may hold is a rejection and no mistake of the user's.
     refused = refuse_text(read_source(source), device.limits.backend)
     if refused is not None:
         return rejected(refused)
+    task = reference.task
     made = template_of(task, device.backend, source, template)
-    preload(device.limits.backend)
-    begin_check(task, device.limits, seed=0, deadline=limits.prepare).result()
+    reference.examine(meant_for(task, device.limits))
+    reference.result()
     listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
     return judge(task, device.limits, device.index, [question], deadlines=limits, listener=listener)[0]

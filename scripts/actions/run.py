@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
 from tunesmith.cli.crash import InternalError, interrupted
 from tunesmith.cli.view.ask import ask_on
@@ -21,18 +22,21 @@ from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration, read_settings
+from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration
 from tunesmith.hw.errors import TunesmithError
 
 
-def drive_tune(task: str, run_dir: str | None, options: dict[str, Any], file: Path | None, *, as_json: bool) -> int:
-    """Runs `tunesmith tune`; returns the exit code. options: what stands on the command line, before the file."""
+def drive_tune(
+    task: str, reference: ReferenceCheck, run_dir: str | None, settings: dict[str, Any], *, as_json: bool
+) -> int:
+    """Runs `tunesmith tune`; returns the exit code."""
     if run_dir == "":
         raise SettingsError("--run-dir: the name is empty; name a folder, or leave the option out.")
-    settings: dict[str, Any] = (read_settings(file) if file is not None else {}) | options
     folder = Path(run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
     return _drive(
-        folder, lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, **settings), as_json
+        folder,
+        lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, examined=reference, **settings),
+        as_json,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.actors.judging.unseen import examine_task
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import NoDevice, TunesmithError
@@ -15,7 +16,6 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 
 
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
@@ -29,18 +29,17 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     return device.limits, device.index
 
 
-def require_right(task: Task, limits: DeviceLimits, index: int, deadline: float = 60.0) -> None:
+def require_right(task: Task, limits: DeviceLimits, index: int) -> None:
     """What other commands look at before they show anything; what could not be looked at goes to standard error."""
-    _, unseen = examine_task(task, limits, index, deadline=deadline)
+    _, unseen = examine_task(task, limits, index)
     for clause in unseen:
         typer.echo(f"Note: {clause}.", err=True)
 
 
 def check_task(
-    name: str,
+    reference: ReferenceCheck,
     target: str | None,
     backend: str,
-    deadline: float,
     template: Path | None,
     config: str | None,
     *,
@@ -50,9 +49,9 @@ def check_task(
     if template is not None or config is not None:
         option = "--template" if template is not None else "--config"
         raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
-    task = load_task(name)
+    task = reference.task
     limits, index = limits_for(task, target, backend)
-    seen, unseen = examine_task(task, limits, index, deadline=deadline)
+    seen, unseen = examine_task(task, limits, index, reference=reference)
     if as_json:
         json.dump({"task": task.name, "target": limits.name, "right": seen, "not_seen": unseen}, sys.stdout, indent=2)
         sys.stdout.write("\n")

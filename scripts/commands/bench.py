@@ -30,9 +30,9 @@ def bench(
     json: Json = False,
 ) -> None:
     """Time one configuration against the baseline, interleaved, with intervals."""
-    from tunesmith.cli.actions.bench import run_bench
+    from tunesmith.cli.actions.examined import examined
 
-    code = run_bench(
-        task, config, vs, template, workload, backend, seed, reference_deadline=reference_deadline, as_json=json
-    )
-    raise typer.Exit(code)
+    with examined(task, seed=seed, deadline=reference_deadline) as reference:
+        from tunesmith.cli.actions.bench import run_bench
+
+        raise typer.Exit(run_bench(reference, config, vs, template, workload, backend, seed, as_json=json))

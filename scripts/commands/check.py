@@ -38,19 +38,24 @@ def check(
 ) -> None:
     """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
     task is right, as far as that can be seen without a device."""
-    if source is None:
-        from tunesmith.cli.actions.task_check import check_task
-
-        check_task(task, target, backend, reference_deadline, template, config, as_json=json)
-        return
-    from tunesmith.actors.judging.judge import Limits
-    from tunesmith.cli.actions.check import run_check
+    from tunesmith.cli.actions.examined import examined
     from tunesmith.hw.errors import TunesmithError
 
+    if source is None:
+        # Without a candidate the reference is called on a small shape, which depends on the device.
+        with examined(task, seed=0, deadline=reference_deadline, begin=False) as reference:
+            from tunesmith.cli.actions.task_check import check_task
+
+            check_task(reference, target, backend, template, config, as_json=json)
+        return
     if target is not None:
         raise TunesmithError(
             "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
             "--source to check the task itself without a device."
         )
-    limits = Limits(compile_deadline, run_deadline, reference_deadline)
-    raise typer.Exit(run_check(task, source, template, config, backend, limits, as_json=json))
+    with examined(task, seed=0, deadline=reference_deadline) as reference:
+        from tunesmith.actors.judging.judge import Limits
+        from tunesmith.cli.actions.check import run_check
+
+        limits = Limits(compile_deadline, run_deadline, reference_deadline)
+        raise typer.Exit(run_check(reference, source, template, config, backend, limits, as_json=json))

@@ -22,6 +22,13 @@ def tune(
     **options: object,
 ) -> None:
     """Tune a task on the device, and report what was found."""
-    from tunesmith.cli.actions.run import drive_tune
+    from tunesmith.cli.actions.examined import examined
+    from tunesmith.graph.settings import make_settings, read_settings
 
-    raise typer.Exit(drive_tune(task, run_dir, given(options), settings, as_json=json))
+    # What stands on the command line goes before the file.
+    chosen = (read_settings(settings) if settings is not None else {}) | given(options)
+    made = make_settings(task=task, **chosen)
+    with examined(task, seed=made.seed, deadline=made.reference_deadline) as reference:
+        from tunesmith.cli.actions.run import drive_tune
+
+        raise typer.Exit(drive_tune(task, reference, run_dir, chosen, as_json=json))

@@ -50,11 +50,14 @@ def fits(out: Console, table: Table) -> bool:
 def print_table(out: Console, table: Table) -> None:
     """The table; where the terminal is too narrow for it, a paragraph for each row: a name or number that is cut says
     nothing."""
+    if isinstance(table.title, str):
+        # Names of tasks and devices stand in it, which are no markup.
+        table.title = Text(table.title)
     if fits(out, table):
         out.print(table)
         return
     if table.title:
-        out.print(table.title if isinstance(table.title, Text) else Text(str(table.title)))
+        out.print(table.title)
     headings = [str(column.header) for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(_plain, row)
@@ -85,60 +88,50 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
         config = assignments(summary.general.config)
-        out.print(f"General configuration: {config}", markup=False, soft_wrap=True)
+        out.print(f"General configuration: {config}", markup=False, soft_wrap=not out.is_terminal)
     if summary.dispatching is not None and summary.dispatching.tested:
         print_table(out, _policies(summary.dispatching))
         rule = "\n    ".join(summary.dispatching.lines)
         out.print(f"Dispatch rule, fitted to {summary.dispatching.fitted} shapes:\n    {rule}", markup=False)
         for item in summary.dispatching.excluded:
             text = f"Not in the rule: {assignments(item.config)}, which fails on {item.workload}: {item.why}"
-            out.print(text, markup=False, soft_wrap=True)
+            out.print(text, markup=False, soft_wrap=not out.is_terminal)
     for item in summary.disqualified:
         config = assignments(item.config)
-        out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=True)
+        out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=not out.is_terminal)
     for one in summary.examined:
         if one.verdict == "not examined":
             why = one.detail.rstrip(".")
-            out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=True)
+            out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=not out.is_terminal)
         for lines in one.unexecuted:
-            out.print(f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=True)
+            out.print(
+                f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=not out.is_terminal
+            )
     for note in summary.notes:
-        out.print(f"Note: {note}", markup=False, soft_wrap=True)
+        out.print(f"Note: {note}", markup=False, soft_wrap=not out.is_terminal)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
     for example in _one_of_each_kind(summary.failure_examples):
         config = assignments(example.config)
-        out.print(f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=True)
+        out.print(
+            f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=not out.is_terminal
+        )
     out.print(
-        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); {_end(summary)}",
+        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); {summary.ending}",
         markup=False,
-        soft_wrap=True,
+        soft_wrap=not out.is_terminal,
     )
     if summary.models:
-        out.print(_models(summary.models), markup=False, soft_wrap=True)
+        out.print(_models(summary.models), markup=False, soft_wrap=not out.is_terminal)
     if summary.general is not None or summary.dispatch:
         out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
-    out.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    report = folder / "report.html"
+    gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
+    out.print(f"Report: {report}{gone}", markup=False, soft_wrap=True)
 
 
 def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample]:
     """The first example of each kind of failure; the others are in the report."""
     return list({item.kind: item for item in reversed(examples)}.values())[::-1]
-
-
-def _end(summary: Summary) -> str:
-    """Why the run is at its end, as far as it is."""
-    rounds = summary.settings.get("rounds")
-    return {
-        "rounds": f"finished: {rounds} of {rounds} rounds",
-        "evaluations": "finished: all evaluations are spent",
-        "time": "ended by the time limit",
-        "floor": "finished: the hardware limit is reached",
-        "exhausted": "finished: every feasible configuration was measured",
-        "nothing valid": "ended: no configuration is valid",
-        "no template": "ended: there is no template to tune",
-        "no model": "ended: the model gave nothing to go on with",
-        "": "interrupted; `tunesmith resume` goes on",
-    }.get(summary.ended_by, f"ended by: {summary.ended_by}")
 
 
 def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
-from tunesmith.actors.judging.reference import begin_check
+from tunesmith.actors.judging.reference import ReferenceCheck, begin_check
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.spec.task import Task, TaskError
@@ -104,3 +105,29 @@ def test_a_good_one_passes_and_its_output_is_not_ours(capfd: pytest.CaptureFixtu
     examine_reference(
         task("return {'y': x.astype(int)}", dtype="int32", atol=0), task("").workload("small"), 0, twice=True
     )
+
+
+def test_workloads_may_be_added_and_nothing_is_examined_twice() -> None:
+    made = task("return {'y': 2 * x}")
+    small, larger = made.workload("small"), made.workload("larger")
+    check = ReferenceCheck(made, [larger], seed=0)
+    check.examine([small, larger])
+    check.result()
+    check = ReferenceCheck(task("return {'y': 2 * x if x.size < 100 else x * np.nan}"), [small], seed=0)
+    check.examine([larger])
+    with pytest.raises(TaskError, match="workload larger: the reference scale returns nan"):
+        check.result()
+
+
+def test_who_does_not_wait_is_told_of_a_failure_once() -> None:
+    told: list[str] = []
+    heard = threading.Event()
+    made = task("return {'y': x * np.nan}")
+    check = ReferenceCheck(made, made.workloads, seed=0, failed=lambda: (told.append("unfit"), heard.set()))
+    assert heard.wait(60)
+    with pytest.raises(TaskError, match="returns nan"):
+        check.result()
+    assert told == ["unfit"]
+    ended = ReferenceCheck(task("time.sleep(1000)"), made.workloads, seed=0, failed=lambda: told.append("ended"))
+    ended.end()
+    assert told == ["unfit"] and ended.error is None

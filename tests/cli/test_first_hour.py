@@ -12,51 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scale_task import HEAD, edit, write
 
-TASK = """
-name = "scale"
-entry = "scale"
-reference = "reference.py:scale"
-bytes = "8 * n"
-flops = "n"
-arithmetic = "float32"
-arguments = [
-    { name = "x", role = "in", dtype = "float32", shape = ["n"] },
-    { name = "out", role = "out", dtype = "float32", shape = ["n"] },
-    { name = "factor", role = "scalar", dtype = "float32", value = "1.5" },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
+from tunesmith.graph import tune
+from tunesmith.kernels.spec.task import TaskError
 
-[tolerance]
-float32 = { rtol = 1e-5, atol = 1e-5 }
-
-[backends.opencl]
-baseline = { source_file = "baseline.cl", launch = { grid = ["ceil_div(n, 64)"], block = [64] } }
-templates = ["template.toml"]
-
-[[workloads]]
-sizes = { n = 4096 }
-
-[[workloads]]
-sizes = { n = 1001 }
-held_out = true
-"""
-TEMPLATE = """
-source_file = "template.cl"
-parameters = [{ name = "GROUP", values = [16, 64] }, { name = "ITEMS", values = [1, 4] }]
-constraints = ["GROUP * ITEMS <= 256"]
-
-[launch]
-grid = ["ceil_div(n, GROUP * ITEMS)"]
-block = ["GROUP"]
-"""
-HEAD = "__kernel void scale(__global const float* x, __global float* out, float factor, int n) "
-BASELINE = HEAD + "{ int i = get_global_id(0); if (i < n) out[i] = factor * x[i]; }\n"
-KERNEL = (
-    HEAD
-    + "{ int at = get_global_id(0) * ITEMS; for (int k = at; k < at + ITEMS; ++k) if (k < n) out[k] = factor * x[k]; }"
-)
-REFERENCE = "import os, sys, time\nimport numpy as np\n\ndef scale(x, factor, n):\n    {body}\n"
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -64,18 +24,6 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 def folder(tmp_path: Path, device: Any) -> Path:
     write(tmp_path)
     return tmp_path
-
-
-def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
-    files = {"task.toml": TASK, "template.toml": TEMPLATE, "baseline.cl": BASELINE, "template.cl": KERNEL}
-    for name, text in (files | {"reference.py": REFERENCE.format(body=body)}).items():
-        (folder / name).write_text(text)
-
-
-def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new, 1))
 
 
 def sentence(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -139,6 +87,41 @@ def test_a_reference_that_hangs_ends_tune(folder: Path, here: Command) -> None:
     write(folder, "time.sleep(10000)")
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
     assert "the reference scale has not returned for 2 s" in sentence(here(*run), 2)
+
+
+def test_the_reference_is_examined_before_anything_heavy_is_imported(folder: Path, environment: dict[str, str]) -> None:
+    program = (
+        "import sys\nfrom tunesmith.cli.main import main\n"
+        "from tunesmith.actors.judging.reference import ReferenceCheck\n"
+        "def begun(self, workloads):\n    if workloads:\n"
+        "        print([name for name in ('ray', 'langgraph', 'scipy', 'pyopencl') if name in sys.modules])\n"
+        "        sys.exit(7)\n"
+        "ReferenceCheck.examine = begun\nmain(sys.argv[1:])"
+    )
+    for command in (("tune",), ("bench",), ("check", "--source", str(folder / "baseline.cl"))):
+        given = [sys.executable, "-c", program, command[0], str(folder), *command[1:]]
+        done = subprocess.run(given, capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stdout) == (7, "[]\n"), done.stderr
+
+
+def test_a_reference_that_fails_ends_whatever_is_done_meanwhile(folder: Path) -> None:
+    from tunesmith.cli.actions.examined import examined
+
+    write(folder, "time.sleep(10000)")
+    with pytest.raises(TaskError, match=r"has not returned for 0.2 s"), examined(str(folder), seed=0, deadline=0.2):
+        time.sleep(10000)
+    # A Ctrl-C is not taken for a failure of the reference.
+    with pytest.raises(KeyboardInterrupt), examined(str(folder), seed=0, deadline=1000):
+        raise KeyboardInterrupt
+
+
+def test_no_cluster_is_started_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunesmith.actors.cluster import cluster
+
+    write(folder, "return {'out': factor * x * np.nan}")
+    monkeypatch.setattr(cluster, "cluster", lambda **_: pytest.fail("a cluster was started"))
+    with pytest.raises(TaskError, match="the reference scale returns nan at out"):
+        tune(folder / "task.toml", run_dir=folder / "run", evaluations=1, backend="opencl")
 
 
 @pytest.mark.slow

@@ -23,5 +23,5 @@ def test_the_default_is_balanced() -> None:
 
 
 def test_another_effort_is_a_sentence() -> None:
-    with pytest.raises(SettingsError, match="--effort: Input should be 'quick', 'balanced' or 'max'"):
+    with pytest.raises(SettingsError, match="--effort: choose 'quick', 'balanced' or 'max'"):
         make_settings(task="any", effort="huge")

@@ -406,7 +406,7 @@ MISTAKES = [
         "task.toml",
         'dtype = "int32", value = "n"',
         'dtype = "int32", value = "2**40"',
-        "the scalar n = `2**40` gives 1099511627776, but int32 holds -2.14748e+09 to ",
+        "the scalar n = `2**40` gives 1099511627776, but int32 holds -2147483648 to 2147483647 only",
     ),
     ("task.toml", 'dtype = "float32", value = "0.5"', 'dtype = "float32", value = "1e39"', "use a wider type"),
     ("task.toml", '"ceil_div(n, 256)"', '"10**18"', "key backends.cuda.baseline.launch.grid, x: `10**18` gives"),

@@ -1,0 +1,85 @@
+"""What files changed at random once found, each by itself: a traceback, or a sentence of several lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from simulated_pool import simulate_device
+
+from tunesmith.cli.view.tables import print_table
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.kernels.search.cachefile import CacheFileError, read_cache
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
+
+
+@pytest.fixture
+def ended(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    simulate_device(monkeypatch)
+    tune(str(TASK), run_dir=tmp_path / "run", backend="opencl", strategy="random", evaluations=2, rounds=1)
+    return tmp_path / "run"
+
+
+def test_half_a_character_in_a_journal(ended: Path) -> None:
+    """JSON can name it, and no file that is written from it can hold it."""
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    ((number, data),) = connection.execute("SELECT sequence, data FROM events WHERE kind = 'run'").fetchall()
+    row = json.loads(data)
+    row["task"]["description"] = row["task"]["caveat"] = row["task"]["name"] = "half \ud83d"
+    connection.execute("DROP TRIGGER events_stay")
+    connection.execute("UPDATE events SET data = ? WHERE sequence = ?", (json.dumps(row), number))
+    connection.close()
+    with pytest.raises(JournalError, match=rf"Entry {number} .*its data is not valid JSON"):
+        resume(ended, more=1, as_recorded=True)
+
+
+def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
+    """SQLite cites what it cannot read; the sentence is one line all the same."""
+    whole = (ended / "journal.sqlite").read_bytes()
+    at = whole.index(b"CREATE TABLE events")
+    for number, there in enumerate((b"CREATE\n\nTA\xff", b"\xff\xfe\x80", b"CREATE TABLE \n(\n")):
+        folder = shutil.copytree(ended, tmp_path / str(number))
+        for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
+            (folder / name).unlink(missing_ok=True)
+        (folder / "journal.sqlite").write_bytes(whole[:at] + there + whole[at + len(there) :])
+        with pytest.raises(JournalError, match="cannot be used as a journal") as caught:
+            Journal(folder, create=False)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [20, 200])
+def test_a_title_that_looks_like_markup(width: int) -> None:
+    table = Table("name", "value", title="a task [/] on [a device")
+    table.add_row("x" * 15, "y" * 15)
+    out = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    print_table(out, table)
+    assert "a task [/] on [a device" in " ".join(out.export_text().split())
+
+
+@pytest.mark.parametrize("value", [[], None, {"a": 1}, [[1]]])
+def test_a_record_whose_value_is_no_number_and_no_text(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "table.json"
+    record = {"GROUP": value, "time": 1.0}
+    path.write_text(json.dumps({"tune_params": {"GROUP": [1, 16]}, "cache": {"1": record}}))
+    with pytest.raises(CacheFileError, match="the configuration 1 has no number or text for GROUP"):
+        read_cache(path)
+
+
+def test_a_path_of_bytes_that_are_no_text(environment: dict[str, str], tmp_path: Path, ended: Path) -> None:
+    """What cannot be encoded is shown by its numbers."""
+    folder = shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff"))
+    program = [sys.executable, "-m", "tunesmith.cli.main", "report"]
+    done = subprocess.run([*program, folder], capture_output=True, env=environment | {"PYTHONIOENCODING": "utf-8"})
+    assert done.returncode == 0, done.stderr
+    assert b"run-\\udcff" in done.stdout and b"Traceback" not in done.stderr
