@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.lanes import row_lanes
 from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
 from tunesmith.kernels.rewrite.passes.row_loops import row_loops
 from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
@@ -239,6 +240,7 @@ RULES: tuple[Rule, ...] = (
     vectors,
     transposed_tiles,
     output_tiles,
+    row_lanes,
     work_per_thread,
     shuffles,
     row_loops,

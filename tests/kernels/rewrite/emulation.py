@@ -45,7 +45,7 @@ struct Barrier { unsigned int arrived = 0, turn = 0; };
 static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
 static std::vector<char> done;
-static std::vector<Barrier> warps;
+static std::vector<Barrier> groups;
 static Barrier block;
 static std::vector<double> slots;
 static unsigned int current, threads;
@@ -59,9 +59,10 @@ inline void meet(Barrier& barrier, unsigned int count) {
     const unsigned int turn = barrier.turn;
     if (++barrier.arrived == count) { barrier.arrived = 0; ++barrier.turn; } else while (barrier.turn == turn) yield();
 }
-inline void meet_warp() {
+inline void meet_lanes(unsigned int mask) {
     const unsigned int warp = current / 32, rest = threads - warp * 32;
-    meet(warps[warp], rest < 32 ? rest : 32);
+    const unsigned int there = rest < 32 ? mask & ((1u << rest) - 1) : mask;
+    meet(groups[warp * 32 + __builtin_ctz(mask)], __builtin_popcount(there));
 }
 inline void body() { kernel(); done[current] = 1; }
 inline void run(Extent grid, Extent dims, std::function<void()> what) {
@@ -70,7 +71,7 @@ inline void run(Extent grid, Extent dims, std::function<void()> what) {
     for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
         blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
         fibers.assign(threads, ucontext_t()); done.assign(threads, 0); slots.assign(threads, 0);
-        warps.assign((threads + 31) / 32, Barrier()); block = Barrier();
+        groups.assign(threads + 32, Barrier()); block = Barrier();
         for (unsigned int id = 0; id < threads; ++id) {
             getcontext(&fibers[id]);
             fibers[id].uc_stack.ss_sp = stacks[id].data(); fibers[id].uc_stack.ss_size = stacks[id].size();
@@ -86,18 +87,18 @@ inline void run(Extent grid, Extent dims, std::function<void()> what) {
 }
 }
 inline void __syncthreads() { shim::meet(shim::block, shim::threads); }
-template <class V> V __shfl_xor_sync(unsigned int, V value, int mask) {
+template <class V> V __shfl_xor_sync(unsigned int lanes, V value, int mask) {
     const unsigned int me = shim::current;
-    shim::slots[me] = (double)value; shim::meet_warp();
-    const V other = (V)shim::slots[me ^ (unsigned int)mask]; shim::meet_warp();
+    shim::slots[me] = (double)value; shim::meet_lanes(lanes);
+    const V other = (V)shim::slots[me ^ (unsigned int)mask]; shim::meet_lanes(lanes);
     return other;
 }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
-template <class V> V __shfl_down_sync(unsigned int, V value, unsigned int by) {
+template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int by) {
     const unsigned int me = shim::current;
-    shim::slots[me] = (double)value; shim::meet_warp();
-    const V other = me % 32 + by < 32 ? (V)shim::slots[me + by] : value; shim::meet_warp();
+    shim::slots[me] = (double)value; shim::meet_lanes(lanes);
+    const V other = me % 32 + by < 32 ? (V)shim::slots[me + by] : value; shim::meet_lanes(lanes);
     return other;
 }
 inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }

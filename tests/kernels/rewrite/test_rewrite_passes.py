@@ -172,3 +172,48 @@ class TestOutputTiles:
         tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
         wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
         require_equal(task, [tile, wide], tmp_path, n=37)
+
+
+EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"
+OVER = {"a": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestRowLanes:
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            (f"{EACH} float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
+            (f"{EACH} float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
+            (f"{EACH} float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
+            (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
+            (f"{EACH} {ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
+            (
+                f"{EACH} float s = 0; {ROW} s += a[r * n + k]; y[r] = s; {ROW} s += a[r * n + k] * y[r];",
+                "at other places",
+            ),
+            (
+                f"{EACH} {ROW} y[r * n + k] = a[r * n + k]; for (int k = 1; k < n; ++k) y[r * n + k] += 1;",
+                "different parts",
+            ),
+            (f"{EACH} {ROW} atomicAdd(y + k, a[r * n + k]);", "atomic"),
+            (f"{EACH} float s = 0, t = 0; {ROW} {{ s += a[r * n + k]; if (s > 1) t += 1; }} y[r] = t;", "complete"),
+        ],
+    )
+    def test_rounds_that_need_their_order_stay(self, body: str, why: str) -> None:
+        found = rewrite(kernel(body, OVER, LINE))
+        assert found.template is None or "LANES" not in found.template.default_config
+        assert any(why in one for one in found.skipped), found.skipped
+
+    def test_a_softmax_of_one_thread_is_shared(self, tmp_path: Path) -> None:
+        body = f"""{EACH}
+            const float* row = a + r * n; float most = row[0], sum = 0;
+            {ROW} most = fmaxf(most, row[k]);
+            {ROW} {{ float e = expf(row[k] - most); y[r * n + k] = e; sum += e; }}
+            {ROW} y[r * n + k] = y[r * n + k] / sum;"""
+        configs: list[Config] = [{"LANES": 8}, {"LANES": 32, "LOADS": 1, "BLOCK": 128}]
+        require_equal(kernel(body, OVER, LINE), configs, tmp_path, n=75)
+
+    @pytest.mark.slow
+    def test_a_sum_that_begins_elsewhere_counts_once(self, tmp_path: Path) -> None:
+        body = f"{EACH} float s = 3; {ROW} if (a[r * n + k] > 0) s -= a[r * n + k]; s = s * 2; y[r] += s;"
+        require_equal(kernel(body, OVER, LINE), [{"LANES": 2}, {"LANES": 16}], tmp_path, n=75)
