@@ -64,7 +64,11 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    given = subject(kernel, plain.launch, name, backend, frozenset(task.types))
+    lengths = {}
+    if len(task.arguments) == len(kernel.parameters):
+        for argument, parameter in zip(task.arguments, kernel.parameters, strict=True):
+            lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
+    given = subject(kernel, plain.launch, name, backend, frozenset(task.types), lengths)
     applied, skipped = list[Applied](), list[str]()
     for rule in rules:
         match rule(given):
@@ -123,7 +127,8 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
     for name, launch in (one.instead for one in applied if one.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
-    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=plain.shared_bytes), constraints
+    shared = " + ".join([plain.shared_bytes, *(one.shared for one in applied if one.shared)])
+    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
 
 
 def _edited(code: bytes, edits: list[Edit]) -> str:

@@ -122,8 +122,8 @@ def production(backend: BackendName, kind: DeviceKind) -> Iterator[tuple[str, Ta
         tuned = sorted(task.workloads_for(kind, held_out=False), key=task.bytes_of)
         chosen = [tuned[0], tuned[len(tuned) // 2], tuned[-1]]
         odd = min(task.workloads_for(kind, held_out=True), key=task.bytes_of)
-        sources = task.backends[backend]
-        bare: dict[BackendName, BackendSources] = {**task.backends, backend: sources.model_copy(update={"templates": ()})}
+        without = task.backends[backend].model_copy(update={"templates": ()})
+        bare: dict[BackendName, BackendSources] = {**task.backends, backend: without}
         yield name, task.model_copy(update={"workloads": (*chosen, odd), "backends": bare})
 
 

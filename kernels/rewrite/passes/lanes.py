@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.passes.hints import marked_loads
 from tunesmith.kernels.rewrite.passes.output_tiles import declared_types, guarded, is_term, names_in
+from tunesmith.kernels.rewrite.passes.own_bins import own_bins
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
@@ -99,6 +100,8 @@ def row_lanes(given: Subject) -> Applied | Skipped:
             expression=f"{name} == 0 or {block} % {name} == 0", because="A row has all of its lanes in one block."
         ),
     ]
+    if isinstance(own_bins(given), Applied):
+        constraints.append(Constraint(expression=f"{name} == 0 or not {given.name('OWN_BINS')}", because=because))
     if isinstance(vectors(given), Applied):
         constraints.append(Constraint(expression=f"{name} == 0 or {given.name('VEC')} == 1", because=because))
     parameter = Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc="lanes that share the loops of a row; 0: none")

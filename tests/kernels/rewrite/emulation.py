@@ -6,6 +6,7 @@ It executes what a kernel says, in one order of many; it says nothing of speed, 
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ static Extent threadIdx, blockIdx, blockDim, gridDim;
 #define __launch_bounds__(...)
 #define __forceinline__ inline
 namespace shim {
+alignas(16) static char dynamic[1 << 16];
 struct Barrier { unsigned int arrived = 0, turn = 0; };
 static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
@@ -117,6 +119,7 @@ def run_kernel(
         pytest.skip("there is no g++ here")
     source = specialise(template, config, workload.types).source
     source = source.replace("#include <cuda_runtime.h>", "")
+    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
     kernel = Source(task.sources("cuda").baseline.template.source).kernel(task.entry, "the baseline")
     declared = ", ".join((one.text or b"").decode() for one in kernel.parameter_nodes)
     names = ", ".join(one.name for one in kernel.parameters)

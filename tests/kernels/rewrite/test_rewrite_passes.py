@@ -217,3 +217,33 @@ class TestRowLanes:
     def test_a_sum_that_begins_elsewhere_counts_once(self, tmp_path: Path) -> None:
         body = f"{EACH} float s = 3; {ROW} if (a[r * n + k] > 0) s -= a[r * n + k]; s = s * 2; y[r] += s;"
         require_equal(kernel(body, OVER, LINE), [{"LANES": 2}, {"LANES": 16}], tmp_path, n=75)
+
+
+COUNTS = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
+ADDED = f"{ELEMENT} atomicAdd(&y[x[i]], 1);"
+
+
+class TestOwnBins:
+    @pytest.mark.parametrize(
+        ("body", "length"),
+        [
+            (f"{ELEMENT} x[i] > 0 ? atomicAdd(&y[x[i]], 1) : 0;", "100"),
+            (f"{ELEMENT} {{ int old = atomicAdd(&y[x[i]], 1); if (old > 9) y[0] = 1; }}", "100"),
+            (f"{ELEMENT} atomicMax(&y[x[i]], 1);", "100"),
+            (f"{ELEMENT} {{ atomicAdd(&y[x[i]], 1); if (y[0] > 5) atomicAdd(y, 1); }}", "100"),
+            (ADDED, "100000"),
+            (ADDED, "k"),
+        ],
+    )
+    def test_what_is_more_than_adding_to_a_few_places_stays(self, body: str, length: str) -> None:
+        arrays = {**COUNTS, "y": ("inout", "int32", length)}
+        assert "OWN_BINS" not in names_of(kernel(body, arrays, LINE))
+
+    def test_a_block_has_bins_of_its_own(self, tmp_path: Path) -> None:
+        task = kernel(
+            "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; atomicAdd(y + x[i], 2);", COUNTS, LINE
+        )
+        template = template_of(task)
+        assert template.launch.shared_bytes == "0 + ((100) * 4 if OWN_BINS else 0)"
+        configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 4, "BLOCK": 128}]
+        require_equal(task, [*configs, {"OWN_BINS": True, "VEC": 2}], tmp_path)
