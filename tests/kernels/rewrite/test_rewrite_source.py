@@ -53,10 +53,16 @@ def test_roles_are_those_that_a_person_gave(name: str) -> None:
         ("use(p);", "unknown"),
         ("float4 x = *(float4*)p;", "unknown"),
         ("p = p + 1;", "unknown"),
+        ("float& q = p[1]; q = 2;", "unknown"),
+        ("set(p[1], 2);", "unknown"),
+        ("float x = look(p[1], 2);", "in"),
     ],
 )
 def test_role_of_a_pointer(body: str, role: str) -> None:
-    assert Source(f"__global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
+    functions = (
+        "__device__ void set(float& at, int v) { at = v; } __device__ float look(const float& at, int) { return at; }"
+    )
+    assert Source(f"{functions} __global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
 
 
 @pytest.mark.parametrize(
