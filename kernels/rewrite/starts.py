@@ -29,7 +29,8 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (4,)},
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (1,)},
     {"ROW_VEC": (8, 4, 2), "BLOCK": (256,), "KEEP": (2,), "LOADS": (2,), "STORES": (1,)},
-    {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "STORES": (1,)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (32,), "TEAM_ROWS": (8, 4)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "TEAM_BLOCKS": (4,), "STORES": (1,)},
     {"ITEMS": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "LOADS": (1,)},
 )

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import marked_loads
 from tunesmith.kernels.rewrite.passes.output_tiles import declared_types, guarded, is_term, names_in
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
@@ -102,6 +103,8 @@ def row_lanes(given: Subject) -> Applied | Skipped:
     ]
     if isinstance(own_bins(given), Applied):
         constraints.append(Constraint(expression=f"{name} == 0 or not {given.name('OWN_BINS')}", because=because))
+    if isinstance(halo(given), Applied):
+        constraints.append(Constraint(expression=f"{name} == 0 or not {given.name('HALO')}", because=because))
     if isinstance(vectors(given), Applied):
         constraints.append(Constraint(expression=f"{name} == 0 or {given.name('VEC')} == 1", because=because))
     parameter = Parameter(name=name, values=(0, 2, 4, 8, 16, 32), doc="lanes that share the loops of a row; 0: none")

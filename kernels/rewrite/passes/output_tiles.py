@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import load
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.tiles import bounds_of
@@ -88,6 +89,8 @@ def output_tiles(given: Subject) -> Applied | Skipped:
             expression=f"{tile} == 0 or 32 <= {threads} <= 1024", because="A block has from 32 to 1024 threads."
         ),
     ]
+    if isinstance(halo(given), Applied):
+        constraints.append(Constraint(expression=f"{tile} == 0 or not {given.name('HALO')}", because=because))
     types = {one.name: one.c_type for one in kernel.parameters}
     sizes = " + ".join(
         f"sizeof({C_TYPES.get(types[one[0].root], types[one[0].root])})" for one in found.operands.values()

@@ -33,7 +33,7 @@ class Applied:
     """What a rule contributes. header: lines before the source; block: of the launch, by axis; scale: by how much the
     number of threads along an axis shrinks; exact: axes whose threads must be as many as they were; static_shared:
     bytes of static shared memory that it adds, shared: of dynamic; instead: a parameter that, where it is not 0, has a
-    launch of its own.
+    launch of its own; grid: of the launch, by axis, in the place of what it was.
     """
 
     parameters: tuple[Parameter, ...]
@@ -46,6 +46,7 @@ class Applied:
     fast_math: str = ""
     static_shared: str = ""
     shared: str = ""
+    grid: tuple[tuple[str, str], ...] = ()
     instead: tuple[str, Launch] | None = None
 
 
@@ -61,7 +62,7 @@ class Subject:
     """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
     name that the source and the task do not use. functions_nest: whether the language has functions inside functions,
     which CUDA C++ has and OpenCL C has not; types: the task's type names; lengths: elements of arrays, as the task says
-    them, by the names of the kernel's parameters."""
+    them, by the names of the kernel's parameters; same_sizes: the task's sizes that the kernel gets by their names."""
 
     kernel: Kernel
     launch: Launch
@@ -70,6 +71,7 @@ class Subject:
     functions_nest: bool = True
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
+    same_sizes: frozenset[str] = frozenset()
 
     def block(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""

@@ -247,3 +247,96 @@ class TestOwnBins:
         assert template.launch.shared_bytes == "0 + ((100) * 4 if OWN_BINS else 0)"
         configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 4, "BLOCK": 128}]
         require_equal(task, [*configs, {"OWN_BINS": True, "VEC": 2}], tmp_path)
+
+
+PLANE = {"a": ("in", "float32", "n * n"), "y": ("out", "float32", "n * n")}
+
+
+class TestHalo:
+    @pytest.mark.parametrize(
+        ("body", "arrays"),
+        [
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * n + c * 2];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * 2 + c];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[(r + 40) * n + c];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c];", PLANE),
+            (f"{ELEMENT} y[i] = y[i] + y[i + 1];", {"y": ("inout", "float32", "n + 1")}),
+            # Whether the element of every thread exists is not known: only some read it.
+            (f"{ELEMENT} if (i > 3) y[i] = x[i] + x[i - 1];", {"x": ("in", "float32", "n + 5"), **Y}),
+        ],
+    )
+    def test_what_is_not_read_around_a_place_stays(self, body: str, arrays: dict[str, tuple[str, str, str]]) -> None:
+        launch = SQUARE if arrays is PLANE else LINE
+        found = rewrite(kernel(body, arrays, launch)).template
+        assert found is None or "HALO" not in found.default_config
+
+    def test_a_line_is_staged_with_what_lies_beyond_its_guard(self, tmp_path: Path) -> None:
+        body = f"{ELEMENT} y[i] = x[i] - 2 * x[i + 3] + (i >= 2 ? x[i - 2] : x[i]);"
+        task = kernel(body, {"x": ("in", "float32", "n + 3"), **Y}, LINE)
+        require_equal(task, [{"HALO": True}, {"HALO": True, "BLOCK": 128, "LOADS": 1, "STORES": 1}], tmp_path)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("n", [37, 64])
+    def test_a_plane_is_staged(self, n: int, tmp_path: Path) -> None:
+        body = f"""{INSIDE} float s = a[r * n + c];
+            if (r > 0 && c > 1) s += a[(r - 1) * n + c - 2];
+            if (r < n - 1) s += a[(r + 1) * n + c];
+            y[r * n + c] = s;"""
+        configs: list[Config] = [{"HALO": True}, {"HALO": True, "BLOCK_X": 8, "BLOCK_Y": 4, "LOADS": 2}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=n)
+
+
+MANY = Launch(grid=("n",), block=("64",))
+BOTH = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+PER_ROW = "const float* r = x + blockIdx.x * n;"
+
+
+class TestRowTeams:
+    @pytest.mark.parametrize(
+        ("body", "launch", "missing"),
+        [
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", Launch(grid=("n // 2",), block=("64",)), "TEAM_ROWS"),
+            (f"{PER_ROW} if (n < 9) return; {TURNS} y[blockIdx.x * n + i] = r[i];", MANY, "TEAM_ROWS"),
+            (f"{PER_ROW} float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; {TURNS} y[blockIdx.x * n + n - 1 - i] += r[i];", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; if (threadIdx.x == 0) y[blockIdx.x * n] += 1;", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} __shared__ float s[2]; {TURNS} y[blockIdx.x * n + i] = r[i] + s[0];", MANY, "TEAM_ROWS"),
+        ],
+    )  # fmt: skip
+    def test_rows_whose_threads_need_one_another_stay(self, body: str, launch: Launch, missing: str) -> None:
+        found = rewrite(kernel(body, BOTH, launch)).template
+        assert found is None or missing not in found.default_config
+
+    def test_rows_share_blocks_and_blocks_share_rows(self, tmp_path: Path) -> None:
+        body = f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = 2 * r[i] + y[blockIdx.x * n + i];"
+        configs: list[Config] = [{"TEAM_ROWS": 4, "BLOCK": 32, "ROW_VEC": 4}, {"TEAM_BLOCKS": 4, "ROW_VEC": 2}]
+        task = kernel(body, BOTH, MANY)
+        require_equal(task, [*configs, {"TEAM_ROWS": 2, "TEAM_BLOCKS": 2}], tmp_path, n=74)
+
+    def test_bounds_of_a_launch_count_all_rows_of_a_block(self) -> None:
+        template = template_of(kernel(f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", BOTH, MANY))
+        assert "__launch_bounds__(BLOCK * TEAM_ROWS)" in template.source
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "float* q = n > 5 ? y : (float*)x; q[i] = 1.0f;",
+        "float* q = y; q += i; *q = 1.0f;",
+        "y = y + 1; y[i] = 1.0f;",
+        "float4* q = (float4*)y; q[i / 4].x = 1.0f;",
+        "float* p[2] = {y, y}; p[i % 2][i] = 1.0f;",
+        "float* q; q = y; q[i] = 1.0f;",
+        "float& q = y[i]; q = 1.0f;",
+    ],
+)
+def test_an_array_with_another_name_is_left_alone(body: str) -> None:
+    """What happens to it by that name is not known, so nothing of it goes in vectors, or by a cache of its own."""
+    found = rewrite(
+        kernel(f"{ELEMENT} {{ {body} }}", {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}, LINE)
+    )
+    touching = {"VEC", "LOADS", "STORES", "HALO", "LANES", "ROW_VEC", "KEEP", "OWN_BINS"}
+    assert found.template is None or not touching & found.template.default_config.keys()
