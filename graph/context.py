@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from tunesmith.actors.pool.pool import Pool
 from tunesmith.graph.journal.events import Event, Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
@@ -20,6 +19,10 @@ from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
+
+if TYPE_CHECKING:
+    # Ray takes a second to import; what only reads a run does without.
+    from tunesmith.actors.pool.pool import Pool
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tunesmith.actors.pool.pool import LaneStatus
+if TYPE_CHECKING:
+    # Ray takes a second to import.
+    from tunesmith.actors.pool.pool import LaneStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, settings_of
 from tunesmith.graph.setup.origin import origin_of
-from tunesmith.graph.setup.preconditions import limits_of, require_work
+from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
 from tunesmith.graph.wisdom.database import open_wisdom
@@ -153,6 +153,7 @@ def begun(
     if settings.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
     device = choose_device(task, settings.backend, inventory_for(settings.backend), settings.target_device)
+    require_energy(device, settings)
     if settings.transport == "none" and models is None:
         # Without a model, a kernel that comes without a template gets one by rules; the journal keeps it with the task.
         task, _ = with_rules(task, device.backend)
@@ -332,7 +333,7 @@ def finish(context: Context, run: OpenRun) -> RunResult:
 
     done, verdict = ended_by(context.log), context.log.verdict()
     wisdom = open_wisdom() if run.settings.wisdom else None
-    if wisdom is not None and verdict is not None and done:
+    if wisdom is not None and verdict is not None and done and verdict.objective == "time":
         learn(wisdom, context, verdict, run.folder.name)
     summary = summarise(context, done)
     try:
@@ -374,6 +375,7 @@ def pools(
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
+    from tunesmith.kernels.measure.timing import Precision
 
     cache = open_cache()
     with ExitStack() as stack:
@@ -403,6 +405,7 @@ def pools(
                 compilers=workers if gpu else 1,
                 seed=settings.seed,
                 workloads=workloads,
+                precision=Precision(energy_seconds=settings.energy_seconds),
                 deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.outcome import Objective
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
@@ -197,6 +198,18 @@ class SearchSettings(BaseModel):
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")
+    objective: Objective = Field(
+        "time",
+        description="What to make small: time, energy, or edp, the product of both (energy-delay product). The last "
+        "two need an NVIDIA GPU with an energy counter: docs/energy.md.",
+    )
+    energy_window: float = Field(
+        0.25,
+        ge=0.1,
+        le=5.0,
+        description="Seconds for which launches are repeated on each workload for their energy, at least: the counter "
+        "moves every 20 to 100 ms.",
+    )
     strategy: str = Field("default", description="The search strategy; see docs/strategies.md.")
     prior: str | None = Field(
         None, description="An earlier run's folder, or a table of results, whose best points are tried first."
@@ -259,6 +272,19 @@ class Settings(ModelSettings, SearchSettings):
     task: str
     roles: dict[str, Placement] = {}
     arm: Arm = "tree"
+
+    @model_validator(mode="after")
+    def _rule_by_time(self) -> Settings:
+        if self.dispatch_shapes and self.objective != "time":
+            raise ValueError(
+                f"a dispatch rule chooses by time, so leave out --dispatch-shapes with --objective {self.objective}"
+            )
+        return self
+
+    @property
+    def energy_seconds(self) -> float:
+        """How long launches are repeated for their energy; 0 where that is not asked for."""
+        return 0.0 if self.objective == "time" else self.energy_window
 
     @model_validator(mode="before")
     @classmethod

@@ -66,6 +66,10 @@ class NoTelemetry:
         """Return this reason again."""
         return self
 
+    def joules(self) -> float | None:
+        """There is no counter."""
+        return None
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -83,6 +87,10 @@ class TelemetrySource(Protocol):
 
     def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
         """Read the device once, with its energy counter only if asked."""
+        ...
+
+    def joules(self) -> float | None:
+        """The energy counter alone; None where it cannot be read."""
         ...
 
     def close(self) -> None:
@@ -129,8 +137,7 @@ class NvmlTelemetry:
             sm_mhz = self._read("sm_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
             memory_mhz = self._read("memory_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)
             milliwatts = self._read("power_w", nvml.nvmlDeviceGetPowerUsage, handle)
-            counter = nvml.nvmlDeviceGetTotalEnergyConsumption
-            millijoules = self._read("energy_j", counter, handle) if energy else None
+            joules = self._read("energy_j", nvml_access.total_energy_joules, nvml, handle) if energy else None
             celsius = self._read("temperature_c", nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
             bits = self._read("throttle_reasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         except nvml.NVMLError as error:
@@ -139,10 +146,20 @@ class NvmlTelemetry:
             sm_clock_hz=None if sm_mhz is None else sm_mhz * 1e6,
             memory_clock_hz=None if memory_mhz is None else memory_mhz * 1e6,
             power_w=None if milliwatts is None else milliwatts / 1e3,
-            energy_j=None if millijoules is None else millijoules / 1e3,
+            energy_j=joules,
             temperature_c=None if celsius is None else float(celsius),
             throttle_reasons=None if bits is None else decode_throttle_reasons(bits),
         )
+
+    def joules(self) -> float | None:
+        """The energy counter alone, in J since the driver was loaded; None where this GPU has none, or was lost."""
+        if self._closed:
+            return None
+        try:
+            found: float | None = self._read("energy_j", nvml_access.total_energy_joules, self.nvml, self.handle)
+        except self.nvml.NVMLError:
+            return None
+        return found
 
     def close(self) -> None:
         """End the session with NVML; a second call does nothing."""

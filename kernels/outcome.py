@@ -9,9 +9,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, SerializerFunctionWrapHandler, Tag, WrapSerializer
+
+Objective = Literal["time", "energy", "edp"]
+"""What a run makes small: seconds, joules, or joule seconds (the energy-delay product) of a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """joules of a launch: the board's energy over a window of `seconds`, divided by the `launches` in it. error: how
+    far the window's ends are from where they are taken to be, as a share of the window. sm_clock_hz: of the
+    multiprocessors at the window's end; None where it was not told."""
+
+    joules: float
+    seconds: float
+    launches: int
+    error: float
+    sm_clock_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +40,8 @@ class Measured:
     repetition went without. dropped: sampling ended early, as it was clearly slower than the best known.
     sampling_seconds: wall clock of the samples. drift: time of the process's reference kernel, when it was last
     re-timed, over its first time; None before that. telemetry: clocks in Hz, power in W, temperature in degrees
-    Celsius, after the samples, as far as the device tells.
+    Celsius, after the samples, as far as the device tells. energy: of a launch; None where nobody asked for it, or the
+    device does not tell.
     """
 
     kind: ClassVar[str] = "measured"
@@ -39,6 +56,15 @@ class Measured:
     sampling_seconds: float = 0.0
     drift: float | None = None
     telemetry: dict[str, float] = dataclasses.field(default_factory=dict)
+    energy: Energy | None = None
+
+    def quantity(self, objective: Objective) -> float | None:
+        """What the objective makes small, of a launch; None where its energy is not known."""
+        if objective == "time":
+            return self.seconds
+        if self.energy is None:
+            return None
+        return self.energy.joules * (self.seconds if objective == "edp" else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # A device's lock is a file in the temporary folder. Groups of tests that run side by side have one each: what one
+    # holds, or says that it does, is no matter of another's. Ray's folder stays where it is, as paths of sockets must
+    # be short.
+    os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
+    own = Path(tempfile.gettempdir(), f"tunesmith-tests-{os.getuid()}-{worker}")
+    own.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
 
 
 @dataclass(frozen=True)
@@ -85,22 +96,49 @@ def command(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
     return run
 
 
+@pytest.fixture
+def here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command line in this process, where a process of its own is not the point: starting one takes longer
+    than most commands do."""
+    from tunesmith.cli.main import main
+
+    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        given = [str(argument) for argument in arguments]
+        with monkeypatch.context() as there, pytest.raises(SystemExit) as ended:
+            if cwd is not None:
+                there.chdir(cwd)
+            main(given)
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """`tunesmith tune scale_add --json` from start to end: one round, three evaluations."""
+    """`tunesmith tune scale_add --json` from start to end: one round, three evaluations, one finalist."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     task = DATA / "scale_add" / "task.toml"
-    done = command("tune", task, "--evaluations", 3, "--rounds", 1, "--seed", 7, "--run-dir", folder, "--json")
+    few = ("--evaluations", 3, "--rounds", 1, "--finalists", 1)
+    done = command("tune", task, *few, "--seed", 7, "--run-dir", folder, "--json")
     return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that start workers stay in one: they share a cluster and a finished run, and would wait for each other's device."""
+    that share a cluster or a finished run stay together, in two groups, each of which takes less than half of the
+    time; and so do those that use a GPU, of which there is one."""
     for item in items:
-        if item.path.parent.name in ("actors", "cli") or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("workers"))
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.xdist_group("gpu"))
+        elif item.path.parent.name == "cli":
+            item.add_marker(pytest.mark.xdist_group("cli"))
+        elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("actors"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := no_cuda_device()) is not None:
         for item in on_gpu:

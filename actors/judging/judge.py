@@ -10,37 +10,41 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from tunesmith.actors.judging.examiner import Examiner
+from tunesmith.actors.judging.steps import (
+    PREPARE_SECONDS,
+    SETS,
+    Asked,
+    Limits,
+    StepRunner,
+    prepared,
+    process_count,
+    run_steps,
+)
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import DeviceError, NotMarked, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends import NotMarked
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.check.coverage import Coverage, Unexecuted, launch_marked
-from tunesmith.kernels.check.edges import Edges, edges_of, launch_at_edges
+from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import (
     Passed,
     Skipped,
-    excluded,
-    measure_baseline,
-    prepare_step,
-    verify,
 )
-from tunesmith.kernels.launch.workload_data import WorkloadData
-from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
-from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -58,14 +62,10 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
-PREPARE_SECONDS = 60.0
-"""For the buffers and the reference results of one workload, unless the user says otherwise."""
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
-SIDES: tuple[Side, ...] = ("end", "start")
-"""Where kernels reach beyond an array, the likelier first."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """What NVRTC says when it notices its memory bound itself."""
 
@@ -93,126 +93,6 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds: to compile one source; to run one step once its data is there; to make that data, which is mostly the
-    reference's time."""
-
-    compile: float = 60.0
-    run: float = 20.0
-    prepare: float = PREPARE_SECONDS
-
-
-class Examiner:
-    """What runs in the process that uses the device. `index` counts this machine's devices of the backend."""
-
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        self._bench = Bench(task, limits, index, seed=seed)
-        self._data: tuple[Step, WorkloadData] | None = None
-        """What was prepared for the step at hand."""
-        self._twins: dict[str, tuple[object, object]] = {}
-        """Marked kernels that are loaded, and their marks."""
-        self._loaded: dict[str, object] = {}
-        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
-
-    def uuid(self) -> str:
-        """The device's, by which it is locked."""
-        return self._bench.device.uuid
-
-    def prepare(self, workload: str) -> None:
-        """The buffers of a workload for `visit`, `compare` and `modes`."""
-        self._data = None
-        self._bench.prepare([workload])
-
-    def prepare_step(self, step: Step) -> Skipped | None:
-        """The data for `verify`."""
-        self._data = None
-        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room)
-        if isinstance(made, Skipped):
-            return made
-        self._data = step, made
-        return None
-
-    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
-            self._loaded.clear()
-        return verify(self._bench.device, candidate, baseline, step, data, self._loaded)
-
-    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | None:
-        """Runs the baseline alone: None where nothing is wrong with it."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        found = measure_baseline(self._bench.device, baseline, step, data)
-        return found if isinstance(found, Skipped) else None
-
-    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
-        """See `launch_at_edges`."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        try:
-            return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
-        except OutOfDeviceMemory as error:
-            return Skipped(step.name, str(error))
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
-
-    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
-        """See `launch_marked`."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        if not set(twin.digests) >= set(self._twins):
-            self._twins.clear()
-        try:
-            return launch_marked(self._bench.device, twin, data, self._twins)
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
-
-    def _prepared(self, step: Step) -> WorkloadData | Skipped:
-        if self._data is None or self._data[0] != step:
-            # Another process has prepared it, which was killed from outside.
-            skipped = self.prepare_step(step)
-            if skipped is not None:
-                return skipped
-        assert self._data is not None
-        return self._data[1]
-
-    def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
-        return self._bench.visit(candidate, [workload], precision)[workload]
-
-    def compare(
-        self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float
-    ) -> WorkloadComparison:
-        return self._bench.compare(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
-
-    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
-        return self._bench.modes(candidate, workload)
-
-    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
-        return self._bench.calibrate(probes)
-
-
-def prepared(task: Task, what: str, found: object) -> None:
-    """Raises `TunesmithError` where preparing `what` overran its deadline or ended its process: no kernel ran, only
-    the user's reference."""
-    match found:
-        case TimedOut():
-            raise TunesmithError(
-                f"Task {task.name}: preparing the data of {what} took longer than {found.limit:g} s; most likely the "
-                f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
-            )
-        case Crashed():
-            raise TunesmithError(
-                f"Task {task.name}: {found.detail} while it prepared the data of {what}; most likely the reference "
-                f"{task.reference_name} ends it: fix the reference."
-            )
 
 
 def lock_of(examiner: Isolated) -> DeviceLock:
@@ -287,6 +167,7 @@ def judge(
     roofline: Roofline | None = None,
     lock: DeviceLock | None = None,
     listener: Callable[[str], None] = lambda _: None,
+    processes: int | None = None,
 ) -> list[Verdict]:
     """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
 
@@ -295,19 +176,26 @@ def judge(
     """
     preload(limits.backend)
     judged: list[tuple[Verdict, Suspect | None]] = []
+    count = process_count(limits) if processes is None else processes
     with (
         Isolated("compile", CompileWorker, limits, index) as compiler,
-        Isolated("run", Examiner, task, limits, index, seed) as examiner,
-        contextlib.closing(_Device(lock or lock_of(examiner), listener)) as device,
+        contextlib.ExitStack() as stack,
     ):
-        bench = _Bench(task, limits, seed, deadlines or Limits(), compiler, examiner, device, roofline, listener)
+        examiners = [
+            stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
+        ]
+        device = stack.enter_context(contextlib.closing(_Device(lock or lock_of(examiners[0]), listener)))
+        waited = deadlines or Limits()
+        runners = [StepRunner(task, limits, waited, one, device.take, listener) for one in examiners]
+        bench = _Bench(task, limits, seed, waited, compiler, runners, device, roofline, listener)
         for template, config, only in questions:
             started = time.monotonic()
             steps = plan(task, limits, seed, largest_bytes, only, _speaks_of(template, config))
             verdict, suspect = bench.judge(template, config, steps)
             judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
-        # What the tool runs needs the memory that the examiner's buffers take.
-        examiner.end()
+        # What the tool runs needs the memory that the examiners' buffers take.
+        for examiner in examiners:
+            examiner.end()
         suspects = [suspect for _, suspect in judged if suspect is not None]
         if suspects:
             device.take()
@@ -328,10 +216,12 @@ class _Device:
 
     def __init__(self, lock: DeviceLock, listener: Callable[[str], None]) -> None:
         self._lock, self._listener = lock, listener
+        self._taking = threading.Lock()
 
     def take(self) -> None:
-        """Waits until no other process uses the device; says so when that lasts."""
-        self._lock.acquire(self._listener)
+        """Waits until no other process uses the device; says so when that lasts. For any thread."""
+        with self._taking:
+            self._lock.acquire(self._listener)
 
     def close(self) -> None:
         self._lock.release()
@@ -346,21 +236,21 @@ def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
 
 @dataclass(slots=True)
 class _Bench:
-    """The two processes of a judgement, and what is known of the device."""
+    """The processes of a judgement, and what is known of the device."""
 
     task: Task
     limits: DeviceLimits
     seed: int
     deadlines: Limits
     compiler: Isolated
-    examiner: Isolated
+    runners: Sequence[StepRunner]
     device: _Device
     roofline: Roofline | None
     listener: Callable[[str], None]
 
     def judge(self, template: Template, config: Config, steps: Sequence[Step]) -> tuple[Verdict, Suspect | None]:
         """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
-        task, listener = self.task, self.listener
+        task, listener, first = self.task, self.listener, self.runners[0]
         if not steps:
             raise TunesmithError(
                 f"The task {task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
@@ -374,43 +264,32 @@ class _Bench:
         baseline = compile_all(self.compiler, plain, {}, workloads, self.deadlines.compile)
         if not isinstance(baseline, Candidate):
             raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
-        passed: list[Passed | Skipped] = []
-        unseen: dict[str, None] = {}
         coverage = self._marked(candidate, workloads)
-        if isinstance(coverage, str):
-            unseen.setdefault(coverage)
-        for number, step in enumerate(steps):
-            found = self._step(candidate, baseline, step)
-            if isinstance(found, Passed):
-                for edges in self._edges(step, number):
-                    beyond = self._at_edges(candidate, baseline, step, edges)
-                    if isinstance(beyond, str):
-                        unseen.setdefault(beyond)
-                    elif beyond is not None:
-                        found = beyond
-                        break
-            if not isinstance(found, Passed | Skipped):
-                self._renew(found)
-                return rejected(found, passed), None
-            passed.append(found)
-            if isinstance(found, Passed) and isinstance(coverage, Coverage):
-                coverage = self._covered(coverage, step)
-        notes: tuple[str, ...] = (*self.task.caveats, *unseen)
+        asked = Asked(candidate, baseline, coverage if isinstance(coverage, Coverage) else None)
+        # What all processes hold at once leaves half of the device's memory to others.
+        several = len(self.runners) > 1
+        room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
+        findings = run_steps(self.runners, asked, steps, room)
+        passed = findings.passed()
+        if (wrong := findings.wrong()) is not None:
+            return rejected(wrong, passed), None
+        unseen = [coverage] if isinstance(coverage, str) else []
+        notes: tuple[str, ...] = (*self.task.caveats, *unseen, *findings.unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
-        prepared(task, timed.name, self.examiner.call("prepare", self.deadlines.prepare, timed.name))
+        prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
         self.device.take()
         floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
         listener(f"checking timed launches on {timed.name}")
-        measured = self.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
+        measured = first.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
         if not isinstance(measured, Measured):
-            self._renew(measured)
+            first.renew(measured)
             return rejected(measured, passed), None
         steady = all(step.deterministic for step in passed if isinstance(step, Passed))
         if not steady:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
-        unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) else ()
+        unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) and findings.covered else ()
         return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, workloads)
 
     def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
@@ -428,119 +307,17 @@ class _Bench:
             marked[key] = made
         return Coverage(candidate, marked)
 
-    def _covered(self, coverage: Coverage, step: Step) -> Coverage | str:
-        """`coverage` with what a launch on this step's data adds, or why nothing is known any more."""
-        key = types_key(step.workload)
-        if not coverage.wanted(key):
-            return coverage
-        found = self.examiner.call("cover", self.deadlines.run, coverage.twin, step)
-        self._renew(found)
-        if isinstance(found, frozenset):
-            coverage.add(key, found)
-        elif not isinstance(found, Skipped):
-            return f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
-        return coverage
-
-    def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        if (reason := excluded(candidate, step, self.limits)) is not None:
-            return reason
-        self.listener(f"preparing {step.name}")
-        skipped = self.examiner.call("prepare_step", self.deadlines.prepare, step)
-        prepared(self.task, step.name, skipped)
-        if isinstance(skipped, Skipped):
-            return skipped
-        self.device.take()
-        self.listener(f"checking {step.name}")
-        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
-        self._renew(found)
-        if step.derived and isinstance(found, Crashed | TimedOut):
-            # Nobody promised that the baseline bears a size that was made up here.
-            alone = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
-            self._renew(alone)
-            if isinstance(alone, Crashed | TimedOut):
-                return Skipped(step.name, f"the baseline fails there: {describe(alone)}")
-            if isinstance(alone, Skipped):
-                return alone
-        return found
-
-    def _edges(self, step: Step, number: int) -> list[Edges]:
-        """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on
-        either side, and inputs that cannot be written, by which a kernel is found that uses them as scratch and puts
-        back what was there; on derived ones, of which there are hundreds, one of these."""
-        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
-        inputs = [argument.name for argument in self.task.arguments if argument.role == "in"]
-        both = [edges_of(arrays, side) for side in SIDES]
-        if step.derived or step.contents.kind != "task":
-            return [both[number % len(both)]]
-        return both + ([edges_of(inputs, writable=False)] if inputs else [])
-
-    def _at_edges(self, candidate: Candidate, baseline: Candidate, step: Step, edges: Edges) -> Outcome | str | None:
-        """Wrong where `candidate`, and not the baseline, fails with arrays at these edges. Otherwise None, or why
-        nothing is known."""
-        self.listener(f"checking what lies beyond arrays on {step.name}")
-        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
-        if found is True:
-            return None
-        if found is False:
-            return (
-                "accesses outside of arrays that change nothing, and inputs that are written for a moment, were not "
-                "looked for: this device has no memory whose pages can be protected"
-            )
-        if isinstance(found, Skipped):
-            return f"accesses outside of arrays were not looked for on {found.step}: {found.why}"
-        self._renew(found)
-        if not isinstance(found, Crashed | LaunchFailed):
-            failed: Outcome = found
-            return failed
-        if self._fails_at(baseline, step, edges):
-            return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
-        where = f"on {step.name}: a launch fails when"
-        if not edges.writable:
-            written = self._culprit(candidate, step, edges)
-            detail = f"{where} arrays declared `in` cannot be written: {describe(found)}"
-            return WrongResult("input_modified", written, detail)
-        name = self._culprit(candidate, step, edges)
-        side = "ends" if edges.side == "end" else "begins"
-        return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(found)}")
-
-    def _culprit(self, candidate: Candidate, step: Step, edges: Edges) -> str:
-        """The first array that makes `candidate` fail when it alone lies there; all where none does alone."""
-        for argument in self.task.arguments:
-            if argument.name in edges.arrays and self._fails_at(
-                candidate, step, replace(edges, arrays=frozenset({argument.name}))
-            ):
-                return argument.name
-        return ", ".join(sorted(edges.arrays))
-
-    def _fails_at(self, candidate: Candidate, step: Step, edges: Edges) -> bool:
-        prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
-        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
-        self._renew(found)
-        return not isinstance(found, bool | Skipped)
-
-    def _renew(self, found: object) -> None:
-        """Ends the process whose device cannot be used any more, so that the next call starts another."""
-        if (isinstance(found, LaunchFailed) and found.sticky) or (isinstance(found, Skipped) and found.sticky):
-            self.examiner.end()
-
     def _roofs(self) -> Roofline:
         """The device's roofs; none where the probes do not run on it."""
         if self.roofline is None:
             probes = self.compiler.call("probes", PREPARE_SECONDS)
-            roofs = self.examiner.call("calibrate", CALIBRATE_SECONDS, probes) if isinstance(probes, dict) else None
+            roofs = (
+                self.runners[0].examiner.call("calibrate", CALIBRATE_SECONDS, probes)
+                if isinstance(probes, dict)
+                else None
+            )
             self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         return self.roofline
 
 
-__all__ = [
-    "Examiner",
-    "Limits",
-    "Question",
-    "Verdict",
-    "compile_all",
-    "judge",
-    "lock_of",
-    "prepared",
-    "reason_of",
-    "rejected",
-]
+__all__ = ["Limits", "Question", "Verdict", "compile_all", "judge", "lock_of", "reason_of", "rejected"]

@@ -9,12 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
 from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, describe_loss, result_of
-from tunesmith.actors.pool.scheduler import Request, sources_of
+from tunesmith.actors.pool.request import Request
+from tunesmith.actors.pool.scheduler import sources_of
 from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
@@ -22,14 +23,14 @@ from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.measure.bench import WorkloadComparison
-from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import CompileFailed, Crashed, Failure, LaunchFailed, Outcome, TimedOut
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Energy, Failure, LaunchFailed, Outcome, TimedOut
 from tunesmith.kernels.spec.task import Task
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.judge import Question, Verdict
     from tunesmith.kernels.build.candidate import TypesKey
 
+T = TypeVar("T")
 EXAMINATION_SECONDS = 1800.0
 """For one examination, which has deadlines of its own inside."""
 USES_DEVICE = ("compare", "calibrate", "examine")
@@ -41,12 +42,18 @@ DISAGREE = 0.05
 
 
 class ExclusiveCalls:
-    """`floor` gives the least seconds of a workload by its name."""
+    """`floor` gives the least seconds of a workload by its name; energy_seconds: as in `Precision`."""
 
     def __init__(
-        self, workers: WorkerSet, task: Task, cache: ArtifactCache | None, floor: Callable[[str], float]
+        self,
+        workers: WorkerSet,
+        task: Task,
+        cache: ArtifactCache | None,
+        floor: Callable[[str], float],
+        energy_seconds: float = 0.0,
     ) -> None:
         self._workers, self._task, self._cache, self._floor = workers, task, cache, floor
+        self._energy_seconds = energy_seconds
         self._deadlines = workers.deadlines
 
     def calibrate(self) -> Roofline:
@@ -104,22 +111,31 @@ class ExclusiveCalls:
             lane = self._workers.lanes[0]
             self._call(lane, "prepare", self._deadlines.prepare, [workload])
             deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(self._task.opponents))
-            floor = self._floor(workload)
-            return self._call(lane, "compare", deadline, base, entrants, workload, rounds, budget_seconds, floor)
+            limits = (rounds, budget_seconds, self._floor(workload), self._energy_seconds)
+            return self._call(lane, "compare", deadline, base, entrants, workload, *limits)
 
         answer = compare_with(ready)
         if len(ready) > 1 and _ended_process(answer):
             # Which of them did it is not known, and must not be held against the others: each is compared alone.
             alone = [compare_with([one]) for one in ready]
             measured = iter([one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone])
+            each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
+            energies: list[Energy | None] = [
+                next((one[0] for one in each if one), None),
+                *(one[1] if one else None for one in each),
+            ]
         else:
             measured = iter(answer.results if isinstance(answer, WorkloadComparison) else [answer] * len(ready))
+            energies = list(answer.energies) if isinstance(answer, WorkloadComparison) else []
         results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
         key = types_key(self._task.workload(workload))
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
         met = answer.opponents if isinstance(answer, WorkloadComparison) else ()
         others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
-        return WorkloadComparison(workload, results, tuple(codes), self._workers.compilers[0].version, others)
+        # Where nobody asked for energies, or all failed, there are none at all.
+        joules = (energies[0], *_placed(energies[1:], compiled[1:])) if any(energies) else ()
+        version = self._workers.compilers[0].version
+        return WorkloadComparison(workload, results, tuple(codes), version, others, joules)
 
     def examine(
         self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float
@@ -193,8 +209,8 @@ def deviation(roofs: Roofline, all_roofs: Sequence[Roofline]) -> float:
     return max(shares)
 
 
-def _placed(against: Sequence[Comparison | None], compiled: Sequence[object]) -> tuple[Comparison | None, ...]:
-    """Comparisons with the candidates that compiled, at the places of these among all."""
+def _placed(against: Sequence[T | None], compiled: Sequence[object]) -> tuple[T | None, ...]:
+    """What belongs to the candidates that compiled, at the places of these among all."""
     left = iter(against)
     return tuple(next(left, None) if isinstance(one, Candidate) else None for one in compiled)
 

@@ -18,7 +18,8 @@ from tunesmith.actors.judging.judge import Question, Verdict
 from tunesmith.actors.lane.lane_host import LaneHost
 from tunesmith.actors.pool.exclusive_calls import ExclusiveCalls
 from tunesmith.actors.pool.metrics import Metrics
-from tunesmith.actors.pool.scheduler import Request, Scheduler
+from tunesmith.actors.pool.request import Request
+from tunesmith.actors.pool.scheduler import Scheduler
 from tunesmith.actors.pool.worker_set import PoolError, WorkerSet
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
@@ -196,4 +197,5 @@ class Pool:
         return calls.examine(questions, seed, self.roofline, seconds)
 
     def _exclusive_calls(self) -> ExclusiveCalls:
-        return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor)
+        energy_seconds = self._scheduler.precision.energy_seconds
+        return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor, energy_seconds)

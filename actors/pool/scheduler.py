@@ -24,6 +24,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError
 
 from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, Call, Deadlines, describe_loss, result_of
 from tunesmith.actors.lane.lane_host import Busy, Lost
+from tunesmith.actors.pool.request import Request
 from tunesmith.actors.pool.worker_set import WorkerSet
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
@@ -45,9 +46,7 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
 
 ATTEMPTS = 2
 """How often an evaluation may lose its process before that is held to be its own doing. Who ended a process is not
@@ -62,21 +61,6 @@ NEWEST_WEIGHT = 0.1
 """Of the newest duration in the running averages."""
 
 Compiled = Artifact | CompileFailed | Rejected
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """An evaluation to be made: `number` is the caller's, by which results are told apart."""
-
-    number: int
-    template: Template
-    config: Config
-    workloads: tuple[str, ...]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Equal for requests of the same."""
-        return self.template.id, config_key(self.config)
 
 
 def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
@@ -382,8 +366,9 @@ class Scheduler:
         lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
-        """The usual precision; clear losers to the fastest on this workload are dropped; nothing beats the floor."""
-        best = self._fastest.get(workload)
+        """The usual precision; clear losers to the fastest on this workload are dropped, unless a slower one may be the
+        thriftier; nothing beats the floor."""
+        best = None if self.precision.energy_seconds else self._fastest.get(workload)
         above = self.precision.give_up_above if best is None else best * GIVE_UP
         return replace(self.precision, give_up_above=above, floor=self.floor(workload))
 

@@ -177,9 +177,17 @@ class Lane:
         rounds: int,
         budget_seconds: float,
         floor: float = 0.0,
+        energy_seconds: float = 0.0,
     ) -> WorkloadComparison:
-        bench = self._bench
-        return bench.compare(baseline, candidates, workload, rounds=rounds, budget_seconds=budget_seconds, floor=floor)
+        return self._bench.compare(
+            baseline,
+            candidates,
+            workload,
+            rounds=rounds,
+            budget_seconds=budget_seconds,
+            floor=floor,
+            energy_seconds=energy_seconds,
+        )
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
         return self._bench.calibrate(probes)

@@ -54,7 +54,8 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     """What the journal's measurements say on dispatch; None where nothing right was found.
 
     Without drawn shapes (`dispatch_shapes`) the rule is fitted to the general configuration on the task's workloads,
-    and chooses between it and the baseline.
+    and chooses between it and the baseline. Where the run makes energy small, of which drawn shapes tell nothing, there
+    is no choice: it is the general configuration where that gains on every tuned workload, else the baseline.
     """
     kernels = kernels_of(verdict)
     if not kernels:
@@ -74,6 +75,9 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
         fitted = [] if general is None else _of_verdict(context, verdict, general)
         tested = []
     rule = fit_rule(fitted, len(kernels))
+    if verdict.objective != "time":
+        gains = sum(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
+        rule = Rule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
     return Dispatching(
         kernels=tuple(kernels),
         rule=rule,

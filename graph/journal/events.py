@@ -27,7 +27,7 @@ from tunesmith.graph.state import BranchKind, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.measure.opponents import Encounter
-from tunesmith.kernels.outcome import Evaluation, Resources
+from tunesmith.kernels.outcome import Energy, Evaluation, Resources
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
@@ -295,7 +295,7 @@ class Compared(Event):
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
     opponents: how those of the task did, `against` in the order of the entries. Empty in journals of versions that did
-    not keep them."""
+    not keep them. baseline_energy: None where energy was not measured."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)
@@ -304,6 +304,7 @@ class Compared(Event):
     baseline_code: str = ""
     compiler: str = ""
     opponents: tuple[Encounter, ...] = ()
+    baseline_energy: Energy | None = None
 
 
 class Examined(Event):

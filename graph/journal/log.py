@@ -36,11 +36,12 @@ from tunesmith.graph.journal.events import (
     VerdictReached,
     WritingStarted,
 )
+from tunesmith.graph.journal.measurements import quantities_of
 from tunesmith.graph.journal.records import Examination, Verdict
 from tunesmith.graph.journal.store import Entry, Store
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.outcome import Evaluation, Measured, Objective
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.template import Template
 
@@ -146,6 +147,16 @@ class RunLog:
         if baseline is None:
             return None
         return {name: one.seconds for name, one in baseline.outcomes.items() if isinstance(one, Measured)}
+
+    @property
+    def objective(self) -> Objective:
+        """What the run makes small."""
+        return "time" if self.started is None else self.started.settings.objective
+
+    @property
+    def baseline_quantities(self) -> dict[str, float] | None:
+        """What the run makes small, of the baseline on each tuned workload where it is known."""
+        return None if self.baseline is None else quantities_of(self.baseline, self.objective)
 
     @property
     def roofline(self) -> Roofline | None:

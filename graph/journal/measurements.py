@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.journal.records import FailureExample, Racing
-from tunesmith.kernels.outcome import Evaluation, Measured, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, Objective, describe
 from tunesmith.kernels.search import Observation
 
 MAX_EXAMPLES = 12
@@ -18,6 +18,12 @@ def seconds_of(evaluation: Evaluation) -> dict[str, float]:
     return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
 
 
+def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
+    """What the run makes small, per workload of those on which it is known."""
+    found = {name: o.quantity(of) for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
+    return {name: quantity for name, quantity in found.items() if quantity is not None}
+
+
 def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
     """The weighted geometric mean of `ratios` by name: the objective of a general configuration."""
     total = sum(weights[name] for name in ratios)
@@ -25,25 +31,33 @@ def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) 
 
 
 def objective(
-    evaluation: Evaluation, workloads: Iterable[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+    evaluation: Evaluation,
+    workloads: Iterable[str],
+    baseline: Mapping[str, float],
+    weights: Mapping[str, float],
+    of: Objective = "time",
 ) -> float | None:
-    """Weighted geometric mean over `workloads` of time / baseline time; None unless all were measured and nothing
-    failed, on other workloads neither."""
-    seconds = seconds_of(evaluation)
+    """Weighted geometric mean over `workloads` of time (or energy, or their product) over the baseline's; None unless
+    all were measured and nothing failed, on other workloads neither."""
+    quantities = quantities_of(evaluation, of)
     names = list(workloads)
-    if evaluation.failure is not None or not all(name in seconds for name in names):
+    if evaluation.failure is not None or not all(name in quantities for name in names):
         return None
-    return weighted_geomean({name: seconds[name] / baseline[name] for name in names}, weights)
+    return weighted_geomean({name: quantities[name] / baseline[name] for name in names}, weights)
 
 
 def observation(
-    evaluation: Evaluation, workloads: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+    evaluation: Evaluation,
+    workloads: Sequence[str],
+    baseline: Mapping[str, float],
+    weights: Mapping[str, float],
+    of: Objective = "time",
 ) -> Observation:
     """What the search is told: the objective with its interval, or the kind of failure.
 
     The interval takes the workloads' errors as independent: half-widths add in quadrature in the logarithm.
     """
-    value = objective(evaluation, workloads, baseline, weights)
+    value = objective(evaluation, workloads, baseline, weights, of)
     if value is None:
         failure = evaluation.failure
         return Observation(None, failure=failure.kind if failure else "not_measured")
@@ -53,10 +67,16 @@ def observation(
         outcome = evaluation.outcomes[name]
         assert isinstance(outcome, Measured)
         half = math.log(max(outcome.high, outcome.low) / outcome.low) / 2 if outcome.low > 0 else 0.0
-        spread += (weights[name] / total * half) ** 2
+        parts = {"time": (half,), "energy": (_unsure(outcome),), "edp": (half, _unsure(outcome))}[of]
+        spread += (weights[name] / total) ** 2 * sum(part**2 for part in parts)
     dropped = any(isinstance(one, Measured) and one.dropped for one in evaluation.outcomes.values())
     interval = (value * math.exp(-math.sqrt(spread)), value * math.exp(math.sqrt(spread)))
     return Observation(value, interval, dropped=dropped)
+
+
+def _unsure(outcome: Measured) -> float:
+    """How far an energy may be off, as a share of it."""
+    return outcome.energy.error if outcome.energy is not None else 0.0
 
 
 def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:

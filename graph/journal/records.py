@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import AnyOutcome
+from tunesmith.kernels.outcome import AnyOutcome, Energy, Objective
 from tunesmith.kernels.spec.parameter import Config
+
+ENERGY_MARGIN = 0.03
+"""Share by which energies must differ before one is said to be less: windows are known to about one or two per cent."""
 
 
 class Record(BaseModel):
@@ -48,17 +51,35 @@ class Winner(Record):
 
 class Figures(Record):
     """A configuration on one workload. ratio: time over the baseline's time, from paired samples, with its 99 %
-    interval; seconds of a launch: the baseline's median times that ratio. verdict: what the interval shows."""
+    interval; seconds of a launch: the baseline's median times that ratio. verdict: what the interval shows. joules of
+    a launch, energy_ratio: over the baseline's; None where energy was not measured."""
 
     seconds: float
     ratio: float
     low: float
     high: float
     verdict: Literal["faster", "slower", "no difference shown"]
+    joules: float | None = None
+    energy_ratio: float | None = None
+
+    def quantity(self, objective: Objective) -> float | None:
+        """What the objective makes small, over the baseline's; None where the energy is not known."""
+        if objective == "time":
+            return self.ratio
+        if self.energy_ratio is None:
+            return None
+        return self.energy_ratio * (self.ratio if objective == "edp" else 1.0)
+
+    def gains(self, objective: Objective) -> bool:
+        """Whether it is shown to be better than the baseline."""
+        if objective == "time":
+            return self.verdict == "faster"
+        quantity = self.quantity(objective)
+        return quantity is not None and quantity < 1 - ENERGY_MARGIN
 
     @classmethod
-    def of(cls, comparison: Comparison) -> Figures:
-        """Those of a comparison."""
+    def of(cls, comparison: Comparison, energy: Energy | None = None, baseline: Energy | None = None) -> Figures:
+        """Those of a comparison, and of the energies that were measured beside it."""
         return Figures(
             # The ratio comes from pairs of neighbouring samples, the medians from all samples: on a busy machine they
             # contradict each other. All times of a row are the baseline's times a ratio, so that they agree.
@@ -67,6 +88,8 @@ class Figures(Record):
             low=comparison.low,
             high=comparison.high,
             verdict=comparison.verdict,
+            joules=None if energy is None else energy.joules,
+            energy_ratio=None if energy is None or baseline is None else energy.joules / baseline.joules,
         )
 
 
@@ -99,7 +122,7 @@ class OpponentRow(Record):
 class WorkloadRow(Record):
     """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
-    one's there, less 1."""
+    one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured."""
 
     workload: str
     sizes: dict[str, int]
@@ -110,6 +133,7 @@ class WorkloadRow(Record):
     best: BestHere | None = None
     share_of_floor: float | None = None
     regret: float | None = None
+    baseline_joules: float | None = None
     opponents: tuple[OpponentRow, ...] = ()
 
 
@@ -132,10 +156,20 @@ class Disqualified(Record):
     why: str
 
 
+class FrontPoint(Winner):
+    """A finalist for all workloads: its weighted geometric means of time and of energy over the baseline's on the tuned
+    workloads. best: no other finalist is both as fast and as thrifty."""
+
+    ratio: float
+    energy_ratio: float
+    best: bool
+
+
 class Verdict(Record):
     """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
     over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
-    to be faster than the baseline."""
+    to be better than the baseline. objective: what better means; energy_ratio: as ratio, of energy; front: the
+    finalists by time and energy, the fastest first; both empty where energy was not measured."""
 
     general: Winner | None = None
     ratio: float | None = None
@@ -144,18 +178,23 @@ class Verdict(Record):
     disqualified: tuple[Disqualified, ...] = ()
     dispatch: tuple[Dispatched, ...] = ()
     sentence: str
+    objective: Objective = "time"
+    energy_ratio: float | None = None
+    front: tuple[FrontPoint, ...] = ()
 
 
 class FinalistResult(Record):
     """A finalist against the baseline on one workload: either the comparison, or why there is none.
 
-    code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept."""
+    code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept. energy:
+    None where it was not measured."""
 
     template: str
     config: Config
     comparison: Comparison | None = None
     failure: AnyOutcome | None = None
     code: str = ""
+    energy: Energy | None = None
 
 
 class Examination(Record):
@@ -306,6 +345,7 @@ __all__ = [
     "FailureExample",
     "Figures",
     "FinalistResult",
+    "FrontPoint",
     "ModelsUsage",
     "OpponentRow",
     "Origin",

@@ -16,7 +16,7 @@ from tunesmith.graph.journal.log import RunLog, round_of
 from tunesmith.graph.journal.measurements import objective, seconds_of
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.state import BranchKind
-from tunesmith.kernels.outcome import Evaluation, Resources, describe
+from tunesmith.kernels.outcome import Evaluation, Objective, Resources, describe
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.template import Template
 
@@ -185,7 +185,7 @@ def read_tree(
     def past(entries: Iterable[Entry[E]]) -> list[Entry[E]]:
         return [entry for entry in entries if before is None or entry.sequence < before]
 
-    baseline = log.baseline_seconds
+    baseline = log.baseline_quantities
     vetoed = {entry.event.template: entry.event.why for entry in past(log.entries(TemplateVetoed))}
     nodes: dict[str, Node] = {}
     for entry in past(log.entries(TemplateAdded)):
@@ -193,7 +193,7 @@ def read_tree(
         if added.id in nodes:
             continue
         found = tuple(one.event.evaluation for one in past(log.evaluations_of(added.id)))
-        ranked = () if baseline is None else _ranked(found, workloads, baseline, weights)
+        ranked = () if baseline is None else _ranked(found, workloads, baseline, weights, log.objective)
         why = vetoed.get(added.id, "")
         nodes[added.id] = Node(
             added.template,
@@ -218,11 +218,15 @@ def read_tree(
 
 
 def _ranked(
-    found: Sequence[Evaluation], workloads: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+    found: Sequence[Evaluation],
+    workloads: Sequence[str],
+    baseline: Mapping[str, float],
+    weights: Mapping[str, float],
+    of: Objective,
 ) -> tuple[tuple[float, Evaluation], ...]:
     ranked = [
         (value, evaluation)
         for evaluation in found
-        if (value := objective(evaluation, workloads, baseline, weights)) is not None
+        if (value := objective(evaluation, workloads, baseline, weights, of)) is not None
     ]
     return tuple(sorted(ranked, key=lambda item: item[0]))

@@ -80,7 +80,7 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
         figures: Figures | None = best
         if best is None:
             # Not tuned on, or nothing better was found: the general configuration, where it is shown to be faster.
-            faster = row.general is not None and row.general.verdict == "faster"
+            faster = row.general is not None and row.general.gains(verdict.objective)
             name, figures = (GENERAL, row.general) if faster else (BASELINE, None)
         elif (known := folders.get(winner_key(best))) is not None:
             name = known

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def summarise(context: Context, done: str) -> Summary:
         ),
         dispatching=None if reached is None else dispatching(context, reached),
         roofline=context.roofline(),
-        versions=_versions(),
+        versions=dict(_versions()),
         started_at=log.started_at,
         origin=None if log.started is None else log.started.origin,
     )
@@ -210,6 +211,7 @@ def _template_row(node: Node) -> TemplateRow:
     )
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {"tunesmith": __version__}
     for package in PACKAGES:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import BaselineMeasured
-from tunesmith.graph.journal.measurements import seconds_of
+from tunesmith.graph.journal.measurements import quantities_of, seconds_of
 from tunesmith.graph.progress import Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Measured, Outcome, describe
@@ -37,6 +37,20 @@ def baseline_seconds(context: Context) -> dict[str, float]:
                 f"{_as_clause(outcome)}. Fix its source, its launch or the reference."
             )
     return seconds_of(evaluation)
+
+
+def baseline_quantities(context: Context) -> dict[str, float]:
+    """What the run makes small, of the baseline on each tuned workload, measured once in a run. Raises
+    `BaselineError`."""
+    seconds, evaluation = baseline_seconds(context), context.log.baseline
+    assert evaluation is not None
+    found = quantities_of(evaluation, context.settings.objective)
+    if missing := [name for name in seconds if name not in found]:
+        raise BaselineError(
+            f"The energy of the baseline could not be measured on {', '.join(missing)}: the energy counter of "
+            f"{context.device.name} cannot be read, or does not move. Use --objective time."
+        )
+    return found
 
 
 def _as_clause(outcome: Outcome) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tunesmith.graph.journal.events import PriorKept
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.measurements import observation, seconds_of
+from tunesmith.graph.journal.measurements import observation, quantities_of
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.search import Observation, Prior
@@ -59,12 +59,13 @@ def _of_run(folder: Path) -> Prior:
         started, baseline = log.started, log.baseline
         if started is None or baseline is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
-        base = seconds_of(baseline)
+        of = log.objective
+        base = quantities_of(baseline, of)
         weights = {workload.name: workload.weight for workload in started.task.workloads}
         results = []
         for evaluation in log.evaluations():
             if evaluation.failure is not None or set(base) <= set(evaluation.outcomes):
-                results.append((evaluation.config, observation(evaluation, list(base), base, weights)))
+                results.append((evaluation.config, observation(evaluation, list(base), base, weights, of)))
     return Prior(results, f"the run {folder.name}")
 
 

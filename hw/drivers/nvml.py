@@ -124,6 +124,12 @@ def physical_gpu(nvml: Any, uuid: str) -> Any:
     return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
 
 
+def total_energy_joules(nvml: Any, handle: Any) -> float:
+    """Joules that a GPU has taken since the driver was loaded, as a whole board. The counter moves every 20 to 100 ms
+    and takes milliseconds to read. GPUs have it from Volta on. Raises ``NVMLError``."""
+    return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+
+
 def with_prefix(uuid: str, *, nvml_module: Any = None) -> str:
     """The UUID that CUDA gives, with the prefix by which NVML finds the device: ``GPU-`` or, for a slice, ``MIG-``."""
     whole = f"GPU-{uuid}"

@@ -39,13 +39,17 @@ LADDER = (
     tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
 )
 """Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
-MOST_BYTES = {"gpu": 16e6, "cpu": 4e5}
-MOST_FLOPS = {"gpu": 1e10, "cpu": 1e7}
+MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
+MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Of a derived workload, so that hundreds of them take seconds."""
 SMALL_BYTES = 1e6
 """Of arrays, for a look at the reference that takes no time."""
 ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
 """Kinds of contents that the smallest tuned workload is checked on too: those whose effect grows with the size."""
+NOT_TELLING: tuple[Kind, ...] = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
+"""Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
+FEW_RESULTS = 16
+"""Of a workload on which such contents say too little, so that it is checked on the task's own too."""
 SOUGHT = 96
 """Steps on sizes that a source speaks of, at most, for each combination of types."""
 SMALLEST_SOUGHT = 17
@@ -162,6 +166,9 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
         contents = Contents(kinds[chosen["kind"]], seed, CHANGES[position % len(CHANGES)], changed)
         step = Step(workload, contents, derived=True)
         made.setdefault(step.name, step)
+        if contents.kind in NOT_TELLING and _most_results(task, workload) <= FEW_RESULTS:
+            plain = Step(workload, Contents("task", seed, contents.change), derived=True)
+            made.setdefault(plain.name, plain)
 
     for position, row in enumerate(_covering(tuple(factors.items()), seed)):
         add(row, position)
@@ -290,6 +297,14 @@ def _array_bytes(task: Task, workload: Workload) -> float:
         )
     except TunesmithError:
         return 0.0
+
+
+def _most_results(task: Task, workload: Workload) -> float:
+    """Elements of the largest output; infinite where the task has no such workload."""
+    try:
+        return max(math.prod(task.shape_of(argument, workload)) for argument in task.outputs)
+    except TunesmithError:
+        return math.inf
 
 
 def _flops(task: Task, workload: Workload) -> float:

@@ -39,8 +39,11 @@ FOUND = 86
 """Exit code of compute-sanitizer when it found something."""
 SECONDS = 180.0
 """For a tool to end."""
-LAUNCHING_SECONDS = 60.0
+LAUNCHING_SECONDS = 20.0
 """After which a tool's process begins no further launch: under a tool one on a large workload takes minutes."""
+WORKLOADS = 64
+"""Made-up ones that each candidate is launched on at most, of all sizes; the task's own are not counted. Tools see what
+a launch does whatever the contents are, so that they need fewer than a verdict has steps."""
 LARGEST_BYTES = 1e9
 """Of the workloads that are launched."""
 PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
@@ -87,9 +90,8 @@ def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimit
     jobs = [
         (candidate, workload)
         for candidate, workloads in suspects
-        for workload in {(one.name, types_key(one)): one for one in workloads}.values()
-        if task.bytes_of(workload) <= LARGEST_BYTES
-        and infeasible_on(candidate.template, candidate.config, workload, limits) is None
+        for workload in chosen_workloads(task, workloads)
+        if infeasible_on(candidate.template, candidate.config, workload, limits) is None
     ]
     jobs.sort(key=lambda job: task.bytes_of(job[1]))
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
@@ -129,6 +131,17 @@ def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimit
             elif (left := _left(Path(folder, name), jobs)) != "":
                 notes.append(f"{name} had no time for {left}")
     return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+
+
+def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:
+    """The task's own workloads that are not too large, and of the others some of all sizes and types."""
+    different = {(one.name, types_key(one)): one for one in workloads if task.bytes_of(one) <= LARGEST_BYTES}.values()
+    names = {one.name for one in task.workloads}
+    made_up = sorted((one for one in different if one.name not in names), key=task.bytes_of)
+    step = max(1.0, len(made_up) / WORKLOADS)
+    return [one for one in different if one.name in names] + [
+        made_up[round(at * step)] for at in range(min(WORKLOADS, len(made_up)))
+    ]
 
 
 def _left(done: Path, jobs: Sequence[tuple[Candidate, Workload]]) -> str:

@@ -22,6 +22,7 @@ from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.workload_data import Layout, WorkloadData
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
 from tunesmith.kernels.space.feasible import rules
+from tunesmith.kernels.spec.contents import COMPARABLE, HEAVY
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
@@ -36,6 +37,8 @@ REPEATS = 3
 """Launches on the same contents that are compared bit by bit."""
 ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
+HEAVY_FACTOR = 8.0
+"""The same for the largest error on contents of which a few elements have it (`HEAVY`)."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
@@ -195,9 +198,10 @@ class _Examination:
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
         # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
         self._own = step.contents.kind == "task" and not step.contents.scalars
+        factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
         self._allowed = [
             {
-                name: 1.0 if self._own and one.largest <= 1 else max(1.0, ACCURACY_FACTOR * one.largest)
+                name: 1.0 if self._own and one.largest <= 1 else max(1.0, factor * one.largest)
                 for name, one in of_variant.items()
             }
             for of_variant in standard
@@ -241,7 +245,9 @@ class _Examination:
         return check_surroundings(self._data, {self._index})
 
     def accuracy(self) -> WrongResult | None:
-        """The first launch's error beside the baseline's."""
+        """The first launch's error beside the baseline's, on contents where that says something."""
+        if self._step.contents.kind not in COMPARABLE:
+            return None
         return less_accurate(self._first, self._beside, self._elements)
 
     def repeats(self) -> WrongResult | None:

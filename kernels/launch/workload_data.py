@@ -256,6 +256,7 @@ class WorkloadData:
         self._arguments: dict[int, tuple[Any, ...]] = {}
         self._expected_buffers: dict[tuple[int, str], Any] = {}
         self._sensitivities: dict[int, dict[str, Any]] = {}
+        self._nans: dict[int, dict[str, Any]] = {}
         self.restore()
 
     def rearrange(self, rng: np.random.Generator) -> None:
@@ -441,6 +442,15 @@ class WorkloadData:
     def expected_of(self, index: int) -> dict[str, Any]:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected
+
+    def expected_nans(self, index: int) -> dict[str, Any]:
+        """The flat positions of NaN among `expected_of`, by output name; outputs that have none are left out."""
+        held = self._held[index]
+        if held not in self._nans:
+            xp = self.device.xp
+            found = {name: xp.flatnonzero(xp.isnan(results)) for name, results in self.expected_of(index).items()}
+            self._nans[held] = {name: positions for name, positions in found.items() if positions.size}
+        return self._nans[held]
 
     def held(self, index: int) -> int:
         """The variant that set `index` holds."""

@@ -8,9 +8,10 @@ deadlines and replacement are the pool's business.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from tunesmith.kernels.launch.rotation import Rotation
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.calibrate import measure_roofline
 from tunesmith.kernels.measure.drift import DriftMonitor
+from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
 from tunesmith.kernels.measure.modes import Modes, measure_modes
 from tunesmith.kernels.measure.opponents import Encounter, Ready, prepare_opponent
 from tunesmith.kernels.measure.timing import (
@@ -38,7 +40,7 @@ from tunesmith.kernels.measure.timing import (
     interleaved,
     sample_until,
 )
-from tunesmith.kernels.outcome import Implausible, LaunchFailed, Measured, Outcome, WrongResult
+from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult
 from tunesmith.kernels.spec.task import Task, Workload
 
 MEMORY_SHARE = 0.7
@@ -59,7 +61,8 @@ COMPARISON_SAMPLE_FACTOR = 13
 class WorkloadComparison:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
-    opponents: how those of the task did.
+    opponents: how those of the task did. energies: of a launch of the baseline, then of each candidate; None for one
+    that failed, and no entry at all where nobody asked.
     codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for
     one that did not compile; compiler: what it came from, with its version. Both are empty where nobody filled them in.
     """
@@ -69,6 +72,7 @@ class WorkloadComparison:
     codes: tuple[str, ...] = ()
     compiler: str = ""
     opponents: tuple[Encounter, ...] = ()
+    energies: tuple[Energy | None, ...] = ()
 
 
 def _encounter(ready: Ready, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
@@ -135,10 +139,12 @@ class Bench:
         budget_seconds: float,
         target: float = TARGET,
         floor: float = 0.0,
+        energy_seconds: float = 0.0,
     ) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
 
         `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
+        `energy_seconds`: how long launches of each are repeated then for their energy; 0 for not at all.
         """
         try:
             data = self._data(self.task.workload(workload))
@@ -179,6 +185,7 @@ class Bench:
                 target=target,
                 before_block=lay_out,
             )
+            energies = {at: self._energy(one.rotation, energy_seconds) for at, one in running.items()}
             wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:
             return WorkloadComparison(
@@ -198,7 +205,8 @@ class Bench:
         others = tuple(
             _encounter(one, next(beside), timed, len(candidates)) if isinstance(one, Ready) else one for one in rivals
         )
-        return WorkloadComparison(workload, tuple(results), opponents=others)
+        joules = tuple(energies.get(at) for at in range(len(entrants))) if energy_seconds else ()
+        return WorkloadComparison(workload, tuple(results), opponents=others, energies=joules)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
@@ -225,6 +233,7 @@ class Bench:
             drift = self._drift.tick()
             self.device.reset_cache()
             measured = self._sample(checked, precision, drift)
+            measured = replace(measured, energy=self._energy(checked.rotation, precision.energy_seconds))
             wrong = recheck(checked, data)
         except DeviceError as error:
             return LaunchFailed(str(error), sticky=error.sticky)
@@ -262,6 +271,22 @@ class Bench:
             drift=drift,
             telemetry=after.figures() if isinstance(after, Telemetry) else {},
         )
+
+    def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
+        """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell. Raises
+        `DeviceError`."""
+        if not seconds:
+            return None
+        samples = max(1, math.ceil(BATCH_SECONDS / rotation.lasted)) if rotation.lasted > 0 else 1
+
+        def run() -> int:
+            rotation.take(samples)
+            return samples * rotation.window
+
+        found = measure_energy(run, self._telemetry.joules, seconds)
+        after = self._telemetry.sample()
+        clock = after.sm_clock_hz if isinstance(after, Telemetry) else None
+        return None if found is None else replace(found, sm_clock_hz=clock)
 
     def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
         """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of

@@ -33,7 +33,8 @@ class Precision:
     """When to stop sampling: the half-width of the median's 95 % interval is at most `target` of the median, or
     `max_samples` or `budget_seconds` (wall clock) are spent; never before `min_samples`. Sampling also ends after
     `min_samples` when the interval's lower end exceeds `give_up_above` (a clear loser needs no precise time).
-    floor: the seconds that the device's measured roofs allow at least; 0 where they are not known.
+    floor: the seconds that the device's measured roofs allow at least; 0 where they are not known. energy_seconds: how
+    long launches are repeated after that for their energy; 0 for not at all.
 
     Six samples are the fewest whose extremes bound the median with 95 % (1 - 2 * 0.5**6 is 96.9 %)."""
 
@@ -43,6 +44,7 @@ class Precision:
     budget_seconds: float = 0.25
     give_up_above: float = math.inf
     floor: float = 0.0
+    energy_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,10 @@ def compare(candidate: Samples, baseline: Samples) -> Comparison:
 @functools.cache
 def _student(freedom: int) -> float:
     """The quantile of Student's t for a two-sided 99 % interval."""
-    from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
+    # What scipy.stats calls for it; importing that takes a second, in every process that compares.
+    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
 
-    return float(t.ppf(0.995, freedom))
+    return float(stdtrit(freedom, 0.995))
 
 
 def interleaved(

@@ -11,8 +11,10 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from tunesmith.actors.judging.judge import PREPARE_SECONDS, Examiner, compile_all, lock_of, prepared, reason_of
+from tunesmith.actors.judging.examiner import Examiner
+from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.reference import begin_check
+from tunesmith.actors.judging.steps import PREPARE_SECONDS, prepared
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table

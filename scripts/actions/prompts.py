@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 
-from tunesmith.actors.pool.pool import Pool
 from tunesmith.cli.actions.task_check import limits_for, require_right
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
@@ -58,5 +58,5 @@ def _print(role: str, messages: tuple[Message, ...]) -> None:
         typer.echo(f"======== {role}: {message.role} ========\n{message.content}")
 
 
-def _no_pool() -> Pool:
+def _no_pool() -> NoReturn:
     raise AssertionError("prompts need no pool")

@@ -37,7 +37,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernels" / "rewrite")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
 
-from tunesmith.actors.judging.judge import Examiner, compile_all, lock_of, prepared, reason_of  # noqa: E402
+from tunesmith.actors.judging.examiner import Examiner  # noqa: E402
+from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of  # noqa: E402
+from tunesmith.actors.judging.steps import prepared  # noqa: E402
 from tunesmith.actors.process.isolated import Isolated, preload  # noqa: E402
 from tunesmith.actors.process.workers import CompileWorker  # noqa: E402
 from tunesmith.hw.errors import TunesmithError  # noqa: E402
@@ -122,8 +124,11 @@ def production(backend: BackendName, kind: DeviceKind) -> Iterator[tuple[str, Ta
         tuned = sorted(task.workloads_for(kind, held_out=False), key=task.bytes_of)
         chosen = [tuned[0], tuned[len(tuned) // 2], tuned[-1]]
         odd = min(task.workloads_for(kind, held_out=True), key=task.bytes_of)
-        without = task.backends[backend].model_copy(update={"templates": ()})
-        bare: dict[BackendName, BackendSources] = {**task.backends, backend: without}
+        sources = task.backends[backend]
+        bare: dict[BackendName, BackendSources] = {
+            **task.backends,
+            backend: sources.model_copy(update={"templates": ()}),
+        }
         yield name, task.model_copy(update={"workloads": (*chosen, odd), "backends": bare})
 
 

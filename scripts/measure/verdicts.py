@@ -123,7 +123,9 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="judge those again that are in the file from another commit"
     )
-    parser.add_argument("--part", default="1/1", help="every Nth candidate from the Kth on, to spread them over processes")
+    parser.add_argument(
+        "--part", default="1/1", help="every Nth candidate from the Kth on, to spread them over processes"
+    )
     parser.add_argument("--merge", type=Path, nargs="*", default=(), help="files of other parts to take lines from")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()

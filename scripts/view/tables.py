@@ -79,6 +79,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
             shown = True
     if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
         print_table(out, _opponents((*summary.tuned, *summary.held_out)))
+    if summary.front:
+        print_table(out, _front(summary))
     if shown:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
@@ -160,6 +162,20 @@ def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
             _percent(row.share_of_floor),
             _percent(row.regret),
         )
+    return table
+
+
+def _front(summary: Summary) -> Table:
+    """Time and energy of the finalists for all workloads, the fastest first."""
+    label = "Time and energy over the baseline's, over all tuned workloads"
+    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("finalist")
+    for heading in ("time", "energy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("of the front", no_wrap=True)
+    for one in summary.front:
+        numbers = (f"{one.ratio:.3f}", f"{one.energy_ratio:.3f}")
+        table.add_row(escape(assignments(one.config)), *numbers, "yes" if one.best else "no")
     return table
 
 

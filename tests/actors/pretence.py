@@ -15,7 +15,9 @@ from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Measured, Resources
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.outcome import CompileFailed, Energy, LaunchFailed, Measured, Resources
 
 
 @contextmanager
@@ -95,7 +97,21 @@ def pretending(
                 time.sleep(60)
             if random.random() < faults:
                 return {workloads[0]: LaunchFailed("an illegal memory access was encountered", sticky=True)}
-            return {name: Measured(1e-5, 1e-5, 1e-5, 7, 6) for name in workloads}
+            energy = Energy(1e-3, 0.3, 1000, 0.01)
+            return {
+                name: Measured(1e-5, 1e-5, 1e-5, 7, 6, energy=energy if precision[name].energy_seconds else None)
+                for name in workloads
+            }
+
+        def prepare(self, workloads: Any) -> None:
+            pass
+
+        def compare(
+            self, baseline: Any, candidates: Any, workload: str, rounds: int, budget: float, floor: float, energy: float
+        ) -> WorkloadComparison:
+            samples = compare([[1e-5] * 3] * 3, [[2e-5] * 3] * 3)
+            joules = tuple(Energy(1e-3 * (2 - at), energy, 1000, 0.01) for at in range(1 + len(candidates)))
+            return WorkloadComparison(workload, (samples,) * len(candidates), energies=joules if energy else ())
 
         def calibrate(self, probes: Any) -> Roofline:
             return Roofline(((1 << 26, 4e12 if self.number != slow else 3.6e12),), {}, 1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.exclusive import Holder
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.taskfile import load_task
@@ -34,7 +36,9 @@ def task() -> Any:
     return load_task("silu_and_mul")
 
 
-def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, **pretence: Any) -> Pool:
+def make_pool(
+    task: Any, lanes: int = 3, said: list[str] | None = None, precision: Precision | None = None, **pretence: Any
+) -> Pool:
     return Pool(
         task,
         LIMITS,
@@ -42,6 +46,7 @@ def make_pool(task: Any, lanes: int = 3, said: list[str] | None = None, **preten
         compilers=1,
         seed=0,
         workloads=WORKLOAD,
+        precision=precision,
         deadlines=Deadlines(start=60.0),
         say=(said if said is not None else []).append,
         **pretending(**pretence),
@@ -67,12 +72,31 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
     return len(found)
 
 
-def test_every_gpu_has_a_lane_and_all_do_their_part(task: Any) -> None:
-    with make_pool(task, visit_seconds=0.02) as pool:
+@pytest.fixture(scope="class")
+def uneven(task: Any) -> Iterator[tuple[Pool, list[str]]]:
+    """Three lanes, of which the third is slower than the others; what the pool said."""
+    said: list[str] = []
+    with make_pool(task, said=said, visit_seconds=0.02, slow="2") as pool:
+        yield pool, said
+
+
+class TestThreeLanes:
+    """In one pool, which takes all the GPUs."""
+
+    def test_every_gpu_has_a_lane_and_all_do_their_part(self, task: Any, uneven: tuple[Pool, list[str]]) -> None:
+        pool, _ = uneven
         assert run_all(pool, requests(task, 90)) == 90
         served = [lane.served for lane in pool.workers.lanes]
         assert len({lane.name for lane in pool.workers.lanes}) == 3
-    assert sum(served) == 90 and min(served) >= 20
+        assert sum(served) == 90 and min(served) >= 20
+
+    def test_lanes_that_do_not_agree_are_left_out(self, uneven: tuple[Pool, list[str]]) -> None:
+        pool, said = uneven
+        for lane in pool.workers.lanes:
+            pool.workers.make_ready(lane)
+        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
+        assert len(pool.workers.lanes) == 2
+        assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
 def test_a_gpu_of_another_model_is_left_out_with_a_sentence(task: Any) -> None:
@@ -94,16 +118,6 @@ def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:
         pytest.raises(PoolError, match="No other is left"),
     ):
         pool.evaluate(requests(task, 1))
-
-
-def test_lanes_that_do_not_agree_are_left_out(task: Any) -> None:
-    said: list[str] = []
-    with make_pool(task, said=said, slow="2") as pool:
-        for lane in pool.workers.lanes:
-            pool.workers.make_ready(lane)
-        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
-        assert len(pool.workers.lanes) == 2
-    assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
 @pytest.mark.slow
@@ -172,3 +186,15 @@ def test_the_model_there_is_most_of_or_the_one_that_was_named(task: Any) -> None
     assert choose_device(task, "auto", inventory, "a10").name == "NVIDIA A10"
     with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
         choose_device(task, "auto", inventory, "B200")
+
+
+@pytest.mark.parametrize("window", [0.0, 0.3])
+def test_energy_is_measured_where_it_was_asked(task: Any, window: float) -> None:
+    """In visits and in comparisons, for as long as was asked."""
+    baseline, first = requests(task, 2)
+    with make_pool(task, 1, precision=Precision(energy_seconds=window)) as pool:
+        outcome = pool.evaluate([first])[0].outcomes[WORKLOAD[0]]
+        assert isinstance(outcome, Measured) and (outcome.energy is not None) == bool(window)
+        found = pool.compare(baseline, [first], WORKLOAD[0], seed=1, rounds=3, budget_seconds=0.1)
+    assert [one.joules for one in found.energies if one is not None] == ([2e-3, 1e-3] if window else [])
+    assert [one.seconds for one in found.energies if one is not None] == ([window] * 2 if window else [])

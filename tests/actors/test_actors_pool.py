@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pretence import pretending
 
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.actors.process.workers import LaneReady
@@ -97,13 +98,16 @@ def wait_for_workers(title: str, count: int, seconds: float = 15.0) -> set[int]:
 
 @dataclass
 class Troubles:
+    """pool: where they happened; it goes on."""
+
     found: dict[int, Evaluation]
     seconds: float
     in_flight: int
+    pool: Pool
 
 
-@pytest.fixture(scope="module")
-def troubles(task: Task, device: Any, ray_cluster: Any) -> Troubles:
+@pytest.fixture(scope="class")
+def troubles(task: Task, device: Any, ray_cluster: Any) -> Iterator[Troubles]:
     """Every trouble at once in one pool, healthy configurations before, between and after (numbers from 100)."""
     with make_pool(task, device, deadlines=DEADLINES) as pool:
         pool.submit(request(task, 0, 100))
@@ -113,99 +117,160 @@ def troubles(task: Task, device: Any, ray_cluster: Any) -> Troubles:
             pool.submit(request(task, trouble))
             pool.submit(request(task, 0, 100 + trouble, group=64))
         found = drain(pool)
-        return Troubles(found, time.monotonic() - started, pool.in_flight)
+        yield Troubles(found, time.monotonic() - started, pool.in_flight, pool)
 
 
-def test_every_evaluation_ends_and_nothing_is_left_in_flight(troubles: Troubles) -> None:
-    assert sorted(troubles.found) == [*range(1, 9), *range(101, 109)]
-    assert troubles.in_flight == 0
+@pytest.fixture(scope="class")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> ArtifactCache:
+    return ArtifactCache(tmp_path_factory.mktemp("cache"))
 
 
-def test_the_healthy_are_not_harmed_by_the_others(troubles: Troubles) -> None:
-    assert all(isinstance(troubles.found[100 + trouble].outcomes["16384"], Measured) for trouble in range(1, 9))
-
-
-@pytest.mark.parametrize(
-    ("trouble", "reason", "argument"),
-    [
-        (WRONG, "mismatch", "out"),
-        (PAST_END, "out_of_bounds_write", "out"),
-        (UNWRITTEN, "unwritten", "out"),
-        (INPUT, "input_modified", "x"),
-    ],
-)
-def test_a_wrong_kernel_is_a_wrong_result(troubles: Troubles, trouble: int, reason: str, argument: str) -> None:
-    outcome = troubles.found[trouble].outcomes["16384"]
-    assert isinstance(outcome, WrongResult)
-    assert (outcome.reason, outcome.argument) == (reason, argument)
-
-
-def test_a_wrong_element_is_named(troubles: Troubles) -> None:
-    outcome = troubles.found[WRONG].outcomes["16384"]
-    assert isinstance(outcome, WrongResult) and "out[77]" in outcome.detail
-
-
-def test_a_source_that_does_not_compile_says_where(troubles: Troubles) -> None:
-    outcome = troubles.found[NO_COMPILE].outcomes["16384"]
-    assert isinstance(outcome, CompileFailed)
-    assert "trouble:4:2" in outcome.first_error and "not meant to compile" in outcome.first_error
-
-
-def test_a_kernel_that_never_ends_is_ended_at_its_deadline(troubles: Troubles) -> None:
-    evaluation = troubles.found[ENDLESS]
-    assert evaluation.outcomes["16384"] == TimedOut("run", DEADLINES.visit)
-    assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 1
-
-
-def test_a_compilation_that_takes_too_long_is_ended(troubles: Troubles) -> None:
-    assert troubles.found[LONG_COMPILE].outcomes["16384"] == TimedOut("compile", DEADLINES.compile)
-
-
-def test_a_kernel_that_kills_its_process_is_a_crash(troubles: Troubles) -> None:
-    outcome = troubles.found[CRASH].outcomes["16384"]
-    assert isinstance(outcome, Crashed) and outcome.phase == "run"
-    assert len(outcome.detail) < 200
-
-
-def test_troubles_cost_their_deadlines_and_little_more(troubles: Troubles) -> None:
-    # Two deadlines of 3 s, and three processes replaced.
-    assert troubles.seconds < 6 + 30
-
-
-@pytest.fixture(scope="module")
-def pool(task: Task, device: Any, ray_cluster: Any) -> Iterator[Pool]:
+@pytest.fixture(scope="class")
+def pool(task: Task, device: Any, ray_cluster: Any, cache: ArtifactCache) -> Iterator[Pool]:
     """For tests in which no process ends."""
-    with make_pool(task, device) as pool:
+    with make_pool(task, device, cache=cache) as pool:
         yield pool
 
 
-def test_the_order_of_submission_does_not_matter(task: Task, pool: Pool, troubles: Troubles) -> None:
-    quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]
-    for trouble in reversed(quick):
-        pool.submit(request(task, trouble))
-    found = drain(pool)
-    for trouble in quick[1:]:
-        before, after = troubles.found[trouble].outcomes["16384"], found[trouble].outcomes["16384"]
-        if isinstance(before, CompileFailed) and isinstance(after, CompileFailed):
-            # A compiler's log names addresses; everything else of a failure is the same.
-            before, after = replace(before, log=""), replace(after, log="")
-        assert before == after
-    assert isinstance(found[0].outcomes["16384"], Measured)
+class TestTroubles:
+    """In one pool with short deadlines, which ends with these tests: a lane takes one of the cluster's two cores."""
+
+    def test_every_evaluation_ends_and_nothing_is_left_in_flight(self, troubles: Troubles) -> None:
+        assert sorted(troubles.found) == [*range(1, 9), *range(101, 109)]
+        assert troubles.in_flight == 0
+
+    def test_the_healthy_are_not_harmed_by_the_others(self, troubles: Troubles) -> None:
+        assert all(isinstance(troubles.found[100 + trouble].outcomes["16384"], Measured) for trouble in range(1, 9))
+
+    @pytest.mark.parametrize(
+        ("trouble", "reason", "argument"),
+        [
+            (WRONG, "mismatch", "out"),
+            (PAST_END, "out_of_bounds_write", "out"),
+            (UNWRITTEN, "unwritten", "out"),
+            (INPUT, "input_modified", "x"),
+        ],
+    )
+    def test_a_wrong_kernel_is_a_wrong_result(
+        self, troubles: Troubles, trouble: int, reason: str, argument: str
+    ) -> None:
+        outcome = troubles.found[trouble].outcomes["16384"]
+        assert isinstance(outcome, WrongResult)
+        assert (outcome.reason, outcome.argument) == (reason, argument)
+
+    def test_a_wrong_element_is_named(self, troubles: Troubles) -> None:
+        outcome = troubles.found[WRONG].outcomes["16384"]
+        assert isinstance(outcome, WrongResult) and "out[77]" in outcome.detail
+
+    def test_a_source_that_does_not_compile_says_where(self, troubles: Troubles) -> None:
+        outcome = troubles.found[NO_COMPILE].outcomes["16384"]
+        assert isinstance(outcome, CompileFailed)
+        assert "trouble:4:2" in outcome.first_error and "not meant to compile" in outcome.first_error
+
+    def test_a_kernel_that_never_ends_is_ended_at_its_deadline(self, troubles: Troubles) -> None:
+        evaluation = troubles.found[ENDLESS]
+        assert evaluation.outcomes["16384"] == TimedOut("run", DEADLINES.visit)
+        assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 1
+
+    def test_a_compilation_that_takes_too_long_is_ended(self, troubles: Troubles) -> None:
+        assert troubles.found[LONG_COMPILE].outcomes["16384"] == TimedOut("compile", DEADLINES.compile)
+
+    def test_a_kernel_that_kills_its_process_is_a_crash(self, troubles: Troubles) -> None:
+        outcome = troubles.found[CRASH].outcomes["16384"]
+        assert isinstance(outcome, Crashed) and outcome.phase == "run"
+        assert len(outcome.detail) < 200
+
+    def test_troubles_cost_their_deadlines_and_little_more(self, troubles: Troubles) -> None:
+        # Two deadlines of 3 s, and three processes replaced.
+        assert troubles.seconds < 6 + 30
+
+    def test_the_order_of_submission_does_not_matter(self, task: Task, troubles: Troubles) -> None:
+        quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]
+        for trouble in reversed(quick):
+            troubles.pool.submit(request(task, trouble))
+        found = drain(troubles.pool)
+        for trouble in quick[1:]:
+            before, after = troubles.found[trouble].outcomes["16384"], found[trouble].outcomes["16384"]
+            if isinstance(before, CompileFailed) and isinstance(after, CompileFailed):
+                # A compiler's log names addresses; everything else of a failure is the same.
+                before, after = replace(before, log=""), replace(after, log="")
+            assert before == after
+        assert isinstance(found[0].outcomes["16384"], Measured)
+
+    def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(
+        self, task: Task, device: Any, troubles: Troubles
+    ) -> None:
+        """Two tunings of different clusters on one device never time kernels at the same moment."""
+        from tunesmith.hw.exclusive import DeviceLock
+        from tunesmith.kernels.backends import open_device
+
+        other, pool = DeviceLock(open_device(device.limits, device.index).uuid), troubles.pool
+        pool.submit(request(task, 0, 1))
+        assert isinstance(drain(pool)[1].outcomes["16384"], Measured)
+        other.acquire()
+        try:
+            pool.submit(request(task, 0, 2))
+            waited = time.monotonic() + 1.5 * DEADLINES.visit
+            while time.monotonic() < waited:
+                assert pool.collect(0.2) == [], "it was measured while another process held the device"
+        finally:
+            other.release()
+        assert isinstance(drain(pool)[2].outcomes["16384"], Measured)
+
+    def test_what_ended_its_lane_is_never_run_again(self, task: Task, troubles: Troubles) -> None:
+        started = time.monotonic()
+        again = troubles.pool.evaluate([request(task, ENDLESS, 5)])[0]
+        assert troubles.found[ENDLESS].outcomes == again.outcomes == {"16384": TimedOut("run", DEADLINES.visit)}
+        assert time.monotonic() - started < DEADLINES.visit / 2
+
+    def test_collect_waits_no_longer_than_it_is_asked(self, task: Task, troubles: Troubles) -> None:
+        pool = troubles.pool
+        started = time.monotonic()
+        assert pool.collect(5.0) == [], "nothing is in flight"
+        assert time.monotonic() - started < 1
+        pool.submit(request(task, LONG_COMPILE, group=64))
+        started = time.monotonic()
+        assert pool.collect(0.5) == []
+        assert time.monotonic() - started < 1.5
+        assert drain(pool)[LONG_COMPILE].outcomes["16384"] == TimedOut("compile", DEADLINES.compile)
 
 
-def test_a_number_that_failed_can_be_used_again(task: Task, pool: Pool) -> None:
-    """Each round of a run numbers its evaluations from 0, in the same pool."""
-    assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
-    pool.submit(request(task, 0, 0))
-    assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
-    assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+class TestOnePool:
+    """In one pool, no process of which ends."""
 
+    def test_a_number_that_failed_can_be_used_again(self, task: Task, pool: Pool) -> None:
+        """Each round of a run numbers its evaluations from 0, in the same pool."""
+        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
+        pool.submit(request(task, 0, 0))
+        assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+        assert isinstance(pool.evaluate([request(task, NO_COMPILE, 0)])[0].failure, CompileFailed)
 
-def test_evaluate_keeps_the_order_of_its_requests(task: Task, pool: Pool) -> None:
-    requests = [request(task, trouble) for trouble in (WRONG, 0, NO_COMPILE)]
-    found = pool.evaluate(requests)
-    assert [evaluation.config for evaluation in found] == [one.config for one in requests]
-    assert pool.in_flight == 0
+    def test_evaluate_keeps_the_order_of_its_requests(self, task: Task, pool: Pool) -> None:
+        requests = [request(task, trouble) for trouble in (WRONG, 0, NO_COMPILE)]
+        found = pool.evaluate(requests)
+        assert [evaluation.config for evaluation in found] == [one.config for one in requests]
+        assert pool.in_flight == 0
+
+    def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_comparison(
+        self, task: Task, pool: Pool
+    ) -> None:
+        compared = pool.compare(
+            request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05
+        )
+        assert [type(result) for result in compared.results] == [CompileFailed]
+
+    def test_compiled_once_is_compiled_for_good(
+        self, task: Task, device: Any, pool: Pool, cache: ArtifactCache
+    ) -> None:
+        requests = [request(task, trouble, group=64) for trouble in (0, NO_COMPILE, WRONG)]
+        cold = pool.evaluate(requests)
+        with make_pool(task, device, cache=cache) as another:
+            warm = another.evaluate(requests)
+        assert [one.cached for one in cold] == [False] * 3 and [one.cached for one in warm] == [True] * 3
+        assert all(one.compile_seconds == 0 for one in warm) and all(one.compile_seconds > 0 for one in cold)
+        assert [type(one.outcomes["16384"]) for one in warm] == [Measured, CompileFailed, WrongResult]
+        assert warm[1].outcomes == cold[1].outcomes
+        assert [one.artifact for one in warm] == [one.artifact for one in cold]
 
 
 def lane_at_work(pool: Pool) -> set[int]:
@@ -283,14 +348,6 @@ def test_a_comparison_of_a_kernel_that_never_ends(task: Task, device: Any) -> No
     assert isinstance(compared.results[0], TimedOut) and isinstance(compared.results[1], Comparison)
 
 
-def test_a_baseline_that_does_not_compile_is_everyones_failure_in_a_comparison(task: Task, device: Any) -> None:
-    with make_pool(task, device) as pool:
-        compared = pool.compare(
-            request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05
-        )
-    assert [type(result) for result in compared.results] == [CompileFailed]
-
-
 def test_workers_that_cannot_start_are_the_users_to_fix(task: Task, device: Any) -> None:
     lost = Pool(task, device.limits, 99, lanes=1, compilers=1, seed=0, workloads=WORKLOAD, deadlines=DEADLINES)
     with lost, pytest.raises(TunesmithError, match="no OpenCL device 99"):
@@ -305,60 +362,6 @@ def test_a_reference_that_raises_is_a_sentence_not_a_traceback(task: Task, devic
     assert "\n" not in str(raised.value)
 
 
-def test_collect_waits_no_longer_than_it_is_asked(task: Task, device: Any) -> None:
-    with make_pool(task, device, deadlines=Deadlines()) as pool:
-        started = time.monotonic()
-        assert pool.collect(5.0) == [], "nothing is in flight"
-        assert time.monotonic() - started < 1
-        pool.submit(request(task, LONG_COMPILE))
-        started = time.monotonic()
-        assert pool.collect(0.5) == []
-        assert time.monotonic() - started < 1.5
-
-
-def test_a_visit_waits_for_other_processes_and_its_deadline_does_not_run(task: Task, device: Any) -> None:
-    """Two tunings of different clusters on one device never time kernels at the same moment."""
-    from tunesmith.hw.exclusive import DeviceLock
-    from tunesmith.kernels.backends import open_device
-
-    other = DeviceLock(open_device(device.limits, device.index).uuid)
-    with make_pool(task, device, deadlines=Deadlines(visit=4.0)) as pool:
-        pool.submit(request(task, 0, 1))
-        assert isinstance(drain(pool)[1].outcomes["16384"], Measured)
-        other.acquire()
-        try:
-            pool.submit(request(task, 0, 2))
-            waited = time.monotonic() + 6
-            while time.monotonic() < waited:
-                assert pool.collect(0.2) == [], "it was measured while another process held the device"
-        finally:
-            other.release()
-        assert isinstance(drain(pool)[2].outcomes["16384"], Measured)
-
-
-def test_what_ended_its_lane_is_never_run_again(task: Task, device: Any) -> None:
-    with make_pool(task, device, deadlines=DEADLINES) as pool:
-        first = pool.evaluate([request(task, ENDLESS)])[0]
-        started = time.monotonic()
-        again = pool.evaluate([request(task, ENDLESS, 5)])[0]
-    assert first.outcomes == again.outcomes == {"16384": TimedOut("run", DEADLINES.visit)}
-    assert time.monotonic() - started < DEADLINES.visit / 2
-
-
-def test_compiled_once_is_compiled_for_good(task: Task, device: Any, tmp_path: Path) -> None:
-    requests = [request(task, trouble) for trouble in (0, NO_COMPILE, WRONG)]
-    found = []
-    for _ in range(2):
-        with make_pool(task, device, cache=ArtifactCache(tmp_path)) as pool:
-            found.append(pool.evaluate(requests))
-    cold, warm = found
-    assert [one.cached for one in cold] == [False] * 3 and [one.cached for one in warm] == [True] * 3
-    assert all(one.compile_seconds == 0 for one in warm) and all(one.compile_seconds > 0 for one in cold)
-    assert [type(one.outcomes["16384"]) for one in warm] == [Measured, CompileFailed, WrongResult]
-    assert warm[1].outcomes == cold[1].outcomes
-    assert [one.artifact for one in warm] == [one.artifact for one in cold]
-
-
 def test_a_device_that_fails_its_health_checks_is_taken_out(task: Task, device: Any) -> None:
     class SickLane:
         """A lane on a device that computes wrongly."""
@@ -370,8 +373,9 @@ def test_a_device_that_fails_its_health_checks_is_taken_out(task: Task, device: 
             return LaneReady("cpu-0", "sick", "here", "7 of 9 results of a small kernel are wrong")
 
     said: list[str] = []
+    pretended = pretending()["compile_class"]
     with (
-        make_pool(task, device, lane_class=SickLane, say=said.append) as pool,
+        make_pool(task, device, lane_class=SickLane, compile_class=pretended, say=said.append) as pool,
         pytest.raises(PoolError, match=r"failed 3 health checks: 7 of 9 results .* wrong\. No other is left\.$"),
     ):
         pool.evaluate([request(task, 0)])

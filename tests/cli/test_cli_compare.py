@@ -54,21 +54,21 @@ def test_a_workload_of_one_run_only_is_named(finished_run: Any, tmp_path: Path) 
     assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
 
 
-def test_all_three_forms_are_printed(finished_run: Any, other: Path, command: Any) -> None:
-    table = command("compare", finished_run.folder, other)
+def test_all_three_forms_are_printed(finished_run: Any, other: Path, here: Any) -> None:
+    table = here("compare", finished_run.folder, other)
     assert table.returncode == 0, table.stderr
     assert all(
         text in table.stdout for text in ("run 1", "run 2", "5000 (held out)", "Another CPU", "not taken in turn")
     )
-    text = command("compare", finished_run.folder, other, "--markdown").stdout
+    text = here("compare", finished_run.folder, other, "--markdown").stdout
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows}) == 1 and "| no general configuration |" in text
-    data = json.loads(command("compare", finished_run.folder, other, "--json").stdout)
+    data = json.loads(here("compare", finished_run.folder, other, "--json").stdout)
     assert data["task"] == "scale_add" and data["differences"]["driver"][1] == "9.9"
     assert data["shapes"][1]["results"][1]["general"] is None
 
 
-def test_what_cannot_be_compared_is_refused(finished_run: Any, tmp_path: Path, command: Any) -> None:
+def test_what_cannot_be_compared_is_refused(finished_run: Any, tmp_path: Path, here: Any) -> None:
     foreign = changed(finished_run, tmp_path / "foreign", task="softmax")
     with pytest.raises(
         ComparisonError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name runs of"
@@ -78,5 +78,5 @@ def test_what_cannot_be_compared_is_refused(finished_run: Any, tmp_path: Path, c
         compare_runs([finished_run.folder, finished_run.folder / ".." / "run"])
     with pytest.raises(JournalError, match="is not a run"):
         compare_runs([finished_run.folder, tmp_path])
-    one = command("compare", finished_run.folder)
+    one = here("compare", finished_run.folder)
     assert one.returncode == 2 and one.stderr.count("\n") == 1 and "name at least two" in one.stderr

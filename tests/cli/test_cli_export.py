@@ -62,8 +62,8 @@ def test_best_says_which_kernel_serves_a_shape(finished_run: Any) -> None:
     assert wrong.returncode == 1 and "usage: python dispatch.py n=16" in wrong.stderr
 
 
-def test_a_form_of_another_backend_is_refused(finished_run: Any, command: Any, tmp_path: Path) -> None:
-    done = command("export", finished_run.folder, "--as", "torch", "--out", tmp_path / "new")
+def test_a_form_of_another_backend_is_refused(finished_run: Any, here: Any, tmp_path: Path) -> None:
+    done = here("export", finished_run.folder, "--as", "torch", "--out", tmp_path / "new")
     assert done.returncode == 2 and "was tuned with opencl" in done.stderr and not (tmp_path / "new").exists()
 
 

@@ -12,36 +12,36 @@ SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
 """
 
 
-def test_from_a_source_to_a_space(command: Any, tmp_path: Path) -> None:
+def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SOURCE)
-    drafted = command("init", "saxpy.cu", cwd=tmp_path)
+    drafted = here("init", "saxpy.cu", cwd=tmp_path)
     assert drafted.returncode == 0, drafted.stderr
     assert "saxpy: a draft of the task saxpy, with 3 line(s) to fill in:" in drafted.stdout
-    unfinished = command("tune", "saxpy", cwd=tmp_path)
+    unfinished = here("tune", "saxpy", cwd=tmp_path)
     assert unfinished.returncode == 2
     assert "saxpy/task.toml, line 12, is still to be filled in: the value of a;" in unfinished.stderr
     task, reference = tmp_path / "saxpy" / "task.toml", tmp_path / "saxpy" / "reference.py"
     task.write_text("\n".join(line.split("  # FILL:")[0] for line in task.read_text().splitlines()))
     reference.write_text("def saxpy(a, in_, y, n):\n    return {'y': a * in_ + y}\n")
-    shown = command("space", "saxpy", "--target", "h200", cwd=tmp_path)
+    shown = here("space", "saxpy", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "template by-rules" in shown.stdout and "ITEMS" in shown.stdout
 
 
-def test_nothing_is_overwritten(command: Any, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(here: Any, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SOURCE)
-    refused = command("init", "saxpy.cu", "--out", ".", cwd=tmp_path)
+    refused = here("init", "saxpy.cu", "--out", ".", cwd=tmp_path)
     assert refused.returncode == 2 and "--out: . is there already; name a new or an empty folder." in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["saxpy.cu"]
 
 
-def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(command: Any, tmp_path: Path) -> None:
+def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_path: Path) -> None:
     (tmp_path / "odd.cu").write_text(SOURCE.replace("int i", 'asm volatile("");\n    int i'))
-    drafted = command("init", "odd.cu", "--out", "odd", cwd=tmp_path)
+    drafted = here("init", "odd.cu", "--out", "odd", cwd=tmp_path)
     assert "The rules leave this kernel as it is: it has inline assembly." in drafted.stdout
     for file in (tmp_path / "odd").glob("[tr]*"):
         file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
-    shown = command("space", "odd", "--target", "h200", cwd=tmp_path)
+    shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
     assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
 

@@ -51,6 +51,17 @@ def task(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.mark.parametrize("objective", ["energy", "edp"])
+def test_an_energy_objective_without_a_counter(
+    fails: Fails, task: Callable[..., Path], tmp_path: Path, objective: str
+) -> None:
+    file = task()
+    said = fails("tune", file, "--objective", objective, "--backend", "opencl", "--run-dir", tmp_path / "run")
+    assert said.startswith(f"--objective {objective}: ") and "choose an NVIDIA GPU" in said
+    assert not (tmp_path / "run").exists()
+    assert "'time', 'energy' or 'edp'" in fails("tune", file, "--objective", "power")
+
+
 @pytest.mark.parametrize("command", ["tune", "space"])
 def test_an_unknown_task(fails: Fails, command: str) -> None:
     said = fails(command, "no_such_kernel")

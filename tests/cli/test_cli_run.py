@@ -124,18 +124,18 @@ def test_the_report_is_a_page_that_says_it_all(finished_run: Any) -> None:
     assert summary["origin"]["command"] in text and "tune" in summary["origin"]["command"]
 
 
-def test_report_shows_the_run_again(finished_run: Any, command: Any) -> None:
-    plain = command("report", finished_run.folder)
+def test_report_shows_the_run_again(finished_run: Any, here: Any) -> None:
+    plain = here("report", finished_run.folder)
     assert plain.returncode == 0 and finished_run.summary["sentence"] in plain.stdout
     assert str(finished_run.folder / "report.html") in plain.stdout
-    assert f"**{finished_run.summary['sentence']}**" in command("report", finished_run.folder, "--markdown").stdout
-    as_json = command("report", finished_run.folder, "--json")
+    assert f"**{finished_run.summary['sentence']}**" in here("report", finished_run.folder, "--markdown").stdout
+    as_json = here("report", finished_run.folder, "--json")
     assert json.loads(as_json.stdout) == finished_run.summary and as_json.stderr == ""
 
 
-def test_every_measurement_is_in_the_table(finished_run: Any, command: Any, tmp_path: Path) -> None:
+def test_every_measurement_is_in_the_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
     out = tmp_path / "measured.csv"
-    done = command("report", finished_run.folder, "--csv", out)
+    done = here("report", finished_run.folder, "--csv", out)
     assert done.returncode == 0 and str(out) in done.stdout
     with out.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -153,13 +153,13 @@ def test_every_measurement_is_in_the_table(finished_run: Any, command: Any, tmp_
     general = finished_run.summary["general"]["config"]
     measured = [{name: row[name] for name in general} for row in rows if row["evaluation"] != "0"]
     assert {name: str(value) for name, value in general.items()} in measured
-    nowhere = command("report", finished_run.folder, "--csv", tmp_path / "no" / "measured.csv")
+    nowhere = here("report", finished_run.folder, "--csv", tmp_path / "no" / "measured.csv")
     assert nowhere.returncode == 2 and "choose another --csv" in nowhere.stderr
 
 
-def test_resuming_a_finished_run_only_says_so(finished_run: Any, command: Any) -> None:
+def test_resuming_a_finished_run_only_says_so(finished_run: Any, here: Any) -> None:
     before = finished_run.summary
-    done = command("resume", finished_run.folder, "--json")
+    done = here("resume", finished_run.folder, "--json")
     assert done.returncode == 0, done.stderr
     assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
     after = json.loads(done.stdout)

@@ -27,11 +27,11 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert "tunesmith" in done.stdout.lower() or "Usage" in done.stdout
 
 
-def test_every_setting_is_an_option_with_its_description(command: Any) -> None:
+def test_every_setting_is_an_option_with_its_description(here: Any) -> None:
     from tunesmith.cli.options import NOT_OPTIONS
     from tunesmith.graph.settings import Settings
 
-    shown = " ".join(command("tune", "-h").stdout.split())
+    shown = " ".join(here("tune", "-h").stdout.split())
     for name, field in Settings.model_fields.items():
         option = f"--{name.replace('_', '-')}"
         assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
@@ -84,31 +84,31 @@ def test_usage_mistakes_are_exit_code_2(command: Any, arguments: list[str]) -> N
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
 
 
-def test_devices_as_json(command: Any, device: Any) -> None:
-    done = command("devices", "--json")
+def test_devices_as_json(here: Any, device: Any) -> None:
+    done = here("devices", "--json")
     assert done.returncode == 0
     shown = json.loads(done.stdout)
     assert device.name in [entry["name"] for entry in shown["devices"]]
 
 
-def test_tasks_as_json(command: Any) -> None:
-    done = command("tasks", "--json")
+def test_tasks_as_json(here: Any) -> None:
+    done = here("tasks", "--json")
     assert done.returncode == 0
     shown = {entry["name"]: entry for entry in json.loads(done.stdout)}
     assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "softmax", "gemm"} <= set(shown)
     assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
 
 
-def test_a_space_as_json_adds_up(command: Any) -> None:
-    done = command("space", "silu_and_mul", "--target", "sm_90", "--json")
+def test_a_space_as_json_adds_up(here: Any) -> None:
+    done = here("space", "silu_and_mul", "--target", "sm_90", "--json")
     assert done.returncode == 0 and done.stderr == ""
     for found in json.loads(done.stdout)["templates"]:
         assert found["cartesian"] == found["feasible"] + sum(entry["points"] for entry in found["rejected"])
         assert found["feasible"] > 0
 
 
-def test_the_graph_is_a_mermaid_drawing(command: Any) -> None:
-    done = command("graph")
+def test_the_graph_is_a_mermaid_drawing(here: Any) -> None:
+    done = here("graph")
     assert done.returncode == 0
     assert "graph TD" in done.stdout
     assert all(role in done.stdout for role in ("plan", "template", "tune", "test"))

@@ -43,8 +43,8 @@ def test_a_workload_that_holds_dots_of_its_own_is_not_cut() -> None:
     assert fits(Console(width=20), table)
 
 
-def test_brackets_of_a_task_are_shown(command: object) -> None:
-    assert "c[m, n] = a[m, k] @ b[k, n]" in command("tasks").stdout  # type: ignore[operator]
+def test_brackets_of_a_task_are_shown(here: object) -> None:
+    assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout  # type: ignore[operator]
 
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:

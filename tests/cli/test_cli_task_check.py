@@ -41,10 +41,10 @@ def write(folder: Path, old: str = "", new: str = "", *, file: str = "task.toml"
         (folder / name).write_text(text)
 
 
-def test_a_task_is_checked_without_a_device(command: Any, tmp_path: Path) -> None:
+def test_a_task_is_checked_without_a_device(here: Any, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings")
     write(tmp_path)
-    done = command("check", ".", "--target", "sm_90", "--json", cwd=tmp_path)
+    done = here("check", ".", "--target", "sm_90", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [clause.split(":")[0] for clause in found["right"]] == ["baseline", "baseline", "reference"]
@@ -62,20 +62,18 @@ def test_a_task_is_checked_without_a_device(command: Any, tmp_path: Path) -> Non
         ("reference.py", "2 * x", "x.nothing", "raises AttributeError"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    command: Any, tmp_path: Path, file: str, old: str, new: str, wanted: str
-) -> None:
+def test_what_is_wrong_is_one_sentence(here: Any, tmp_path: Path, file: str, old: str, new: str, wanted: str) -> None:
     pytest.importorskip("cuda.bindings")
     write(tmp_path, old, new, file=file)
-    done = command("check", ".", "--target", "sm_90", cwd=tmp_path)
+    done = here("check", ".", "--target", "sm_90", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     [line] = done.stderr.strip().splitlines()
     assert wanted in line and line.endswith(".")
     # The commands that need no device look at the same first.
-    assert wanted in command("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr
+    assert wanted in here("prompts", ".", "--target", "sm_90", cwd=tmp_path).stderr
 
 
-def test_options_that_do_not_go_together_are_refused(command: Any, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(here: Any, tmp_path: Path) -> None:
     write(tmp_path)
-    refused = command("check", ".", "--target", "sm_90", "--source", "twice.cu", cwd=tmp_path)
+    refused = here("check", ".", "--target", "sm_90", "--source", "twice.cu", cwd=tmp_path)
     assert refused.returncode == 2 and "leave out --source to check the task itself" in refused.stderr

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from tunesmith.cli.main import main
-
 TASK = """
 name = "scale"
 entry = "scale"
@@ -72,21 +70,6 @@ def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
     files = {"task.toml": TASK, "template.toml": TEMPLATE, "baseline.cl": BASELINE, "template.cl": KERNEL}
     for name, text in (files | {"reference.py": REFERENCE.format(body=body)}).items():
         (folder / name).write_text(text)
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command line in this process, where a process of its own is not the point."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        given = [str(argument) for argument in arguments]
-        with pytest.raises(SystemExit) as ended:
-            main(given)
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
-
-    return run
 
 
 def edit(folder: Path, file: str, old: str, new: str) -> None:
@@ -151,10 +134,11 @@ def test_check_names_the_reference_and_not_the_kernel(folder: Path, here: Comman
     assert wanted in sentence(done, 2)
 
 
-def test_a_reference_that_hangs_ends_tune(folder: Path, command: Command) -> None:
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_reference_that_hangs_ends_tune(folder: Path, here: Command) -> None:
     write(folder, "time.sleep(10000)")
     run = ("tune", folder, "--run-dir", folder / "run", "--evaluations", 4, "--reference-deadline", 2)
-    assert "the reference scale has not returned for 2 s" in sentence(command(*run), 2)
+    assert "the reference scale has not returned for 2 s" in sentence(here(*run), 2)
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
-"""A finished run on CUDA without a GPU: a journal as a run leaves it, machine code by NVRTC, invented times."""
+"""A finished run without a GPU: a journal as a run leaves it, machine code by NVRTC, invented times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
@@ -23,14 +24,21 @@ from tunesmith.kernels.spec.taskfile import load_task
 LIMITS = resolve_target("sm_90")
 
 
-def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], most: int = 3) -> Package:
-    """A run on `most` workloads of a library task. ratios: time over baseline of the general configuration, by
-    workload; others take 0.9 of the baseline's."""
+def write_cuda_run(
+    folder: Path,
+    task_name: str,
+    ratios: Mapping[str, float],
+    most: int = 3,
+    backend: Literal["cuda", "opencl"] = "cuda",
+) -> Package:
+    """A run on `most` workloads of a task. ratios: time over baseline of the general configuration, by workload; others
+    take 0.9 of the baseline's. backend: OpenCL's export needs no machine code."""
     whole = load_task(task_name)
     on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
     task = whole.model_copy(update={"workloads": on_gpu})
-    template = task.sources("cuda").templates[0]
-    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+    template = task.sources(backend).templates[0]
+    limits = replace(LIMITS, backend=backend)
+    device = Device(backend=backend, index=0, name="a test's GPU", limits=limits, driver="0")
     settings = make_settings(task=task_name)
 
     def no_pool() -> Any:
@@ -39,7 +47,7 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
     with Journal(folder, create=True) as journal:
         journal.append(RunStarted(settings=settings, task=task, device=device))
         journal.append(TemplateAdded(template=template))
-        context = Context(task, device, (LIMITS,), settings, journal, no_pool)
+        context = Context(task, device, (limits,), settings, journal, no_pool)
         found = []
         for workload in on_gpu:
             ratio = ratios.get(workload.name, 0.9)

@@ -184,18 +184,35 @@ def test_the_header_launches_what_tunesmith_would_launch(package: Package, drive
         assert list(map(int, line.split())) == [0, *grid, *block, shared, 0x1000, 0x2000, *shape.sizes.values()]
 
 
+EXPLICIT = str(Path(__file__).resolve().parents[1] / "data" / "flat_scale" / "task.toml")
+"""A task whose sizes no argument's shape tells."""
+
+
+@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
+def test_every_python_file_of_every_form_compiles(task: str, tmp_path: Path) -> None:
+    package = write_cuda_run(tmp_path / "cuda", task, {}, most=1)
+    assert package.explicit_sizes == (["rows", "columns"] if task == EXPLICIT else [])
+    found = [*(package.folder / "best").rglob("*.py")]
+    for form in ("torch", "cupy", "hf-kernels", "header"):
+        found += export_run(package.folder, form).rglob("*.py")
+    if "opencl" in package.task.backends:
+        opencl = write_cuda_run(tmp_path / "opencl", task, {}, most=1, backend="opencl")
+        found += [*(opencl.folder / "best").rglob("*.py"), *export_run(opencl.folder, "opencl").rglob("*.py")]
+    for path in found:
+        compile(path.read_text(encoding="utf-8"), str(path), "exec")
+    own = {path.parent.name for path in found if path.name.startswith("test_")}
+    assert {"torch", "cupy", "tests"} <= own, "each form's own test is among them"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
-def test_nvcc_and_the_other_compilers_take_every_form(task: str, tmp_path: Path) -> None:
+def test_nvcc_takes_the_header(task: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
     package = write_cuda_run(tmp_path / "run", task, {}, most=1)
     header = export_run(package.folder, "header") / f"{task}.hpp"
     (tmp_path / "main.cu").write_text(f'#include "{header}"\nint main() {{ return 0; }}\n')
-    if shutil.which("nvcc") is not None:
-        subprocess.run(["nvcc", "-std=c++17", "-c", "-o", tmp_path / "main.o", tmp_path / "main.cu"], check=True)
-    for form in ("torch", "cupy", "hf-kernels"):
-        out = export_run(package.folder, form)
-        for path in out.rglob("*.py"):
-            compile(path.read_text(), str(path), "exec")
+    subprocess.run(["nvcc", "-std=c++17", "-c", "-o", tmp_path / "main.o", tmp_path / "main.cu"], check=True)
 
 
 def test_hugging_faces_layout_has_metadata_and_digests(package: Package, tmp_path: Path) -> None:

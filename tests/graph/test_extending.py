@@ -83,10 +83,10 @@ class TestPlacing:
         with pytest.raises(RoleError, match=sentence):
             names(chain)
 
-    def test_a_role_nobody_registered(self, command: Any, tmp_path: Path) -> None:
+    def test_a_role_nobody_registered(self, here: Any, tmp_path: Path) -> None:
         settings = tmp_path / "run.toml"
         settings.write_text('[roles.ghost]\nafter = "test"\n')
-        done = command("tune", LIBRARY, "--settings", settings, "--run-dir", tmp_path / "run")
+        done = here("tune", LIBRARY, "--settings", settings, "--run-dir", tmp_path / "run")
         assert done.returncode == 2 and "no role of this name is registered" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
 

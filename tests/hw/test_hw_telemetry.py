@@ -55,6 +55,18 @@ def test_what_a_gpu_does_not_report_is_none_and_asked_once():
     assert (nvml.calls.count("energy"), sorted(source.unsupported)) == (1, ["energy_j", "power_w"])
 
 
+def test_the_energy_counter_alone():
+    nvml = one_gpu()
+    with open_telemetry(nvml_module=nvml) as source:
+        assert source.joules() == 12.345
+        nvml.gpus[0].failing["energy"] = nvml.NVML_ERROR_GPU_IS_LOST
+        assert source.joules() is None
+    assert (source.joules(), NoTelemetry("none").joules(), "power" in nvml.calls) == (None, None, False)
+    lacking = one_gpu(energy=3)
+    with open_telemetry(nvml_module=lacking) as source:
+        assert (source.joules(), source.joules(), lacking.calls.count("energy")) == (None, None, 1)
+
+
 def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
     nvml = one_gpu()
     with open_telemetry(nvml_module=nvml) as source:

@@ -15,6 +15,7 @@ from tunesmith.kernels.check.check import Deviation, _measure_slowly, measure_se
 from tunesmith.kernels.check.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import EXACT, Tolerance
 from tunesmith.kernels.spec.taskfile import load_task
@@ -27,7 +28,7 @@ def opened(device: Any) -> Any:
     return open_device(device.limits, device.index)
 
 
-def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
+def data_of(opened: Any, dtype: str, tolerance: Tolerance, contents: Contents | None = None) -> WorkloadData:
     """x -> out (both of `dtype`), and an inout beside them."""
     task = load_task("silu_and_mul")
     fill = {"kind": "uniform", "mean": 0.0 if DTYPES[dtype].is_float else 30.0, "scale": 20.0}
@@ -47,7 +48,7 @@ def data_of(opened: Any, dtype: str, tolerance: Tolerance) -> WorkloadData:
         "workloads": [{"name": "w", "sizes": SIZES, "types": {}}],
     }
     changed = type(task).model_validate({k: v for k, v in changed.items() if k in type(task).model_fields})
-    return WorkloadData(opened, changed, changed.workloads[0], seed=1, max_bytes=1 << 28)
+    return WorkloadData(opened, changed, changed.workloads[0], seed=1, max_bytes=1 << 28, contents=contents)
 
 
 def store(data: WorkloadData, index: int, name: str, values: np.ndarray) -> None:
@@ -210,3 +211,35 @@ def test_the_same_on_an_nvidia_gpu(dtype: str) -> None:
             held[at] ^= 1
             gpu.write(data.set_buffer(index), held)
         assert quick.passes(data, index, {}) is not None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_nan_that_nobody_wrote_is_not_the_one_expected(opened: Any, dtype: str) -> None:
+    data = data_of(opened, dtype, TOLERANCES[dtype], Contents("nans", 1))
+    position = int(data.expected_nans(0)["out"][0])
+    store_right(data, 0)
+    assert isinstance(measure_set(data, 0), dict)
+    size = DTYPES[dtype].size
+    place = next(place for place in data.places if place.argument.name == "out")
+    whole = slice(place.offset, place.offset + place.nbytes)
+    raw, before = data.set_array(0)[whole].copy(), data.set_array(0, pristine=True)[whole]
+    raw[position * size : (position + 1) * size] = before[position * size : (position + 1) * size]
+    data.device.write(data.view(place, 0), raw)
+    found = measure_set(data, 0)
+    assert isinstance(found, WrongResult) and found.reason == "unwritten", found
+    assert f"out[{position}] holds the bytes" in found.detail and "expected nan" in found.detail
+
+
+def test_infinities_may_make_nan_of_a_row_in_which_the_reference_has_one(opened: Any) -> None:
+    data = data_of(opened, "float32", TOLERANCES["float32"], Contents("infinities", 1))
+    expected = data.expected_of(0)["both"]
+    expected[1] = math.nan
+    data._expected_buffers.clear()
+    for got, accepted in (({0: math.nan}, True), ({0: 1e9}, False), ({1009: math.nan}, False)):
+        store_right(data, 0)
+        values = expected.copy()
+        for at, value in got.items():
+            values[at] = value
+        store(data, 0, "both", values)
+        assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
+        assert isinstance(measure_set(data, 0), WrongResult)

@@ -240,10 +240,11 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
 @pytest.mark.parametrize("name", TASKS)
 def test_cuda_compiles(name: str, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    check_cuda(name, target, "float16", 3 if target == "sm_90" else 1, seed=1)
+    check_cuda(name, target, "float16", 2 if target == "sm_90" else 1, seed=1)
     if target == "sm_90":
         for dtype in ("bfloat16", "float32"):
-            check_cuda(name, target, dtype, 1, seed=2)
+            # The default; test_many_configurations_compile has more of each type.
+            check_cuda(name, target, dtype, 0, seed=2)
 
 
 @pytest.mark.slow

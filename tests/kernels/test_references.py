@@ -82,8 +82,8 @@ class TestOriginal:
             scale_add(tmp_path, "", 'reference = "baseline"\nframework = "torch"')
 
 
-def test_the_original_as_reference_end_to_end(tmp_path: Path, device: Any, command: Any) -> None:
+def test_the_original_as_reference_end_to_end(tmp_path: Path, device: Any, here: Any) -> None:
     scale_add(tmp_path, "", 'reference = "baseline"')
-    done = command("check", tmp_path / "task", "--source", tmp_path / "task" / "baseline.cl", "--backend", "opencl")
+    done = here("check", tmp_path / "task", "--source", tmp_path / "task" / "baseline.cl", "--backend", "opencl")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("accepted: ") and ORIGINAL_IS_REFERENCE in done.stdout

@@ -49,8 +49,15 @@ def kernel(
     return lambda: noisy(rng, noise, drift, seconds * (1 + rng.normal(0, placement)))
 
 
-@pytest.mark.parametrize("placement", [0.0, 0.003])
-@pytest.mark.parametrize("noise", [0.002, 0.01])
+@pytest.mark.parametrize(
+    ("noise", "placement"),
+    [
+        (0.002, 0.0),
+        (0.01, 0.003),
+        pytest.param(0.002, 0.003, marks=pytest.mark.slow),
+        pytest.param(0.01, 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_equal_kernels_are_rarely_called_different(noise: float, placement: float) -> None:
     rng = np.random.default_rng(1)
     different, comparisons = 0, 400

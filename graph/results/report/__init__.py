@@ -21,6 +21,7 @@ from tunesmith.graph.results.report.axis import rounded
 from tunesmith.graph.results.report.caveats import standing, warnings
 from tunesmith.graph.results.report.clocks import clocks
 from tunesmith.graph.results.report.convergence import search_charts
+from tunesmith.graph.results.report.front import front_chart
 from tunesmith.graph.results.report.parameters import template_effects
 from tunesmith.graph.results.report.roofs import roof_picture
 from tunesmith.graph.results.report.rounds import rounds
@@ -51,6 +52,7 @@ def render_report(log: RunLog, summary: Summary) -> str:
             charts=search_charts(log, summary),
             effects=[one for one in effects if one is not None],
             picture=roof_picture(log, summary),
+            front=front_chart(log, summary),
             spaces=[space_account(log.template(one), spaces[one]) for one in order],
             rounds=rounds(log, summary),
             clocks=clocks(log),
@@ -114,14 +116,14 @@ def _examination_notes(summary: Summary) -> dict[str, list[str]]:
 def _best(log: RunLog) -> list[dict[str, Any]]:
     """The best configurations of the search, the fastest first, as it saw them on all tuned workloads: time over
     baseline, and what the compiler says of them."""
-    started, baseline = log.started, log.baseline_seconds or {}
+    started, baseline = log.started, log.baseline_quantities or {}
     if started is None:
         return []
     weights = {workload.name: workload.weight for workload in started.task.workloads}
     ranked: list[dict[str, Any]] = [
         {"ratio": value, "config": one.config, "template": one.template, "resources": one.resources}
         for one in log.evaluations()
-        if (value := objective(one, baseline, baseline, weights)) is not None
+        if (value := objective(one, baseline, baseline, weights, log.objective)) is not None
     ]
     return sorted(ranked, key=lambda row: row["ratio"])[:MAX_BEST]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from tunesmith.graph.results.report.axis import Axis, axis_of, rounded
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search.observation import Observation
-from tunesmith.kernels.search.surrogate.effects import Effects, effects
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config, Parameter, Scalar, assignments
+
+if TYPE_CHECKING:
+    from tunesmith.kernels.search.surrogate.effects import Effects
 
 MOST_DOTS = 200
 """Measured configurations that are drawn for a parameter, the fastest first."""
@@ -89,6 +92,9 @@ class TemplateEffects:
 
 def template_effects(log: RunLog, summary: Summary, template_id: str, space: Space) -> TemplateEffects | None:
     """What the parameters of a template do to the time of all tuned workloads together."""
+    # Imported here: the model needs SciPy, which takes half a second, and not every report has something to tell.
+    from tunesmith.kernels.search.surrogate.effects import effects
+
     started, before = log.started, log.baseline_seconds
     if started is None or not before:
         return None

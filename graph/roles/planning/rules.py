@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.measurements import objective
 from tunesmith.graph.journal.tree import Node, Tree
-from tunesmith.graph.roles.baseline import baseline_seconds
+from tunesmith.graph.roles.baseline import baseline_quantities, baseline_seconds
 from tunesmith.graph.state import Bottleneck, Branch, Plan
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.outcome import Evaluation
@@ -34,7 +34,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     roofs where the journal does not have them."""
     if not tree.usable:
         return None
-    baseline = baseline_seconds(context)
+    baseline, quantities = baseline_seconds(context), baseline_quantities(context)
     best = {w.name: _best_seconds(tree.usable, w.name, baseline[w.name]) for w in context.tuned}
     if tree.untried:
         node, workloads, analysis = tree.untried[0], context.tuned, ""
@@ -42,8 +42,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     else:
         due = _due(context, best)
         workloads = context.tuned if due is None else (due,)
-        node = _best_on(tree.usable, [w.name for w in workloads], baseline, context.weights) or tree.usable[0]
-        seeds = _seeds(node, context, due, baseline)
+        node = _best_on(tree.usable, [w.name for w in workloads], quantities, context) or tree.usable[0]
+        seeds = _seeds(node, context, due, quantities)
         analysis = (
             f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
             if due is None
@@ -84,10 +84,10 @@ def _due(context: Context, best: Mapping[str, float]) -> Workload | None:
 
 
 def _best_on(
-    nodes: Sequence[Node], names: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+    nodes: Sequence[Node], names: Sequence[str], baseline: Mapping[str, float], context: Context
 ) -> Node | None:
     """The node with the best configuration on the workloads `names`; of equals the first."""
-    values = [(_values(node.found, names, baseline, weights), node) for node in nodes]
+    values = [(_values(node.found, names, baseline, context), node) for node in nodes]
     measured = [(min(value for value, _ in found), node) for found, node in values if found]
     return min(measured, key=lambda one: one[0])[1] if measured else None
 
@@ -98,16 +98,17 @@ def _seeds(node: Node, context: Context, due: Workload | None, baseline: Mapping
     chosen = [
         found.config
         for names in groups
-        for _, found in sorted(_values(node.found, names, baseline, context.weights), key=lambda one: one[0])[:count]
+        for _, found in sorted(_values(node.found, names, baseline, context), key=lambda one: one[0])[:count]
     ]
     return tuple({config_key(config): config for config in chosen}.values())
 
 
 def _values(
-    found: Iterable[Evaluation], names: Sequence[str], baseline: Mapping[str, float], weights: Mapping[str, float]
+    found: Iterable[Evaluation], names: Sequence[str], baseline: Mapping[str, float], context: Context
 ) -> list[tuple[float, Evaluation]]:
     """Objective and evaluation of those that were measured on all of `names`."""
-    return [(value, one) for one in found if (value := objective(one, names, baseline, weights)) is not None]
+    weights, of = context.weights, context.settings.objective
+    return [(value, one) for one in found if (value := objective(one, names, baseline, weights, of)) is not None]
 
 
 def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:

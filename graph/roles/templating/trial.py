@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.log import trial_stage

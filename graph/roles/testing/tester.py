@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, VerdictReached
-from tunesmith.graph.journal.measurements import objective, seconds_of
+from tunesmith.graph.journal.measurements import objective, quantities_of
 from tunesmith.graph.journal.records import FinalistResult, Verdict
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.baseline import baseline_request, baseline_seconds
+from tunesmith.graph.roles.baseline import baseline_quantities, baseline_request
 from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
@@ -99,6 +99,7 @@ class Tester:
             baseline_code=found.codes[0] if found.codes else "",
             compiler=found.compiler,
             opponents=found.opponents,
+            baseline_energy=found.energies[0] if found.energies else None,
         )
         context.journal.append(event, f"round-{number}")
         return event
@@ -110,20 +111,20 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
     One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
     elsewhere: it may be the best for a shape, but is none for all.
     """
-    baseline, vetoed = baseline_seconds(context), context.log.vetoed()
+    baseline, vetoed = baseline_quantities(context), context.log.vetoed()
     known = [one for one in context.log.evaluations() if one.template not in vetoed]
     names = [workload.name for workload in context.tuned]
-    weights = context.weights
+    weights, of = context.weights, context.settings.objective
     ranked: list[tuple[float, Finalist]] = []
     single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
     for evaluation in known:
         entrant = (evaluation.template, evaluation.config)
-        value = objective(evaluation, names, baseline, weights)
+        value = objective(evaluation, names, baseline, weights, of)
         if value is not None:
             ranked.append((value, entrant))
-        for name, seconds in seconds_of(evaluation).items():
+        for name, quantity in quantities_of(evaluation, of).items():
             if name in single and evaluation.failure is None:
-                single[name].append((seconds, entrant))
+                single[name].append((quantity, entrant))
     broken = _broken_on_held_out(context)
     in_order = (entrant for _, entrant in sorted(ranked, key=lambda item: item[0]))
     general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
@@ -132,7 +133,7 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
         context.note(
             "test",
             "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
-            f"there is no general one. Of the fastest: {why} Relax the constraint, or measure more configurations.",
+            f"there is no general one. Of the best: {why} Relax the constraint, or measure more configurations.",
             "",
         )
     per_shape = {
@@ -165,11 +166,12 @@ def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
 
 def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
     codes = found.codes[1:] or ("",) * len(entrants)
+    energies = found.energies[1:] or (None,) * len(entrants)
     return tuple(
-        FinalistResult(template=template, config=config, comparison=result, code=code)
+        FinalistResult(template=template, config=config, comparison=result, code=code, energy=energy)
         if isinstance(result, Comparison)
         else FinalistResult(template=template, config=config, failure=result, code=code)
-        for (template, config), result, code in zip(entrants, found.results, codes, strict=True)
+        for (template, config), result, code, energy in zip(entrants, found.results, codes, energies, strict=True)
     )
 
 
@@ -181,7 +183,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    if verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
+    by_time = context.settings.objective == "time"
+    if by_time and verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
         return "floor"
     searched = context.log.searched(f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.

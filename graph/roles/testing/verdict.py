@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,17 +11,19 @@ from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import Examinee
 from tunesmith.graph.journal.measurements import weighted_geomean
 from tunesmith.graph.journal.records import (
+    ENERGY_MARGIN,
     BestHere,
     Dispatched,
     Disqualified,
     Figures,
     FinalistResult,
+    FrontPoint,
     OpponentRow,
     Verdict,
     Winner,
     WorkloadRow,
 )
-from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.outcome import Objective, describe
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
 
@@ -42,7 +45,8 @@ def build_verdict(
 
     The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
     the tuned workloads, among those that are right on every workload, held-out ones included. `regret` of a held-out
-    workload is the general configuration's time over the best finalist's there, less 1. disqualified: what examinations
+    workload is the general configuration's time over the best finalist's there, less 1. Where the run makes energy
+    small, or its product with time, that stands for time in both. disqualified: what examinations
     rejected, and why; such a finalist wins nothing there.
     """
     met = {compared.workload: compared for compared in comparisons}
@@ -52,7 +56,9 @@ def build_verdict(
     }
     tuned = [workload for workload in context.tuned if workload.name in by_workload]
     held_out = [workload for workload in context.held_out if workload.name in by_workload]
+    of = context.settings.objective
     valid: list[tuple[float, Key]] = []
+    together: dict[Key, tuple[float, float | None]] = {}
     out: list[Disqualified] = []
     for template, config in general:
         key = _key(template, config)
@@ -61,16 +67,20 @@ def build_verdict(
         if reason is not None:
             out.append(Disqualified(template=template, config=config, workload=reason[0], why=reason[1]))
             continue
-        ratios = {
-            w.name: entry.comparison.ratio
+        figures = {
+            w.name: found
             for w in tuned
-            if (entry := entries[w.name]) is not None and entry.comparison is not None
+            if (entry := entries[w.name]) is not None and (found := _figures(entry, met[w.name])) is not None
         }
-        valid.append((weighted_geomean(ratios, context.weights), key))
-    ratio, winner = min(valid) if valid else (None, None)
+        together[key] = _means(figures, context.weights)
+        value = _mean([(name, one.quantity(of)) for name, one in figures.items()], context.weights)
+        # One whose energy could not be measured wins only where there is no other.
+        valid.append((math.inf if value is None else value, key))
+    winner = min(valid)[1] if valid else None
+    ratio, energy = (None, None) if winner is None else together[winner]
     rows, unseen = (
         [
-            _row(context, workload, by_workload[workload.name], winner, disqualified).model_copy(
+            _row(context, workload, met[workload.name], winner, disqualified).model_copy(
                 update={"opponents": _opponents(met[workload.name], winner)}
             )
             for workload in workloads
@@ -84,8 +94,13 @@ def build_verdict(
         tuned=tuple(rows),
         held_out=tuple(unseen),
         disqualified=tuple(out),
-        dispatch=tuple(used for row in rows if (used := dispatched(row, chosen)) is not None),
-        sentence=_sentence(ratio, rows, unseen, len(out)),
+        dispatch=tuple(used for row in rows if (used := dispatched(row, chosen, of)) is not None),
+        sentence=_sentence(ratio, rows, unseen, len(out))
+        if of == "time"
+        else _thrift(of, ratio, energy, rows, len(out)),
+        objective=of,
+        energy_ratio=energy,
+        front=_front(together, general),
     )
 
 
@@ -110,19 +125,47 @@ def least_seconds(verdict: Verdict) -> dict[str, float]:
     return found
 
 
-def dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
+def _figures(entry: FinalistResult, compared: Compared) -> Figures | None:
+    """Those of a finalist; None where it failed."""
+    if entry.comparison is None:
+        return None
+    return Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+
+
+def _means(figures: Mapping[str, Figures], weights: Mapping[str, float]) -> tuple[float, float | None]:
+    """Time and energy over the baseline's, over all of these workloads."""
+    time = weighted_geomean({name: one.ratio for name, one in figures.items()}, weights)
+    return time, _mean([(name, one.energy_ratio) for name, one in figures.items()], weights)
+
+
+def _mean(found: Sequence[tuple[str, float | None]], weights: Mapping[str, float]) -> float | None:
+    """The weighted geometric mean; None where a value is not known."""
+    known = {name: value for name, value in found if value is not None}
+    return weighted_geomean(known, weights) if known and len(known) == len(found) else None
+
+
+def _front(
+    together: Mapping[Key, tuple[float, float | None]], general: Sequence[tuple[str, Config]]
+) -> tuple[FrontPoint, ...]:
+    """The finalists by time and energy, the fastest first."""
+    known = {key: (time, energy) for key, (time, energy) in together.items() if energy is not None}
+    points = []
+    for template, config in general:
+        if (mine := known.get(_key(template, config))) is not None:
+            beaten = any(one != mine and one[0] <= mine[0] and one[1] <= mine[1] for one in known.values())
+            point = FrontPoint(template=template, config=config, ratio=mine[0], energy_ratio=mine[1], best=not beaten)
+            points.append(point)
+    return tuple(sorted(points, key=lambda one: (one.ratio, one.energy_ratio)))
+
+
+def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time") -> Dispatched | None:
     """What to use for a workload instead of the baseline: the best there where it gains enough over the general
-    configuration, and their intervals are apart. None where nothing is shown to be faster than the baseline."""
-    if row.best is None or row.best.verdict != "faster":
+    configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
+    if row.best is None or not row.best.gains(of):
         return None
     used: Winner = row.best
     figures: Figures = row.best
-    if (
-        general is not None
-        and row.general is not None
-        and row.general.verdict == "faster"
-        and (row.best.high >= row.general.low or row.best.ratio >= (1 - DISPATCH_GAIN) * row.general.ratio)
-    ):
+    if general is not None and row.general is not None and row.general.gains(of) and _near(row.best, row.general, of):
         used, figures = general, row.general
     return Dispatched(
         template=used.template,
@@ -132,10 +175,20 @@ def dispatched(row: WorkloadRow, general: Winner | None) -> Dispatched | None:
         low=figures.low,
         high=figures.high,
         verdict=figures.verdict,
+        joules=figures.joules,
+        energy_ratio=figures.energy_ratio,
         workload=row.workload,
         sizes=row.sizes,
         types=row.types,
     )
+
+
+def _near(best: Figures, general: Figures, of: Objective) -> bool:
+    """Whether the best for a workload is not worth a kernel of its own there."""
+    if of == "time":
+        return best.high >= general.low or best.ratio >= (1 - DISPATCH_GAIN) * general.ratio
+    mine, other = best.quantity(of), general.quantity(of)
+    return mine is None or other is None or mine >= (1 - ENERGY_MARGIN) * other
 
 
 def _key(template: str, config: Config) -> Key:
@@ -145,33 +198,46 @@ def _key(template: str, config: Config) -> Key:
 def _row(
     context: Context,
     workload: Workload,
-    entries: Mapping[Key, FinalistResult],
+    compared: Compared,
     winner: Key | None,
     disqualified: Mapping[Examinee, str],
 ) -> WorkloadRow:
+    of = context.settings.objective
+    entries = {_key(entry.template, entry.config): entry for entry in compared.entries}
     measured = {
-        key: entry.comparison
+        key: figures
         for key, entry in entries.items()
-        if entry.comparison is not None and (*key, workload.name) not in disqualified and (*key, "") not in disqualified
+        if (figures := _figures(entry, compared)) is not None
+        and (*key, workload.name) not in disqualified
+        and (*key, "") not in disqualified
     }
     floor = context.floor(workload)
-    best_key = min(measured, key=lambda key: measured[key].ratio, default=None)
+    # What has no energy comes last.
+    ranked = {key: math.inf if (value := one.quantity(of)) is None else value for key, one in measured.items()}
+    best_key = min(ranked, key=lambda key: ranked[key], default=None)
     best = None
     if best_key is not None:
-        figures = Figures.of(measured[best_key]).model_dump()
-        best = BestHere(template=best_key[0], config=entries[best_key].config, **figures)
-    general = Figures.of(measured[winner]) if winner is not None and winner in measured else None
+        best = BestHere(template=best_key[0], config=entries[best_key].config, **measured[best_key].model_dump())
+    general = measured.get(winner) if winner is not None else None
+    baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
+    energy = compared.baseline_energy
     return WorkloadRow(
         workload=workload.name,
         sizes=workload.sizes,
         types=workload.types,
         floor_seconds=floor,
-        baseline_seconds=next(iter(measured.values())).baseline.median if measured else None,
+        baseline_seconds=None if baseline is None or not measured else baseline.median,
+        baseline_joules=None if energy is None else energy.joules,
         general=general,
         best=best,
         share_of_floor=floor / general.seconds if floor and general is not None else None,
-        regret=general.ratio / best.ratio - 1 if general is not None and best is not None else None,
+        regret=_regret(general, best, of),
     )
+
+
+def _regret(general: Figures | None, best: Figures | None, of: Objective) -> float | None:
+    mine, least = (None if one is None else one.quantity(of) for one in (general, best))
+    return mine / least - 1 if mine is not None and least is not None else None
 
 
 def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
@@ -218,6 +284,30 @@ def _sentence(
             f"tuned workloads have a faster one of their own. For all: measured {_measured(ratio, rows)}{against}{out}."
         )
     return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
+
+
+def _thrift(
+    of: Objective, ratio: float | None, energy: float | None, rows: Sequence[WorkloadRow], disqualified: int
+) -> str:
+    """The verdict where energy, or its product with time, was made small."""
+    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
+    if ratio is None:
+        return f"No configuration is right on every workload{out}."
+    if energy is None:
+        return (
+            f"The energy of the finalists could not be measured; time: {1 / ratio:.2f}x over all tuned workloads{out}."
+        )
+    gained = sum(row.general is not None and row.general.gains(of) for row in rows)
+    what = "Less energy" if of == "energy" else "A smaller product of energy and time"
+    where = f"on {gained} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
+    means = (
+        f"{energy:.2f} times its energy and {ratio:.2f} times its time over all of them"
+        if len(rows) > 1
+        else (f"{energy:.2f} times its energy and {ratio:.2f} times its time")
+    )
+    if not gained:
+        return f"No reliable gain: keep the baseline. Measured {means}{out}."
+    return f"{what} than the baseline {where}: {means}{out}."
 
 
 def _count(rows: Sequence[WorkloadRow], verdict: str) -> int:

@@ -13,7 +13,7 @@ from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
 from tunesmith.graph.wisdom.suggestions import suggestions_for
 from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.search import Strategy, make_strategy
+from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
 from tunesmith.kernels.space.space import Space
 from tunesmith.kernels.spec.parameter import Config
@@ -55,7 +55,7 @@ class TemplateSearch:
     def learn(self, evaluation: Evaluation) -> float | None:
         """Tells the strategy; returns the objective, None for a failure."""
         self.results.append(evaluation)
-        seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
+        seen = self._observe(evaluation)
         self.strategy.tell(evaluation.config, seen)
         return seen.value
 
@@ -89,9 +89,12 @@ class TemplateSearch:
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
             if entry.stage != self.stage and known and self.space.index(evaluation.config) is not None:
-                seen = observation(evaluation, self.plan.workloads, self.baseline, self.context.weights)
-                strategy.tell(evaluation.config, seen)
+                strategy.tell(evaluation.config, self._observe(evaluation))
         return strategy
+
+    def _observe(self, evaluation: Evaluation) -> Observation:
+        of = self.context.settings.objective
+        return observation(evaluation, self.plan.workloads, self.baseline, self.context.weights, of)
 
     def _seeds(self) -> list[Config]:
         """What to try first, as far as feasible; the journal keeps those that are not, with the reason."""

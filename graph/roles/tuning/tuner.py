@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Asked, Evaluated, Searched
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.measurements import racing, weighted_geomean
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.baseline import baseline_seconds
+from tunesmith.graph.roles.baseline import baseline_quantities, baseline_seconds
 from tunesmith.graph.roles.templating.trial import recorded
 from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
 from tunesmith.graph.roles.tuning.template_search import TemplateSearch
@@ -48,7 +48,7 @@ class _Round:
     def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
         self.context, self.plan = context, plan
         self.stage = stage_of(plan.round)
-        self.baseline = baseline_seconds(context)
+        self.baseline = baseline_quantities(context)
         # After an interruption the pool is new, and the roofs are in the journal.
         context.pool.roofline = context.roofline()
         # What the trials of this round's templates took is part of its share.
@@ -63,12 +63,15 @@ class _Round:
         self.failures: Counter[str] = Counter()
         self.best: float | None = None
         self.floor = self._floor()
-        self.usual = weighted_geomean({name: self.baseline[name] for name in plan.workloads}, context.weights)
+        seconds = baseline_seconds(context)
+        self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, context.weights)
         """The baseline's seconds, as the objective counts workloads."""
         self._shown = 0.0
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
+        if self.context.settings.objective != "time":
+            return None
         ratios = {}
         for name in self.plan.workloads:
             floor = self.context.floor(self.context.task.workload(name))
@@ -171,7 +174,9 @@ class _Round:
                 done=done,
                 budget=self.context.settings.evaluations,
                 best=self.best,
-                best_seconds=None if self.best is None else self.best * self.usual,
+                best_seconds=None
+                if self.best is None or self.context.settings.objective != "time"
+                else self.best * self.usual,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=dict(self.failures),
                 lanes=self.context.pool.lanes,

@@ -30,5 +30,5 @@ __kernel void merge_attn_states(__global T* output, __global float* output_lse, 
     const float sum = 1.0f;
     const size_t i = (token * h + head) * d + col;
     store(output, i, load(prefix_output, i) * (p_weight / sum) + load(suffix_output, i) * (s_weight / sum));
-    if (col == 0) output_lse[head * n + token] = largest + (empty ? 0.0f : log1p(exp(fmin(p, s) - largest)));
+    if (col == 0) output_lse[head * n + token] = largest + (empty ? 0.0f : log1p(exp(-fabs(p - s))));
 }

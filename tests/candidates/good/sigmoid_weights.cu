@@ -23,5 +23,5 @@ extern "C" __global__ void merge_attn_states(T* output, float* output_lse, const
     for (int col = threadIdx.x; col < d; col += blockDim.x)
         output[row + col] = T(to_float(prefix_output[row + col]) * (p_weight / sum) +
                               to_float(suffix_output[row + col]) * (s_weight / sum));
-    if (threadIdx.x == 0) output_lse[head * n + token] = largest + (empty ? 0.0f : log1pf(expf(fminf(p, s) - largest)));
+    if (threadIdx.x == 0) output_lse[head * n + token] = largest + (empty ? 0.0f : log1pf(expf(-fabsf(p - s))));
 }

@@ -5,10 +5,13 @@ It executes what a kernel says, in one order of many; it says nothing of speed, 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,52 +26,90 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
-SHIM = r"""
-#include <ucontext.h>
+DECLARED = r"""
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <vector>
 struct Extent { unsigned int x, y, z; };
 struct uint2 { unsigned int x, y; };
 struct uint4 { unsigned int x, y, z, w; };
 template <class V> V __ldg(const V* from) { return *from; }
 template <class V> V __ldcs(const V* from) { return *from; }
 template <class V> void __stcs(V* to, V value) { *to = value; }
-static Extent threadIdx, blockIdx, blockDim, gridDim;
+extern Extent threadIdx, blockIdx, blockDim, gridDim;
 #define __global__
 #define __device__
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __forceinline__ inline
 namespace shim {
-alignas(16) static char dynamic[1 << 16];
+void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
+double exchanged(double value, unsigned int mask, unsigned int lanes);
+double shifted(double value, unsigned int by, unsigned int lanes);
+extern char dynamic[1 << 16];
+template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
+    run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
+}
+}
+void __syncthreads();
+template <class V> V __shfl_xor_sync(unsigned int lanes, V value, int mask) {
+    return (V)shim::exchanged((double)value, (unsigned int)mask, lanes);
+}
+template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int by) {
+    return (V)shim::shifted((double)value, by, lanes);
+}
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline int __float2int_rn(float x) { return (int)lrintf(x); }
+inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
+"""
+"""What a kernel sees."""
+DEFINED = r"""
+#include <ucontext.h>
+#include <vector>
+Extent threadIdx, blockIdx, blockDim, gridDim;
+namespace shim {
 struct Barrier { unsigned int arrived = 0, turn = 0; };
 static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
 static std::vector<char> done;
 static std::vector<Barrier> groups;
+alignas(16) char dynamic[1 << 16];
 static Barrier block;
 static std::vector<double> slots;
 static unsigned int current, threads;
-static std::function<void()> kernel;
-inline void place(unsigned int id) {
+static void (*kernel)(void*);
+static void* given;
+static void place(unsigned int id) {
     current = id;
     threadIdx = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
 }
-inline void yield() { unsigned int me = current; swapcontext(&fibers[me], &scheduler); }
-inline void meet(Barrier& barrier, unsigned int count) {
+static void yield() { unsigned int me = current; swapcontext(&fibers[me], &scheduler); }
+static void meet(Barrier& barrier, unsigned int count) {
     const unsigned int turn = barrier.turn;
     if (++barrier.arrived == count) { barrier.arrived = 0; ++barrier.turn; } else while (barrier.turn == turn) yield();
 }
-inline void meet_lanes(unsigned int mask) {
+static void meet_lanes(unsigned int lanes) {
     const unsigned int warp = current / 32, rest = threads - warp * 32;
-    const unsigned int there = rest < 32 ? mask & ((1u << rest) - 1) : mask;
-    meet(groups[warp * 32 + __builtin_ctz(mask)], __builtin_popcount(there));
+    const unsigned int there = rest < 32 ? lanes & ((1u << rest) - 1) : lanes;
+    meet(groups[warp * 32 + __builtin_ctz(lanes)], __builtin_popcount(there));
 }
-inline void body() { kernel(); done[current] = 1; }
-inline void run(Extent grid, Extent dims, std::function<void()> what) {
-    gridDim = grid; blockDim = dims; kernel = what; threads = dims.x * dims.y * dims.z;
+double exchanged(double value, unsigned int mask, unsigned int lanes) {
+    const unsigned int me = current;
+    slots[me] = value; meet_lanes(lanes);
+    const double other = slots[me ^ mask]; meet_lanes(lanes);
+    return other;
+}
+double shifted(double value, unsigned int by, unsigned int lanes) {
+    const unsigned int me = current;
+    slots[me] = value; meet_lanes(lanes);
+    const double other = me % 32 + by < 32 ? slots[me + by] : value; meet_lanes(lanes);
+    return other;
+}
+static void body() { kernel(given); done[current] = 1; }
+void run(Extent grid, Extent dims, void (*what)(void*), void* with) {
+    gridDim = grid; blockDim = dims; kernel = what; given = with; threads = dims.x * dims.y * dims.z;
     std::vector<std::vector<char>> stacks(threads, std::vector<char>(1 << 16));
     for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
         blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
@@ -88,26 +129,28 @@ inline void run(Extent grid, Extent dims, std::function<void()> what) {
     }
 }
 }
-inline void __syncthreads() { shim::meet(shim::block, shim::threads); }
-template <class V> V __shfl_xor_sync(unsigned int lanes, V value, int mask) {
-    const unsigned int me = shim::current;
-    shim::slots[me] = (double)value; shim::meet_lanes(lanes);
-    const V other = (V)shim::slots[me ^ (unsigned int)mask]; shim::meet_lanes(lanes);
-    return other;
-}
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline int __float2int_rn(float x) { return (int)lrintf(x); }
-template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int by) {
-    const unsigned int me = shim::current;
-    shim::slots[me] = (double)value; shim::meet_lanes(lanes);
-    const V other = me % 32 + by < 32 ? (V)shim::slots[me + by] : value; shim::meet_lanes(lanes);
-    return other;
-}
-inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
-inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a > b ? a : b; }
-template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
+void __syncthreads() { shim::meet(shim::block, shim::threads); }
 """
+OPTIONS = ("-std=c++17", "-O0", "-w", "-fPIC")
+
+
+@functools.cache
+def shim(compiler: str) -> tuple[Path, Path]:
+    """The shim as a compiled header and an object, made once: the C++ library that both use takes the compiler several
+    times as long as a kernel does."""
+    folder = Path(tempfile.mkdtemp(prefix="tunesmith-shim-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    header, code, made = folder / "shim.hpp", folder / "shim.cpp", folder / "shim.o"
+    header.write_text("#pragma once\n" + DECLARED)
+    code.write_text(DECLARED + DEFINED)
+    build([compiler, *OPTIONS, "-x", "c++-header", "-o", f"{header}.gch", str(header)])
+    build([compiler, *OPTIONS, "-O1", "-c", "-o", str(made), str(code)])
+    return header, made
+
+
+def build(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[:2000]
 
 
 def run_kernel(
@@ -129,10 +172,9 @@ def run_kernel(
         f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {task.entry}({names}); }}); }}\n"
     )
     file, library = folder / "kernel.cpp", folder / f"kernel{len(list(folder.iterdir()))}.so"
-    file.write_text(SHIM + source + launcher)
-    command = [compiler, "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-o", str(library), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr[:2000]
+    file.write_text(source + launcher)
+    header, made = shim(compiler)
+    build([compiler, *OPTIONS, "-include", str(header), "-shared", "-o", str(library), str(file), str(made)])
     where = geometry(template, config, workload)
     copies = {name: np.array(value, copy=True) for name, value in arrays.items()}
     arguments: list[Any] = [*map(ctypes.c_uint, (*where.grid, *where.block))]

@@ -1,0 +1,110 @@
+"""How much energy does a launch take: launches repeated for a window, by the counter of the device.
+
+Owns the window. The counter of an NVIDIA GPU moves every 20 to 100 ms and takes milliseconds to read, so that it says
+nothing of one launch. A thread reads it as often as it can while launches follow each other; a window begins and ends
+where it moved, and the launches between are those that were under way from the one moment to the other. What remains
+unknown is when exactly, between two readings, it moved: `Energy.error`.
+
+The energy is the whole board's, idle parts and memory included.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tunesmith.kernels.outcome import Energy
+
+BATCH_SECONDS = 0.02
+"""About how long launches run between two looks at the window."""
+PATIENCE_SECONDS = 2.0
+"""Beyond the window's length, after which a counter that does not move is given up."""
+PAUSE_SECONDS = 0.001
+"""Between two readings of the counter, so that the thread that launches gets its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The counter came to `joules` at `at`, give or take `slack` seconds."""
+
+    at: float
+    joules: float
+    slack: float
+
+
+def measure_energy(
+    run: Callable[[], int],
+    read: Callable[[], float | None],
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Energy | None:
+    """Joules per launch over a window of at least `seconds`; None where the counter cannot be read or does not move.
+
+    run: makes launches one right behind the other, for about `BATCH_SECONDS`, and says how many; read: joules since
+    whenever. What `run` raises ends the measurement.
+    """
+    moves: list[Move] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        before, last = clock(), read()
+        while last is not None and not over.is_set():
+            over.wait(PAUSE_SECONDS)
+            joules, now = read(), clock()
+            if joules is None:
+                return
+            if joules != last:
+                moves.append(Move((before + now) / 2, joules, (now - before) / 2))
+            before, last = now, joules
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    started = clock()
+    progress = [(started, 0)]
+    watcher.start()
+    try:
+        while watcher.is_alive():
+            launches = progress[-1][1] + run()
+            progress.append((clock(), launches))
+            # What moved later is of launches that were not counted yet.
+            known = [move for move in list(moves) if move.at <= progress[-1][0]]
+            if len(known) > 1 and known[-1].at - known[0].at >= seconds:
+                return energy_between(known, progress)
+            if progress[-1][0] - started > seconds + PATIENCE_SECONDS:
+                break
+    finally:
+        over.set()
+        watcher.join()
+    return None
+
+
+def energy_between(moves: Sequence[Move], progress: Sequence[tuple[float, int]]) -> Energy | None:
+    """The energy of a launch from the first move to the last. progress: how many launches had ended when, in order."""
+    if len(moves) < 2:
+        return None
+    first, last = moves[0], moves[-1]
+    launches = _launched(progress, last.at) - _launched(progress, first.at)
+    lasted = last.at - first.at
+    if launches <= 0 or lasted <= 0:
+        return None
+    return Energy(
+        joules=(last.joules - first.joules) / launches,
+        seconds=lasted,
+        launches=math.floor(launches),
+        error=(first.slack + last.slack) / lasted,
+    )
+
+
+def _launched(progress: Sequence[tuple[float, int]], at: float) -> float:
+    """Launches that had ended at a time: in a batch they end one after another, evenly."""
+    behind = min(len(progress) - 1, max(1, bisect.bisect_left(progress, at, key=lambda one: one[0])))
+    (begun, before), (ended, after) = progress[behind - 1], progress[behind]
+    share = (at - begun) / (ended - begun) if ended > begun else 1.0
+    return before + (after - before) * min(1.0, max(0.0, share))
+
+
+__all__ = ["BATCH_SECONDS", "Move", "energy_between", "measure_energy"]

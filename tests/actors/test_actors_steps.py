@@ -1,0 +1,123 @@
+"""Steps spread over processes: what decides, who does what, and how they end."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.actors.judging.judge import judge
+from tunesmith.actors.judging.steps import Findings, run_steps
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.verify import Passed
+from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.spec.taskfile import load_task
+
+TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
+
+
+@dataclass
+class PretendedWorkload:
+    bytes_moved: int
+
+
+@dataclass
+class PretendedStep:
+    """wrong, raises: what it does; seconds: how long it takes; nbytes: of its workload."""
+
+    wrong: bool = False
+    raises: bool = False
+    seconds: float = 0.0
+    nbytes: int = 1
+
+    @property
+    def workload(self) -> PretendedWorkload:
+        return PretendedWorkload(self.nbytes)
+
+
+class PretendedTask:
+    def bytes_of(self, workload: PretendedWorkload) -> int:
+        return workload.bytes_moved
+
+
+@dataclass
+class PretendedExaminer:
+    killed: threading.Event = field(default_factory=threading.Event)
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+@dataclass
+class PretendedRunner:
+    """Stands for a process."""
+
+    number: int
+    done: dict[int, int]
+    task: PretendedTask = field(default_factory=PretendedTask)
+    examiner: PretendedExaminer = field(default_factory=PretendedExaminer)
+
+    def run(self, asked: object, step: PretendedStep, place: int, findings: Findings) -> None:
+        self.examiner.killed.wait(step.seconds)
+        if step.raises:
+            raise TunesmithError("the task is at fault")
+        self.done[place] = self.number
+        found: Outcome | Passed = Passed(str(place), {}, {}, True)
+        findings.note(place, WrongResult("mismatch", "out", str(place)) if step.wrong else found)
+
+
+def run(steps: list[PretendedStep], runners: int, most_bytes: float = 10.0) -> tuple[Findings, dict[int, int], Any]:
+    done: dict[int, int] = {}
+    pretended: Any = [PretendedRunner(number, done) for number in range(runners)]
+    steps_of: Any = steps
+    asked: Any = None
+    return run_steps(pretended, asked, steps_of, most_bytes), done, pretended
+
+
+@pytest.mark.parametrize("runners", [1, 3])
+def test_all_steps_are_done_once_and_passed_in_order(runners: int) -> None:
+    findings, done, _ = run([PretendedStep() for _ in range(40)], runners)
+    assert sorted(done) == list(range(40)) and findings.wrong() is None
+    assert [one.step for one in findings.passed()] == [str(place) for place in range(40)]
+
+
+@pytest.mark.parametrize("runners", [1, 3])
+def test_the_first_wrong_step_in_the_plan_decides(runners: int) -> None:
+    # The first of the two is slower: with several processes the second is known before it.
+    steps = [PretendedStep(), PretendedStep(wrong=True, seconds=0.3), PretendedStep(wrong=True)]
+    findings, done, _ = run([*steps, *(PretendedStep() for _ in range(200))], runners)
+    assert findings.wrong() == WrongResult("mismatch", "out", "1")
+    assert [one.step for one in findings.passed()] == ["0"]
+    assert len(done) < 200, "nothing behind it was wanted"
+
+
+def test_large_workloads_are_one_process_alone() -> None:
+    steps = [PretendedStep(nbytes=100 if place % 3 == 0 else 1, seconds=0.01) for place in range(30)]
+    findings, done, _ = run(steps, 3)
+    assert len(findings.passed()) == 30
+    assert {done[place] for place in range(0, 30, 3)} == {0}
+    assert len(set(done.values())) > 1
+
+
+def test_an_error_ends_all_processes_at_once() -> None:
+    steps = [PretendedStep(seconds=600.0), PretendedStep(raises=True), PretendedStep(seconds=600.0)]
+    done: dict[int, int] = {}
+    pretended: Any = [PretendedRunner(number, done) for number in range(3)]
+    asked: Any = None
+    with pytest.raises(TunesmithError, match="at fault"):
+        run_steps(pretended, asked, list[Any](steps), 10.0)
+    assert all(one.examiner.killed.is_set() for one in pretended)
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
+    template = TASK.sources("opencl").templates[0]
+    question = (template, template.default_config, None)
+    one, several = (
+        judge(TASK, device.limits, device.index, [question], seed=3, processes=count)[0] for count in (1, 3)
+    )
+    assert one.accepted and several.accepted
+    assert [step.step for step in one.steps] == [step.step for step in several.steps]

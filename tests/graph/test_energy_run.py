@@ -1,0 +1,240 @@
+"""Runs that make energy small, on a simulated device whose thriftiest configuration is not its fastest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import SimulatedPool, seconds, simulate_device
+
+from tunesmith.cli.view.tables import print_summary
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import Compared, Evaluated
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.measurements import quantities_of
+from tunesmith.graph.journal.records import FinalistResult
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.report import render_markdown, render_report
+from tunesmith.graph.results.report.front import front_chart
+from tunesmith.graph.roles.baseline import BaselineError
+from tunesmith.graph.run import RunResult
+from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.setup.preconditions import require_energy
+from tunesmith.hw.probe import Device
+from tunesmith.hw.targets import resolve_target
+from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.outcome import Energy, Evaluation, Measured
+
+TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
+
+
+def joules(config: dict[str, Any], workload: str) -> float:
+    """The fewer elements a work-item has, the less; the fastest has 16, the thriftiest one."""
+    return 1e-3 if not config else (0.2 + config["ITEMS"] / 100 + seconds(config, workload)) * 1e-3
+
+
+def energy_of(config: dict[str, Any], workload: str) -> Energy:
+    return Energy(joules(config, workload), 0.3, 1000, 0.01, 1.5e9)
+
+
+class EnergyPool(SimulatedPool):
+    def _evaluate(self, request: Any) -> Evaluation:
+        found = super()._evaluate(request)
+        outcomes = {
+            name: replace(one, energy=energy_of(request.config, name)) if isinstance(one, Measured) else one
+            for name, one in found.outcomes.items()
+        }
+        return replace(found, outcomes=outcomes)
+
+    def compare(self, baseline: Any, candidates: Sequence[Any], workload: str, **more: Any) -> WorkloadComparison:
+        found = super().compare(baseline, candidates, workload, **more)
+        energies = tuple(energy_of(one.config, workload) for one in (baseline, *candidates))
+        return replace(found, energies=energies)
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
+    simulate_device(monkeypatch)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
+    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
+    yield
+
+
+def run(folder: Path, **settings: Any) -> RunResult:
+    chosen: dict[str, Any] = {"backend": "opencl", "evaluations": 60, "rounds": 1, "strategy": "exhaustive"}
+    return tune(TASK, run_dir=folder, **(chosen | settings))
+
+
+@pytest.mark.parametrize("objective", ["time", "energy", "edp"])
+def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: Any) -> None:
+    summary = run(tmp_path / "run", objective=objective).summary
+    assert summary.general is not None and summary.objective == objective
+    with Journal(tmp_path / "run", create=False) as journal:
+        found = [entry.event.evaluation for entry in journal.entries(Evaluated)]
+    (row,) = summary.tuned
+    values = {
+        json.dumps(one.config): quantities_of(one, objective)[row.workload] for one in found if one.failure is None
+    }
+    assert values[json.dumps(summary.general.config)] == min(values.values())
+    assert summary.general.config["ITEMS"] == {"time": 16, "energy": 1, "edp": 4}[objective]
+
+
+def test_both_quantities_of_the_finalists_are_told_with_their_front(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run", objective="energy").summary
+    (row,) = summary.tuned
+    assert row.general is not None and summary.general is not None and row.baseline_joules == 1e-3
+    assert row.general.joules == joules(summary.general.config, row.workload)
+    assert summary.energy_ratio == pytest.approx(row.general.joules / row.baseline_joules)
+    assert summary.ratio == pytest.approx(row.general.ratio)
+    assert len(summary.front) == 5 and any(one.best for one in summary.front)
+    for point in summary.front:
+        beaten = [
+            one
+            for one in summary.front
+            if one.ratio <= point.ratio
+            and one.energy_ratio <= point.energy_ratio
+            and (one.ratio, one.energy_ratio) != (point.ratio, point.energy_ratio)
+        ]
+        assert point.best == (not beaten)
+    assert summary.sentence.startswith("Less energy than the baseline on the tuned workload: 0.2")
+    assert summary.dispatch and summary.dispatch[0].energy_ratio == pytest.approx(summary.energy_ratio)
+    assert summary.dispatching is not None and summary.dispatching.lines == ("general",)
+
+
+def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "joules", lambda config, workload: 1e-3)
+    summary = run(tmp_path / "run", objective="energy").summary
+    assert summary.sentence.startswith("No reliable gain: keep the baseline. Measured 1.00 times its energy")
+    assert summary.dispatch == ()
+    assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
+
+
+def test_a_run_by_time_measures_no_energy_and_reads_journals_that_have_none(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    with Journal(tmp_path / "run", create=False) as journal:
+        compared = next(entry.event for entry in journal.entries(Compared))
+    old = json.loads(compared.model_dump_json())
+    del old["baseline_energy"]
+    for entry in old["entries"]:
+        del entry["energy"]
+    assert Compared.model_validate(old).baseline_energy is None
+    assert FinalistResult.model_validate(old["entries"][0]).energy is None
+    assert make_settings(task="any").energy_seconds == 0.0
+    assert make_settings(task="any", objective="edp").energy_seconds == 0.25
+
+
+def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    append, written = Journal.append, [0]
+
+    def end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == 30:
+            raise Killed
+        return sequence
+
+    monkeypatch.setattr(Journal, "append", end)
+    with pytest.raises(Killed):
+        run(tmp_path / "run", objective="energy")
+    resumed = resume(tmp_path / "run").summary
+    monkeypatch.undo()
+    simulate_device(monkeypatch)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
+    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
+    whole = run(tmp_path / "whole", objective="energy").summary
+    assert (resumed.general, resumed.energy_ratio, resumed.front) == (whole.general, whole.energy_ratio, whole.front)
+
+
+def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
+    with pytest.raises(BaselineError, match=r"The energy of the baseline could not be measured on .*--objective time"):
+        run(tmp_path / "run", objective="energy")
+
+
+def test_a_dispatch_rule_is_by_time_only() -> None:
+    with pytest.raises(SettingsError, match="leave out --dispatch-shapes with --objective edp"):
+        make_settings(task="any", objective="edp", dispatch_shapes=10)
+
+
+class Nvml:
+    """NVML of one GPU, which may lack the counter."""
+
+    class NVMLError(Exception):
+        value = 3
+
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+
+    def __init__(self, millijoules: int | None) -> None:
+        self.millijoules = millijoules
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
+        if self.millijoules is None:
+            raise self.NVMLError
+        return self.millijoules
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+
+def test_which_devices_have_an_energy_objective_is_known_at_the_start(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(task="any", objective="energy")
+    gpu = Device(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
+    with pytest.raises(SettingsError, match=r"is an OpenCL device.*choose an NVIDIA GPU"):
+        require_energy(device, settings)
+    with pytest.raises(SettingsError, match="slice of a GPU"):
+        require_energy(replace(gpu, mig=True), settings)
+    where = "tunesmith.graph.setup.preconditions.open_telemetry"
+    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(None), None))
+    with pytest.raises(SettingsError, match="a test's GPU has no energy counter that this user may read"):
+        require_energy(gpu, settings)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(where, lambda uuid: NoTelemetry("NVML was not found."))
+    with pytest.raises(SettingsError, match="--objective energy: NVML was not found; choose"):
+        require_energy(gpu, settings)
+    monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(5), None))
+    require_energy(gpu, settings)
+    require_energy(device, make_settings(task="any"))
+
+
+def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = run(tmp_path / "run", objective="energy").summary
+    with Journal(tmp_path / "run", create=False) as journal:
+        log = RunLog(journal)
+        chart = front_chart(log, summary)
+        assert chart is not None
+        assert [one.point for one in chart.finalists] == list(summary.front)
+        assert [one.point.config for one in chart.finalists if one.chosen] == [
+            (summary.general or pytest.fail()).config
+        ]
+        assert len(chart.searched) == sum(one.failure is None for one in log.evaluations())
+        # To the right is slower, downwards thriftier: along the front one goes with the other.
+        assert sorted(chart.line) == list(chart.line)
+        heights = [y for _, y in chart.line]
+        assert heights == sorted(heights) and len(set(chart.line)) == len(chart.line) > 1
+        page = render_report(log, summary)
+    assert "Time against energy" in page and "energy over the baseline's</th>" in page and ">None<" not in page
+    text = render_markdown(summary)
+    assert "| finalist | time | energy | of the front |" in text
+    print_summary(summary, tmp_path / "run")
+    told = capsys.readouterr().out
+    assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
+
+
+def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
+    summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
+    with Journal(tmp_path / "run", create=False) as journal:
+        log = RunLog(journal)
+        assert front_chart(log, summary) is None and "Time against energy" not in render_report(log, summary)
+    assert "of the front" not in render_markdown(summary)

@@ -1,0 +1,133 @@
+"""Energy: a window between two moves of a counter, on a pretended counter, without a device and with PoCL's."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.hw.telemetry import NoTelemetry, Telemetry
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
+from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.outcome import Measured
+from tunesmith.kernels.spec.taskfile import load_task
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+WATTS = 200.0
+STEP = 0.02
+"""Seconds between two moves of the pretended counter."""
+
+
+class Counter:
+    """Telemetry of a device that always takes `WATTS`, whose counter moves every `STEP` seconds."""
+
+    def joules(self) -> float | None:
+        return WATTS * STEP * math.floor(time.perf_counter() / STEP)
+
+    def sample(self, *, energy: bool = False) -> Telemetry:
+        return Telemetry(1.5e9, None, WATTS, None, None, None)
+
+
+def test_launches_are_counted_from_move_to_move() -> None:
+    """Two launches a second, one of which ends at 0.5; the window is from 1.0 to 3.0, in which four end."""
+    moves = [Move(1.0, 10.0, 0.01), Move(2.0, 30.0, 0.01), Move(3.0, 50.0, 0.03)]
+    found = energy_between(moves, [(0.0, 0), (2.5, 5), (4.0, 8)])
+    assert found is not None
+    assert (found.joules, found.seconds, found.launches) == (pytest.approx(10.0), 2.0, 4)
+    assert found.error == pytest.approx(0.02)
+    # Work that stood still for a while costs its idle energy, and no launch is counted for it.
+    idle = energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)])
+    assert idle is not None and idle.joules == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "progress"),
+    [([], [(0.0, 0), (1.0, 9)]), ([Move(0.5, 1.0, 0.0)], [(0.0, 0), (1.0, 9)])]
+    + [([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)])],
+)
+def test_without_two_moves_or_without_launches_there_is_no_energy(moves: Any, progress: Any) -> None:
+    assert energy_between(moves, progress) is None
+
+
+def test_a_window_is_as_long_as_was_asked_and_its_energy_within_its_error() -> None:
+    def run() -> int:
+        time.sleep(0.005)
+        return 10
+
+    found = measure_energy(run, Counter().joules, 0.1)
+    assert found is not None and found.seconds >= 0.1
+    watts = found.joules * found.launches / found.seconds
+    # A part of a launch at either end is rounded away.
+    assert watts == pytest.approx(WATTS, rel=found.error + 2 / found.launches + 1e-6)
+
+
+def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.kernels.measure.energy.PATIENCE_SECONDS", 0.05)
+    runs = []
+
+    def run() -> int:
+        runs.append(1)
+        time.sleep(0.001)
+        return 1
+
+    assert measure_energy(run, lambda: 5.0, 0.05) is None
+    assert measure_energy(run, lambda: None, 0.05) is None
+    assert len(runs) > 3
+
+
+def test_what_a_launch_raises_ends_the_measurement() -> None:
+    def run() -> int:
+        raise RuntimeError("the device is lost")
+
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        measure_energy(run, Counter().joules, 0.1)
+
+
+@pytest.fixture(scope="module")
+def bench(device: Any) -> Bench:
+    return Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
+
+
+@pytest.fixture(scope="module")
+def candidate(bench: Bench, device: Any) -> Candidate:
+    (template, *_), workload = bench.task.sources("opencl").templates, bench.task.workloads[0]
+    source = specialise(template, template.default_config, workload.types)
+    artifact = open_compiler(device.limits, device.index).compile(source)
+    assert isinstance(artifact, Artifact)
+    return Candidate(template, template.default_config, {types_key(workload): artifact})
+
+
+def test_a_visit_reports_energy_beside_time_where_it_was_asked(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bench.task.workloads[0].name
+    monkeypatch.setattr(bench, "_telemetry", Counter())
+    quick = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
+    plain = bench.visit(candidate, [name], Precision(**quick))[name]
+    assert isinstance(plain, Measured) and plain.energy is None
+    found = bench.visit(candidate, [name], Precision(**quick, energy_seconds=0.1))[name]
+    assert isinstance(found, Measured) and found.energy is not None
+    assert found.energy.seconds >= 0.1 and found.energy.sm_clock_hz == 1.5e9
+    assert found.quantity("time") == found.seconds and found.quantity("energy") == found.energy.joules
+    assert found.quantity("edp") == found.seconds * found.energy.joules
+    monkeypatch.setattr(bench, "_telemetry", NoTelemetry("there is none"))
+    blind = bench.visit(candidate, [name], Precision(**quick, energy_seconds=0.1))[name]
+    assert isinstance(blind, Measured) and blind.energy is None and blind.quantity("edp") is None
+
+
+def test_a_comparison_reports_the_energy_of_all(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bench.task.workloads[0].name
+    monkeypatch.setattr(bench, "_telemetry", Counter())
+    found = bench.compare(candidate, [candidate], name, rounds=3, budget_seconds=0.05, energy_seconds=0.1)
+    assert len(found.energies) == 2 and all(one is not None and one.joules > 0 for one in found.energies)
+    assert bench.compare(candidate, [candidate], name, rounds=3, budget_seconds=0.05).energies == ()
