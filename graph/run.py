@@ -43,8 +43,8 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.taskfile import load_task
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.reference import ReferenceCheck

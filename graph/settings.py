@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.schema_errors import sentence
+from tunesmith.kernels.spec.files.schema_errors import sentence
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]

@@ -122,7 +122,7 @@ def corpus() -> Iterator[tuple[str, Task]]:
 
 def production(backend: BackendName, kind: DeviceKind) -> Iterator[tuple[str, Task]]:
     """The library's, with three tuned workloads and one that is held out, without their templates."""
-    from tunesmith.kernels.spec.taskfile import load_task
+    from tunesmith.kernels.spec.files.taskfile import load_task
 
     for name in PRODUCTION:
         task = load_task(name)
@@ -322,7 +322,7 @@ def measured(name: str, given: dict[str, Any], device: Device, shop: Shop, optio
 
 
 def library_templates(name: str, backend: BackendName) -> tuple[Template, ...]:
-    from tunesmith.kernels.spec.taskfile import load_task
+    from tunesmith.kernels.spec.files.taskfile import load_task
 
     return load_task(name).sources(backend).templates if name in PRODUCTION else ()
 

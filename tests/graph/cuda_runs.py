@@ -19,7 +19,7 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
 ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")

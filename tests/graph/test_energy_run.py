@@ -30,7 +30,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Energy, Evaluation, Measured
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 

@@ -19,9 +19,9 @@ from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.workload_data import WorkloadData, reference_results
 from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, Task
-from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 

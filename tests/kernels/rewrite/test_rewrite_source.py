@@ -18,8 +18,8 @@ from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.headers import whole_source
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.rewrite.threads import Axis, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import TaskError
-from tunesmith.kernels.spec.taskfile import read_task
 
 SAXPY = """
 __global__ void saxpy(float a, const float* in, float* y, int n) {
