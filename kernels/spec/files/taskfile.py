@@ -23,7 +23,7 @@ from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_t
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
 
-LIBRARY = Path(__file__).resolve().parents[1] / "library"
+LIBRARY = Path(__file__).resolve().parents[2] / "library"
 Model = TypeVar("Model", bound=BaseModel)
 _PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
 
