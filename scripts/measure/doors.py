@@ -53,7 +53,7 @@ from tunesmith.kernels.search import make_strategy  # noqa: E402
 from tunesmith.kernels.search.observation import Observation  # noqa: E402
 from tunesmith.kernels.space.feasible import feasible, require_points  # noqa: E402
 from tunesmith.kernels.spec.parameter import Config  # noqa: E402
-from tunesmith.kernels.spec.task import BackendSources, Fill, Task, Tolerance, Workload  # noqa: E402
+from tunesmith.kernels.spec.task import BackendSources, Fill, Task, Workload  # noqa: E402
 from tunesmith.kernels.spec.template import BackendName, Template  # noqa: E402
 
 DeviceKind = Literal["gpu", "cpu"]
@@ -79,10 +79,6 @@ CONTENTS = {
     "histogram": {"data": Fill(kind="uniform", mean=49, scale=49)},
 }
 """What arrays of indices hold: places that exist at every size."""
-SUMS = {"float32": Tolerance(rtol=1e-4, atol=1e-3)}
-TOLERANCE = {"row_sum": SUMS, "matvec": SUMS, "scatter": SUMS}
-"""How far results may be from the original's where both sum up thousands of numbers around zero, in float32 and each in
-an order of its own: rounding alone takes that."""
 PRODUCTION = ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states")
 SEARCH = Precision(target=0.02, max_samples=20, budget_seconds=0.05)
 DEADLINE = 30.0
@@ -116,7 +112,7 @@ def corpus() -> Iterator[tuple[str, Task]]:
             for at, sizes in enumerate(SIZES[name])
         ]
         changes: dict[str, object] = {"arguments": tuple(arguments), "workloads": tuple(workloads), "reference": ""}
-        changes |= {"reference_name": "baseline", "tolerance": TOLERANCE.get(name, {})}
+        changes |= {"reference_name": "baseline", "tolerance": {}}
         yield name, task.model_copy(update=changes)
 
 
