@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
 the winners, which ends with the time limit. Part of that limit."""
+COUNTER_SECONDS = 0.2
+"""About what a window of energy lasts longer than was asked, as it begins and ends where the counter moves."""
 T = TypeVar("T", bound=Event)
 
 
@@ -175,7 +177,9 @@ class Context:
         if limit is None:
             return float("inf")
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
-        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * KERNEL_SECONDS)
+        energy = self.settings.energy_seconds
+        each = KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0)
+        return self.seconds_left() - min(limit / 2, COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

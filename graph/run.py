@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
-from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
 from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -36,15 +36,15 @@ from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
-from tunesmith.graph.wisdom.database import open_wisdom
-from tunesmith.graph.wisdom.learning import learn, suggest
+from tunesmith.graph.wisdom.database import WisdomError, open_wisdom
+from tunesmith.graph.wisdom.learning import known_shapes, learn, suggest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.task import Task, Workload
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.reference import ReferenceCheck
@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 
 BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
+
+
+MOST_KNOWN = 16
+"""Shapes of earlier runs that a dispatch rule is fitted to, beside the drawn ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +277,32 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
         seed=run.settings.seed,
         fits=lambda shape: can_launch(context, baseline, shape),
     )
+    same = [(one.sizes, one.types) for one in drawn]
+    known = [one for one in _of_others(context, run) if (one.sizes, one.types) not in same]
+    known = [one for one in known if can_launch(context, baseline, one)][:MOST_KNOWN]
     if len(drawn) < run.settings.dispatch_shapes:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     context.close()
-    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *drawn)})
+    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
     with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
         measuring = replace(context, task=wider, make_pool=make_pool, models=None)
         try:
-            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *drawn[::2]], drawn[1::2])
+            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
         finally:
             measuring.close()
+
+
+def _of_others(context: Context, run: OpenRun) -> tuple[Workload, ...]:
+    """Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to."""
+    wisdom = open_wisdom() if run.settings.wisdom else None
+    if wisdom is None:
+        return ()
+    try:
+        found = known_shapes(wisdom, run.task, run.device)
+    except WisdomError as error:
+        context.note("wisdom", str(error), "")
+        return ()
+    return shapes_of_others(run.task, run.device.limits.kind, found)
 
 
 @contextmanager

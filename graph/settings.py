@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.schema_errors import sentence
+from tunesmith.kernels.spec.files.schema_errors import sentence
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
@@ -194,8 +194,9 @@ class SearchSettings(BaseModel):
         None,
         gt=0,
         description="End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). All counts "
-        "in: starting, the search, which ends early enough for the final comparison, and the examination of the "
-        "winners, which is left out where no time is left for it (default: no limit).",
+        "in: starting, the search, which ends early enough for the final comparison, and what is left out where no "
+        "time is left for it: held-out workloads, the examination of the winners, and further shapes for a dispatch "
+        "rule (default: no limit).",
         json_schema_extra={"metavar": "DURATION"},
     )
     rounds: int = Field(2, ge=1, le=1000, description="How often to repeat the plan/template/tune/test cycle.")

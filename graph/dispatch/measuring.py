@@ -68,6 +68,10 @@ def measure_shapes(
         before = known.get(workload.name)
         if before is not None and {*map(winner_key, entrants)} <= {*map(winner_key, before.entries)}:
             continue
+        if context.seconds_left() <= 0:
+            left = len(shapes) - number + 1
+            context.note("dispatch", f"The time limit left no time for {left} of {len(shapes)} shapes.", "")
+            return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
         requests = [
             Request(index + 1, context.template(one.template), one.config, (workload.name,))

@@ -8,7 +8,7 @@ are those of a workload. No drawn shape moves more memory than the largest workl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -46,6 +46,26 @@ def draw_shapes(
             known.add(_key(shape))
             found.append(shape)
     return tuple(found)
+
+
+def shapes_of_others(
+    task: Task, kind: str, found: Iterable[tuple[dict[str, int], dict[str, str]]]
+) -> tuple[Workload, ...]:
+    """Sizes and types that other runs measured, as workloads of the task for a `kind` of device: those that it can be
+    launched with and that are none of its own, each once."""
+    own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
+    known, kept = {_key(workload) for workload in own}, []
+    model = own[0]
+    for sizes, types in found:
+        fits = sizes.keys() == model.sizes.keys() and types.keys() == model.types.keys()
+        if not fits or any(dtype not in task.types[name] for name, dtype in types.items()):
+            continue
+        name = "known-" + "-".join(["x".join(map(str, sizes.values())), *types.values()])
+        shape = Workload(name=name, sizes=sizes, types=types, held_out=True, devices=model.devices)
+        if _key(shape) not in known and _can_be(task, shape, math.inf):
+            known.add(_key(shape))
+            kept.append(shape)
+    return tuple(kept)
 
 
 def _draw(random: np.random.Generator, sizes: list[int], own: list[Workload]) -> int:

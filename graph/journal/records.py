@@ -108,7 +108,8 @@ class Dispatched(BestHere):
 class OpponentRow(Record):
     """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
     configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
-    not timed. why: it was not timed."""
+    not timed. why: it was not timed. over_baseline: it against the baseline; None also in runs of versions that did not
+    keep it."""
 
     name: str
     label: str
@@ -117,6 +118,7 @@ class OpponentRow(Record):
     low: float | None = None
     high: float | None = None
     why: str = ""
+    over_baseline: Figures | None = None
 
 
 class WorkloadRow(Record):

@@ -20,7 +20,7 @@ from pydantic_core import from_json
 
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.schema_errors import sentence
+from tunesmith.kernels.spec.files.schema_errors import sentence
 
 FORMAT = 2
 """Of the table and of all events in it. Events of format 1 are read, and such a journal is continued in this format."""

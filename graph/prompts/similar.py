@@ -12,8 +12,8 @@ import functools
 import math
 import re
 
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import BackendName
 
 _TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")

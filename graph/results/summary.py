@@ -35,7 +35,7 @@ from tunesmith.graph.roles.testing.examination import account
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.spec.schema_errors import sentence
+from tunesmith.kernels.spec.files.schema_errors import sentence
 
 WIDE = 1.5
 """An interval's high over its low, from where on it says little: a comparison aims at 1.01."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.template import with_rules
+from tunesmith.kernels.spec.files.taskfile import find_task, read_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import find_task, read_task
 
 
 def changed_files(begun: Task, name: str, backend: str) -> str:

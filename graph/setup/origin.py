@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tunesmith.graph.journal.records import Origin
-from tunesmith.kernels.spec.taskfile import LIBRARY
+from tunesmith.kernels.spec.files.taskfile import LIBRARY
 
 
 def origin_of(task: str) -> Origin:

@@ -27,9 +27,9 @@ from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.space.feasible import feasible, require_points
 from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config, Scalar
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 MAX_POINTS = 1_000_000

@@ -38,6 +38,16 @@ def suggest(wisdom: Wisdom, task: Task, device: Device, workloads: Sequence[Work
     return WisdomKept(suggestions=kept) if kept else None
 
 
+def known_shapes(wisdom: Wisdom, task: Task, device: Device) -> list[tuple[dict[str, int], dict[str, str]]]:
+    """Sizes and types on which runs of `task` on this model of device found something faster than the baseline, those
+    that gained most first, each once. Raises `WisdomError`."""
+    entries = [one for one in wisdom.entries(task.name) if (one.backend, one.device) == (device.backend, device.name)]
+    found: dict[tuple[tuple[str, int | str], ...], tuple[dict[str, int], dict[str, str]]] = {}
+    for one in sorted(entries, key=lambda one: one.ratio):
+        found.setdefault((*one.sizes.items(), *one.types.items()), (one.sizes, one.types))
+    return list(found.values())
+
+
 def learn(wisdom: Wisdom, context: Context, verdict: Verdict, run: str) -> None:
     """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
     where they are shown to be faster than the baseline. A database that cannot be written is told, and costs

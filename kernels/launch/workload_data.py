@@ -40,6 +40,8 @@ MOST_ROWS = 1 << 18
 """Rows of which each is changed or not; where there are more, neighbours share their lot."""
 SENSITIVITY = 16.0
 """How often such a change a result may be off: sums in another order, exponentials of large arguments."""
+ORDER = 8.0
+"""The same where the original kernel is the reference, of the root mean square over an output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +406,23 @@ class WorkloadData:
 
         Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
         """
+        return {name: SENSITIVITY * one for name, one in self._changes(index).items()}
+
+    def order_of_sums(self, index: int) -> dict[str, Any]:
+        """How much results may be off, beside the tolerance, where they are compared with those of the original kernel:
+        these have roundings of their own, and a sum in another order has others. As `sensitivity`, but `ORDER` times
+        the root mean square over each output, as which element meets which rounding is chance. Nothing where a
+        reference computes in float64."""
+        xp = self.device.xp
+        if self.task.reference:
+            return {name: xp.zeros_like(result) for name, result in self.expected_of(index).items()}
+        return {
+            name: xp.full_like(one, ORDER * float(xp.sqrt(xp.mean(one * one))))
+            for name, one in self._changes(index).items()
+        }
+
+    def _changes(self, index: int) -> dict[str, Any]:
+        """What results change by when each input changes by a rounding: the larger of two attempts."""
         variant = self._held[index]
         if variant not in self._sensitivities:
             xp, image = self.device.xp, self.variants[variant].image
@@ -431,7 +450,7 @@ class WorkloadData:
                     with np.errstate(invalid="ignore"):
                         off = xp.abs(result - expected[name])
                     total[name] = xp.maximum(total[name], xp.where(xp.isfinite(off), off, 0.0))
-            self._sensitivities[variant] = {name: SENSITIVITY * one for name, one in total.items()}
+            self._sensitivities[variant] = total
         return self._sensitivities[variant]
 
     @property

@@ -1,7 +1,7 @@
 """Drafts a task from a CUDA source: task.toml, the start of a reference, and the source as Tunesmith takes it.
 
 Owns what can be read from the code and how it is written down; what cannot be read stands in lines with the mark of
-`tunesmith.kernels.spec.unfinished`, which the task's reader refuses until they are filled in.
+`tunesmith.kernels.spec.files.unfinished`, which the task's reader refuses until they are filled in.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.rewrite.c_types import C_TYPES
@@ -16,8 +17,11 @@ from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.files.unfinished import MARK
 from tunesmith.kernels.spec.operations import FUNCTIONS
-from tunesmith.kernels.spec.unfinished import MARK
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 BLOCKS = {1: ("256",), 2: ("32", "8"), 3: ("32", "4", "2")}
 """Threads of a block by its number of axes, where the source does not say."""
@@ -38,7 +42,9 @@ class Draft:
 def draft(code: str, entry: str | None, where: str) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one. where: the source's file. Raises `SourceError`."""
     kernel = Source(code).kernel(entry, where)
-    source = _source(code, kernel, where)
+    code, types = _without_template(code, kernel, where)
+    kernel = Source(code).kernel(kernel.name, where)
+    source = _source(code, kernel, where, types)
     names = {one.name: _python_name(one.name) for one in kernel.parameters}
     work = sharing(kernel)
     launch = ReadLaunch(kernel, work)
@@ -66,6 +72,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         *(f"    {_argument(kernel, one, names, found, arrays)}" for one in kernel.parameters),
         "]",
         "",
+        *_types(types),
         "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
         "# float32 = { rtol = 1e-5, atol = 1e-6 }",
@@ -94,14 +101,57 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     return Draft(kernel.name, files, left, notes)
 
 
-def _source(code: str, kernel: Kernel, where: str) -> str:
+def _types(types: tuple[str, ...]) -> list[str]:
+    if not types:
+        return []
+    lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
+    return [*lines, "[types]", *(f'{name} = ["float32"]' for name in types), ""]
+
+
+def _without_template(code: str, kernel: Kernel, where: str) -> tuple[str, tuple[str, ...]]:
+    """The source with a templated kernel as a plain one over types of the task, and these; any other as it is. Values
+    are macros: raises `SourceError` for one that is none."""
+    above: Node | None = kernel.function
+    while above is not None and above.type != "template_declaration":
+        above = above.parent
+    given = None if above is None else above.child_by_field_name("parameters")
+    if above is None or given is None:
+        return code, ()
+    types, edits = list[str](), [(given.start_byte, given.end_byte, "")]
+    edits.append((above.start_byte, given.start_byte, ""))
+    elsewhere = {
+        text(node)
+        for node in walk(kernel.root)
+        if node.type in ("identifier", "type_identifier") and not above.start_byte <= node.start_byte < above.end_byte
+    }
+    for one in given.named_children:
+        name = next((text(node) for node in walk(one) if node.type in ("type_identifier", "identifier")), "")
+        if one.type in ("type_parameter_declaration", "optional_type_parameter_declaration"):
+            new = name
+            while new in elsewhere:
+                # Another template has a parameter of this name, which a macro would replace.
+                new = f"{new}_"
+            types.append(new)
+            edits += [
+                (node.start_byte, node.end_byte, new)
+                for node in walk(kernel.function)
+                if node.type in ("identifier", "type_identifier") and text(node) == name
+            ]
+        elif one.type != "comment":
+            value = next((text(node) for node in walk(one) if node.type == "identifier"), text(one))
+            if not re.search(rf"^[ \t]*#[ \t]*define[ \t]+{value}\b", code, re.MULTILINE):
+                raise SourceError(
+                    f"{where}: {kernel.name} is a template over the value {value}: say which one you launch, "
+                    f"with -D {value}=VALUE."
+                )
+    data = code.encode()
+    for start, end, new in sorted(edits, reverse=True):
+        data = data[:start] + new.encode() + data[end:]
+    return data.decode(), tuple(types)
+
+
+def _source(code: str, kernel: Kernel, where: str, types: tuple[str, ...]) -> str:
     """The source with the kernel as `extern "C"`; raises `SourceError` with what has to be changed."""
-    if kernel.templated:
-        raise SourceError(
-            f"{where}: {kernel.name} is a template: write a kernel without template parameters that calls it, such as "
-            f'`extern "C" __global__ void {kernel.name}_float(...)`, with its body as a __device__ function, and draft '
-            "that one."
-        )
     for node in walk(Source(code).root):
         if node.type == "function_definition":
             head = text(node).split("{")[0]
@@ -117,7 +167,7 @@ def _source(code: str, kernel: Kernel, where: str) -> str:
     for one in kernel.parameters:
         if not one.name:
             raise SourceError(f"{where}: a parameter of {kernel.name} has no name; give it one.")
-        if one.c_type not in C_TYPES:
+        if one.c_type not in (*C_TYPES, *types):
             raise SourceError(
                 f"{where}: the parameter {one.name} of {kernel.name} has the type `{one.c_type}`, for which tasks have "
                 f"no name; write the C type that it stands for ({', '.join(list(C_TYPES)[:5])}, ...)."
@@ -279,7 +329,7 @@ def _argument(
     found: dict[str, Polynomial],
     arrays: dict[str, Polynomial | None],
 ) -> str:
-    dtype, questions = C_TYPES[one.c_type], list[str]()
+    dtype, questions = C_TYPES.get(one.c_type, one.c_type), list[str]()
     if not one.pointer:
         value = one.name
         if not is_size(one):
@@ -297,7 +347,7 @@ def _argument(
             questions.append(f"the shape of {one.name}, an expression for each dimension")
         shown = ", ".join(f'"{dim}"' for dim in shape)
         fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{shown}]'
-        if role != "out" and not DTYPES[dtype].is_float:
+        if role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
             fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
             questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
     mark = f"  {MARK} {'; '.join(questions)}" if questions else ""
@@ -316,7 +366,7 @@ def _bytes(kernel: Kernel, arrays: dict[str, Polynomial | None], found: dict[str
                 else " * ".join(f"({dim})" if " " in dim else dim for dim in shape_of(kernel, one.name, count))
             )
             twice = "2 * " if kernel.role(one.name) in ("inout", "unknown") else ""
-            terms.append(f"{twice}{shape} * sizeof({C_TYPES[one.c_type]})")
+            terms.append(f"{twice}{shape} * sizeof({C_TYPES.get(one.c_type, one.c_type)})")
     mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
     return f'bytes = "{" + ".join(terms)}"{mark}'
 

@@ -345,6 +345,12 @@ class Kernel:
             return Access(node, root, path, reads, True)
         if above.type == "update_expression":
             return Access(node, root, path, True, True)
+        declarator = above.child_by_field_name("declarator") if above.type == "init_declarator" else None
+        if declarator is not None and declarator.type == "reference_declarator":
+            # Another name for the element: what happens to it by that name is not followed.
+            return root
+        if above.type == "argument_list" and above.parent is not None and self._takes_references(above.parent):
+            return root
         if above.type == "pointer_expression" and text(above).startswith("&"):
             outer = above.parent
             call = None if outer is None else outer.parent
@@ -358,6 +364,18 @@ class Kernel:
                 return None
             return root
         return Access(node, root, path, True, False)
+
+    def _takes_references(self, call: Node) -> bool:
+        """Whether the source has a function of the called name with a reference that is not const."""
+        called = call.child_by_field_name("function")
+        for node in walk(self.root) if called is not None else ():
+            if node.type == "function_declarator":
+                name, given = node.child_by_field_name("declarator"), node.child_by_field_name("parameters")
+                if name is None or given is None or called is None or text(name) != text(called):
+                    continue
+                if any("&" in text(one) and "const" not in text(one) for one in given.named_children):
+                    return True
+        return False
 
     def role(self, name: str) -> Literal["in", "out", "inout", "unknown"]:
         """What the kernel does with an array: never written, only written, or both. A pointer to const is never

@@ -5,6 +5,7 @@ Owns their order. The kernel as it came is always a start as well, and a search 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -18,7 +19,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
     {"LANES": (32,)},
-    {"OWN_BINS": (1,), "ITEMS": (8, 4), "BLOCK": (256,)},
+    {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
     {"HALO": (1,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
@@ -28,7 +29,8 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (4,)},
     {"SHUFFLES": (1,), "ROW_VEC": (8, 4, 2), "KEEP": (1,)},
     {"ROW_VEC": (8, 4, 2), "BLOCK": (256,), "KEEP": (2,), "LOADS": (2,), "STORES": (1,)},
-    {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "STORES": (1,)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (32,), "TEAM_ROWS": (8, 4)},
+    {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "TEAM_BLOCKS": (4,), "STORES": (1,)},
     {"ITEMS": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "LOADS": (1,)},
 )
@@ -49,17 +51,21 @@ def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> 
 def _nearest(
     template: Template, wanted: dict[str, tuple[int, ...]], fits: Callable[[Config], bool]
 ) -> Iterator[Config]:
-    """The default with the first of the values of each parameter that fit; nothing where the main one, which is named
-    first, is missing."""
-    config = template.default_config
-    known = {name.removeprefix("TUNED_"): name for name in config}
-    if next(iter(wanted)) not in known:
+    """The default with the first of the values that fit together; a value may be left out, but for that of the main
+    parameter, which is named first: nothing where that is missing."""
+    default = template.default_config
+    known = {name.removeprefix("TUNED_"): name for name in default}
+    main = next(iter(wanted))
+    if main not in known:
         return
-    for name, values in wanted.items():
-        if name not in known:
-            continue
-        kind = type(config[known[name]])
-        tried = ({**config, known[name]: kind(value)} for value in values)
-        config = next((one for one in tried if fits(one)), config)
-    if config != template.default_config:
-        yield config
+    choices = {
+        known[name]: [type(default[known[name]])(value) for value in values]
+        + ([default[known[name]]] if name != main else [])
+        for name, values in wanted.items()
+        if name in known
+    }
+    for values in itertools.product(*choices.values()):
+        config = {**default, **dict(zip(choices, values, strict=True))}
+        if fits(config):
+            yield config
+            return

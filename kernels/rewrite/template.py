@@ -64,7 +64,13 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
     def name(wanted: str) -> str:
         return wanted if wanted not in used else f"{_PREFIX}{wanted}"
 
-    given = subject(kernel, plain.launch, name, backend, frozenset(task.types))
+    lengths, same = dict[str, str](), set[str]()
+    if len(task.arguments) == len(kernel.parameters):
+        for argument, parameter in zip(task.arguments, kernel.parameters, strict=True):
+            if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
+                same.add(parameter.name)
+            lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
+    given = subject(kernel, plain.launch, name, backend, frozenset(task.types), lengths, frozenset(same))
     applied, skipped = list[Applied](), list[str]()
     for rule in rules:
         match rule(given):
@@ -100,6 +106,7 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
 def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
     """The launch, and the conditions under which it computes what the plain one does."""
     blocks = dict(pair for one in applied for pair in one.block)
+    grids = dict(pair for one in applied for pair in one.grid)
     scales: dict[str, str] = {}
     for axis, share in (pair for one in applied for pair in one.scale):
         scales[axis] = f"{scales[axis]} * {share}" if axis in scales else share
@@ -113,7 +120,7 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         new_block = blocks.get(axis, old_block)
         block.append(new_block)
         if axis not in flat:
-            grid.append(old_grid)
+            grid.append(grids.get(axis, old_grid))
             continue
         total, share = f"({old_grid}) * ({old_block})", f"({new_block}) * {scales[axis]}"
         grid.append(f"ceil_div({total}, {share})")
@@ -123,7 +130,8 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
     for name, launch in (one.instead for one in applied if one.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
-    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=plain.shared_bytes), constraints
+    shared = " + ".join([plain.shared_bytes, *(one.shared for one in applied if one.shared)])
+    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
 
 
 def _edited(code: bytes, edits: list[Edit]) -> str:

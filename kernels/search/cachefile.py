@@ -26,8 +26,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.space.domain import Codes, Domain
 from tunesmith.kernels.space.rule import Reason
 from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.parameter import Config, Parameter
-from tunesmith.kernels.spec.schema_errors import explain
 
 _FAILED_VALUE = 1e19
 """Old files write 1e20 for a failure; no kernel runs for so many milliseconds."""

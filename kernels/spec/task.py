@@ -1,6 +1,6 @@
 """A task: one kernel to tune, its arguments, its reference, its workloads, and what counts as right.
 
-Owns the meaning of a task once read; reading it from files is `kernels.spec.taskfile`. A task is self-contained
+Owns the meaning of a task once read; reading it from files is `kernels.spec.files.taskfile`. A task is self-contained
 (sources and the reference's text travel inside), so that it can be sent to any node of a cluster.
 """
 

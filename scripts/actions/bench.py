@@ -29,7 +29,7 @@ from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.candidate_file import parse_config, template_of
+from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
 from tunesmith.kernels.spec.task import Task, Workload
 
 ROUNDS, SECONDS = 40, 1.0

@@ -16,7 +16,7 @@ from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.check import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
-from tunesmith.kernels.spec.candidate_file import parse_config, read_source, template_of
+from tunesmith.kernels.spec.files.candidate_file import parse_config, read_source, template_of
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
 
 EXIT_ACCEPTED, EXIT_REJECTED = 0, 1

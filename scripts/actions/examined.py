@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 KINDS = {"gpu", "cpu"}
 

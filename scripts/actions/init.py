@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -10,21 +11,32 @@ import typer
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.draft import draft
-from tunesmith.kernels.spec.candidate_file import read_source
-from tunesmith.kernels.spec.t1 import read_t1
-from tunesmith.kernels.spec.taskfile import read_task
+from tunesmith.kernels.rewrite.headers import whole_source
+from tunesmith.kernels.spec.files.candidate_file import read_source
+from tunesmith.kernels.spec.files.t1 import read_t1
+from tunesmith.kernels.spec.files.taskfile import read_task
 
 
-def run_init(source: Path, entry: str | None, reference: str | None, out: Path | None) -> None:
+def run_init(
+    source: Path,
+    entry: str | None,
+    reference: str | None,
+    out: Path | None,
+    include: Sequence[Path] = (),
+    define: Sequence[str] = (),
+) -> None:
     """Writes the draft and says what is left to do. Raises `TunesmithError`; nothing is overwritten."""
     if source.suffix == ".json":
+        if include or define:
+            raise TunesmithError("-I and -D: they go with a CUDA source; leave them out for a T1 file.")
         if entry is not None:
             raise TunesmithError("--entry: a T1 file names its kernel; leave the option out.")
         _import(source, reference, out)
         return
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
-    made = draft(read_source(source, "SOURCE"), entry, str(source))
+    code = whole_source(read_source(source, "SOURCE"), source, include, dict(map(_macro, define)))
+    made = draft(code, entry, str(source))
     folder = _write(Path(made.name) if out is None else out, made.files)
     typer.echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
     for name, text in made.files.items():
@@ -34,6 +46,14 @@ def run_init(source: Path, entry: str | None, reference: str | None, out: Path |
     for note in made.notes:
         typer.echo(note)
     typer.echo(f"Then: tunesmith tune {quote(str(folder))}")
+
+
+def _macro(text: str) -> tuple[str, str]:
+    """Name and value of a macro as compilers take it: NAME stands for 1."""
+    name, equals, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or "\n" in value:
+        raise TunesmithError(f"-D: '{text}' is not of the form NAME or NAME=VALUE.")
+    return name, value if equals else "1"
 
 
 def _import(source: Path, reference: str | None, out: Path | None) -> None:

@@ -19,7 +19,7 @@ from tunesmith.graph.roles.planning.rules import share
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.hw.probe import Device
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 
 def show_prompts(name: str, role: str, target: str | None, backend: str) -> None:

@@ -18,9 +18,9 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space.feasible import feasible, reason_of, require_points, rules
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import TaskError, Workload
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
 

@@ -111,13 +111,14 @@ def corpus() -> Iterator[tuple[str, Task]]:
             )
             for at, sizes in enumerate(SIZES[name])
         ]
-        changes = {"arguments": tuple(arguments), "workloads": tuple(workloads), "reference": ""}
-        yield name, task.model_copy(update=changes | {"reference_name": "baseline"})
+        changes: dict[str, object] = {"arguments": tuple(arguments), "workloads": tuple(workloads), "reference": ""}
+        changes |= {"reference_name": "baseline", "tolerance": {}}
+        yield name, task.model_copy(update=changes)
 
 
 def production(backend: BackendName, kind: DeviceKind) -> Iterator[tuple[str, Task]]:
     """The library's, with three tuned workloads and one that is held out, without their templates."""
-    from tunesmith.kernels.spec.taskfile import load_task
+    from tunesmith.kernels.spec.files.taskfile import load_task
 
     for name in PRODUCTION:
         task = load_task(name)
@@ -317,7 +318,7 @@ def measured(name: str, given: dict[str, Any], device: Device, shop: Shop, optio
 
 
 def library_templates(name: str, backend: BackendName) -> tuple[Template, ...]:
-    from tunesmith.kernels.spec.taskfile import load_task
+    from tunesmith.kernels.spec.files.taskfile import load_task
 
     return load_task(name).sources(backend).templates if name in PRODUCTION else ()
 

@@ -30,7 +30,7 @@ from tunesmith.hw.probe import probe
 PARTS = ("tune", "export", "dispatch", "energy")
 PRODUCTION = ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states")
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "nvidia-cuda-nvrtc", "ray", "numpy")
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent / "taken_home"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

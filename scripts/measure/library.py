@@ -19,7 +19,7 @@ from typing import Any
 
 from tunesmith.graph import tune
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.kernels.spec.taskfile import library_tasks
+from tunesmith.kernels.spec.files.taskfile import library_tasks
 
 
 def main() -> int:

@@ -35,8 +35,8 @@ from tunesmith.graph.results.summary import _versions
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Measured, Resources
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config, Parameter
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 WORKLOAD = "512x11008"

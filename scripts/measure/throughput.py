@@ -2,12 +2,12 @@
 
     python scripts/measure/throughput.py --out DIR [--gpus N] [--kernel-tuner] [--killers] [--anatomy] [--restart]
 
-Without a part, it measures the 216 points of scripts/measure/planted.py on silu_and_mul 512x11008: on a cold cache, on
-a warm one, and a longer stretch of the whole space. Parts: --gpus N, the same on 1, 2, 4 ... N GPUs; --killers, 500
-points of which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same 216 points, in
-this run; --anatomy, what a visit to the device is made of; --restart, what replacing a lane's process takes, and
-disturbs. Every part writes DIR/throughput-PART.json. On a machine without a GPU an OpenCL CPU and smaller numbers are
-used.
+Without a part, it measures the 216 points of scripts/measure/pool/planted.py on silu_and_mul 512x11008: on a cold
+cache, on a warm one, and a longer stretch of the whole space. Parts: --gpus N, the same on 1, 2, 4 ... N GPUs;
+--killers, 500 points of which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same
+216 points, in this run; --anatomy, what a visit to the device is made of; --restart, what replacing a lane's process
+takes, and disturbs. Every part writes DIR/throughput-PART.json. On a machine without a GPU an OpenCL CPU and smaller
+numbers are used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.actors.cluster.cluster import cluster
-from tunesmith.cli.measure.anatomy import anatomy
-from tunesmith.cli.measure.killers import measure_killers
-from tunesmith.cli.measure.planted import small
-from tunesmith.cli.measure.pool_runs import Place, find_place, make_pool, progress, ready, stretch
-from tunesmith.cli.measure.restart import measure_restart
-from tunesmith.cli.measure.rival import rival
+from tunesmith.cli.measure.pool.anatomy import anatomy
+from tunesmith.cli.measure.pool.killers import measure_killers
+from tunesmith.cli.measure.pool.planted import small
+from tunesmith.cli.measure.pool.pool_runs import Place, find_place, make_pool, progress, ready, stretch
+from tunesmith.cli.measure.pool.restart import measure_restart
+from tunesmith.cli.measure.pool.rival import rival
 from tunesmith.graph.results.summary import _versions
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 

@@ -47,9 +47,9 @@ from tunesmith.kernels.launch.workload_data import WorkloadData  # noqa: E402
 from tunesmith.kernels.measure.bench import COMPARISON_SAMPLE_FACTOR, Bench  # noqa: E402
 from tunesmith.kernels.measure.timing import Comparison, Precision, compare, interleaved  # noqa: E402
 from tunesmith.kernels.outcome import Measured, describe  # noqa: E402
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task  # noqa: E402
 from tunesmith.kernels.spec.parameter import Config  # noqa: E402
 from tunesmith.kernels.spec.task import Task, Workload  # noqa: E402
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task  # noqa: E402
 from tunesmith.kernels.spec.template import Template  # noqa: E402
 
 PARTS = ("same", "planted", "agreement", "exported", "fixtures")

@@ -165,7 +165,7 @@ def _front(summary: Summary) -> Table:
     table.add_column("finalist")
     for heading in ("time", "energy"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("of the front", no_wrap=True)
+    table.add_column("on the front", no_wrap=True)
     for one in summary.front:
         numbers = (f"{one.ratio:.3f}", f"{one.energy_ratio:.3f}")
         table.add_row(escape(assignments(one.config)), *numbers, "yes" if one.best else "no")

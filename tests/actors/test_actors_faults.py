@@ -19,7 +19,7 @@ from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")

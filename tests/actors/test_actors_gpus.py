@@ -23,7 +23,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
 from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")

@@ -18,8 +18,8 @@ from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.check import sanitize
 from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS = 0, 1

@@ -21,8 +21,8 @@ from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Crashed, Measured, TimedOut
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2

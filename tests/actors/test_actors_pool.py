@@ -19,8 +19,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)

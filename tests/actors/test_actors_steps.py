@@ -14,7 +14,7 @@ from tunesmith.actors.judging.steps import Findings, run_steps
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import Passed
 from tunesmith.kernels.outcome import Outcome, WrongResult
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
 

@@ -29,9 +29,9 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.check import REASONS
-from tunesmith.kernels.spec.candidate_file import template_of
+from tunesmith.kernels.spec.files.candidate_file import template_of
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 LARGEST_BYTES = 64e6

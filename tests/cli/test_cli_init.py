@@ -44,3 +44,22 @@ def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_pat
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
     assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
+
+
+def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, command: Any) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "scale.h").write_text(
+        "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"
+    )
+    (tmp_path / "k.cu").write_text(
+        '#include "scale.h"\n__global__ void k(const float* x, float* y, int n) {\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = scaled(x[i]);\n}\n"
+    )
+    missing = command("init", "k.cu", cwd=tmp_path)
+    assert missing.returncode == 2 and "scale.h was not found" in missing.stderr and "-I" in missing.stderr
+    drafted = command("init", "k.cu", "-I", "include", "-D", "SCALE=3.0f", cwd=tmp_path)
+    assert drafted.returncode == 0, drafted.stderr
+    source = (tmp_path / "k" / "baseline.cu").read_text()
+    assert source.startswith("#define SCALE 3.0f\n") and "float scaled(float x)" in source and "include" not in source
+    wrong = command("init", "k.cu", "-I", "include", "-D", "3=x", "--out", "other", cwd=tmp_path)
+    assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr

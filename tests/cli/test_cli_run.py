@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ROW = {"workload", "sizes", "types", "floor_seconds", "baseline_seconds", "general", "best", "share_of_floor", "regret"}
-ROW |= {"opponents"}
+ROW |= {"opponents", "baseline_joules"}
 
 
 def test_json_and_nothing_else_is_on_standard_output(finished_run: Any) -> None:

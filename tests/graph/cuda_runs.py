@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.records import FinalistResult
+from tunesmith.graph.journal.records import FinalistResult, Origin
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.export import export_best
 from tunesmith.graph.results.exports.package import Package
@@ -19,9 +19,10 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
+ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")
 
 
 def write_cuda_run(
@@ -45,7 +46,7 @@ def write_cuda_run(
         raise AssertionError("an export needs no device")
 
     with Journal(folder, create=True) as journal:
-        journal.append(RunStarted(settings=settings, task=task, device=device))
+        journal.append(RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
         journal.append(TemplateAdded(template=template))
         context = Context(task, device, (limits,), settings, journal, no_pool)
         found = []

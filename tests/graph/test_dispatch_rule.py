@@ -10,8 +10,8 @@ import numpy as np
 from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule
 from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.journal.records import Figures
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.taskfile import load_task
 
 SMALL, LARGE = 0, 1
 

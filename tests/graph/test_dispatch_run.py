@@ -13,6 +13,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.wisdom.database import Known, Wisdom
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
 
@@ -101,6 +102,42 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     found = result.summary.dispatching
     assert found is not None and found.excluded and found.rule.used() == {-1}
     assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
+
+
+def test_shapes_of_earlier_runs_are_measured_again_and_fitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
+    entry = Known(
+        task="scale_add",
+        template="runs",
+        config={"GROUP": 16, "ITEMS": 16, "UNROLL": 1},
+        backend="opencl",
+        device=device.name,
+        driver="1",
+        sizes={"n": 70_000},
+        types={},
+        seconds=1e-5,
+        ratio=0.5,
+        low=0.4,
+        high=0.6,
+        at="2026-01-01T00:00:00+00:00",
+    )
+    others = [
+        entry.model_copy(update={"config": {"GROUP": 4, "ITEMS": 16, "UNROLL": 1}, "ratio": 0.7}),
+        entry.model_copy(update={"sizes": {"n": 80_000}, "device": "another"}),
+        entry.model_copy(update={"sizes": {"m": 3}}),
+        entry.model_copy(update={"sizes": {"n": 5000}}),
+        entry.model_copy(update={"sizes": {"n": 0}}),
+    ]
+    Wisdom(tmp_path / "wisdom.sqlite").keep([entry, *others])
+    result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
+    fitted = [event.workload for event in shapes_of(tmp_path / "run") if event.fitted]
+    assert [one.sizes["n"] for one in fitted if one.name.startswith("known-")] == [70_000]
+    found = result.summary.dispatching
+    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 2, 2)
+    without = tune(TASK, run_dir=tmp_path / "without", dispatch_shapes=4, wisdom=False, **SETTINGS).summary.dispatching
+    assert without is not None and without.fitted == 2 + 2
 
 
 def test_a_shape_on_which_the_baseline_fails_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 

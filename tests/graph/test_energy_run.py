@@ -13,6 +13,7 @@ from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
+from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.measurements import quantities_of
@@ -29,6 +30,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Energy, Evaluation, Measured
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -226,7 +228,7 @@ def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixtur
         page = render_report(log, summary)
     assert "Time against energy" in page and "energy over the baseline's</th>" in page and ">None<" not in page
     text = render_markdown(summary)
-    assert "| finalist | time | energy | of the front |" in text
+    assert "| finalist | time | energy | on the front |" in text
     print_summary(summary, tmp_path / "run")
     told = capsys.readouterr().out
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
@@ -237,4 +239,15 @@ def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
     with Journal(tmp_path / "run", create=False) as journal:
         log = RunLog(journal)
         assert front_chart(log, summary) is None and "Time against energy" not in render_report(log, summary)
-    assert "of the front" not in render_markdown(summary)
+    assert "on the front" not in render_markdown(summary)
+
+
+def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:
+    left = {}
+    with Journal(tmp_path / "run", create=True) as journal:
+        for objective in ("time", "energy"):
+            settings = make_settings(task=TASK, objective=objective, time_limit=1000, finalists=9, energy_window=2.0)
+            context = Context(load_task(TASK), device, (device.limits,), settings, journal, EnergyPool)
+            left[objective] = context.search_seconds_left()
+    # Ten kernels on each of two workloads.
+    assert left["time"] - left["energy"] == pytest.approx(20 * (2.0 + COUNTER_SECONDS), abs=0.5)

@@ -26,7 +26,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
 TASK = load_task("silu_and_mul")

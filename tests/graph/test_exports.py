@@ -11,13 +11,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from cuda_runs import write_cuda_run
+from cuda_runs import ORIGIN, write_cuda_run
 
+from tunesmith import __version__
 from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.results.exports.package import ExportError, Package
 from tunesmith.graph.results.exports.writing import export_run
@@ -233,7 +235,13 @@ def test_every_form_says_where_the_kernels_come_from(package: Package, tmp_path:
         assert "a test's GPU" in text and "NVRTC of a test" in text and package.dispatch["verdict"] in text
         assert "Licence" in text
         (provenance,) = out.rglob("provenance.json")
-        assert json.loads(provenance.read_text())["device"] == "a test's GPU"
+        about = json.loads(provenance.read_text())
+        assert (about["device"], about["tunesmith"]) == ("a test's GPU", __version__)
+        assert (about["commit"], about["command"]) == (ORIGIN.commit, ORIGIN.command)
+        assert datetime.fromisoformat(about["tuned_at"]).year >= 2026
+        assert f"| {ORIGIN.commit} |" in text and "| `tunesmith tune a\\|b` |" in text
+    header = export_run(package.folder, "header", tmp_path / "header") / "silu_and_mul.hpp"
+    assert f"commit of the task {ORIGIN.commit}." in header.read_text()
 
 
 def test_the_machine_code_is_that_of_best(package: Package, tmp_path: Path) -> None:

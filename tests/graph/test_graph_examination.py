@@ -82,6 +82,19 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
     assert again.summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
 
 
+def test_held_out_workloads_are_left_out_where_the_time_limit_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_full = run(tmp_path / "full", rounds=1)
+    assert in_full.summary["held_out"]
+    monkeypatch.setattr(Context, "seconds_left", lambda _: 0.0)
+    monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
+    result = run(tmp_path / "run", rounds=1)
+    names = ", ".join(row["workload"] for row in in_full.summary["held_out"])
+    assert result.valid and not result.summary["held_out"]
+    assert f"The time limit left no time for the held-out workloads {names}." in result.summary["notes"]
+
+
 def test_an_interrupted_examination_is_made_again_and_only_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

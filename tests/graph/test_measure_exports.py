@@ -11,11 +11,12 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 from test_energy_run import TASK, EnergyPool
 
-from tunesmith.cli.measure import dispatch_regret, export_calls, exports, thrift
+from tunesmith.cli.measure import exports
+from tunesmith.cli.measure.taken_home import dispatch_regret, export_calls, thrift
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.store import Journal
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 
 def shape(number: int, ratios: dict[str, list[float]], rule: int) -> dict[str, Any]:

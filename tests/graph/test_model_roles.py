@@ -343,6 +343,6 @@ def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
 
 
 def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
-    from tunesmith.kernels.spec.taskfile import load_task
+    from tunesmith.kernels.spec.files.taskfile import load_task
 
     assert load_task(RAW).sources("opencl").templates == ()

@@ -28,7 +28,7 @@ from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 

@@ -18,6 +18,7 @@ from simulated_pool import simulate_device
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Figures, OpponentRow
 from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.results.report import render_markdown, render_report
 from tunesmith.graph.results.report.axis import axis_of, rounded
@@ -28,6 +29,7 @@ from tunesmith.graph.results.report.parameters import template_effects
 from tunesmith.graph.results.report.roofs import roof_picture
 from tunesmith.graph.results.report.rounds import rounds
 from tunesmith.graph.results.report.spaces import template_spaces
+from tunesmith.graph.results.report.speedups import speed_ups
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured
@@ -349,3 +351,39 @@ def test_a_browser_shows_it_dark_and_prints_it(found: tuple[RunLog, Summary, Pat
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={paper}"]
     subprocess.run([*command, (folder / "report.html").as_uri()], check=True, capture_output=True, timeout=100)
     assert paper.read_bytes().startswith(b"%PDF")
+
+
+def with_opponents(summary: Summary) -> Summary:
+    """The tuned workload with a library's call that was timed, one of a former version's run, and one that was not."""
+    told = Figures(seconds=9e-6, ratio=0.45, low=0.44, high=0.47, verdict="faster")
+    others = (
+        OpponentRow(
+            name="library", label="tuned by hand", seconds=9e-6, ratio=0.8, low=0.7, high=0.9, over_baseline=told
+        ),
+        OpponentRow(name="former", label="eager", seconds=12e-6),
+        OpponentRow(name="absent", label="eager", why="it does not run here"),
+    )
+    return summary.model_copy(
+        update={"tuned": tuple(row.model_copy(update={"opponents": others}) for row in summary.tuned)}
+    )
+
+
+def test_opponents_stand_in_the_roofline_picture_and_beside_the_bars(found: tuple[RunLog, Summary, Path]) -> None:
+    log, summary, _ = found
+    plain, several = speed_ups(summary), speed_ups(with_opponents(summary))
+    assert plain is not None and several is not None and all(bar.kind != "opponent" for bar in plain.bars)
+    (bar,) = (bar for bar in several.bars if bar.kind == "opponent")
+    assert (bar.name, bar.workload) == ("library (tuned by hand)", summary.tuned[0].workload)
+    assert bar.low < bar.at < bar.high and bar.at == several.axis.place(1 / 0.45)
+    picture = roof_picture(log, with_opponents(summary))
+    assert picture is not None
+    marks = [one for one in picture.kernels if one.kind == "opponent"]
+    assert [one.text.split(":")[0] for one in marks] == [
+        f"{summary.tuned[0].workload}, {name}" for name in ("library (tuned by hand)", "former (eager)")
+    ]
+    # The faster call reaches more: it stands higher.
+    assert marks[0].y < marks[1].y
+    page = render_report(log, with_opponents(summary))
+    assert "Orange bars" in page and ">opponents</span>" in page and 'class="bar-opponent"' in page
+    bare = render_report(log, summary)
+    assert "Orange bars" not in bare and ">opponents</span>" not in bare

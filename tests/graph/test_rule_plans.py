@@ -113,6 +113,21 @@ def test_a_plan_of_an_earlier_version_is_read_as_one_branch(
     assert plan.branches == (Branch(parent="runs", kind="search", seeds=(seed,)),)
 
 
+def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
+    described = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(described.replace('templates = ["template.toml"]', ""))
+    folder = tmp_path / "run"
+    tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=6, rounds=1, seed=1)
+    (plan,) = [row.data["plan"] for row in rows(folder, "plan")]
+    (branch,) = plan["branches"]
+    assert branch["parent"].startswith("by-rules") and branch["seeds"], branch
+    asked = [config_key(row.data["config"]) for row in rows(folder, "asked")]
+    assert asked[: len(branch["seeds"])] == [config_key(one) for one in branch["seeds"]]
+
+
 @pytest.mark.parametrize("better", ["runs", "other"])
 def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
     task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: str

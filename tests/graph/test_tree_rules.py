@@ -19,7 +19,7 @@ from tunesmith.graph.roles.planning.planner import branch_problems
 from tunesmith.graph.roles.planning.tree_rules import Yield, yields
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]

@@ -14,8 +14,8 @@ from tunesmith.kernels.build.blocks import MARKS, Block, MarkedArtifact, PtxErro
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.specialise import Specialised, specialise
 from tunesmith.kernels.check.coverage import Coverage
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.geometry import Geometry
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
 PTX = """

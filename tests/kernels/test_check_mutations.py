@@ -28,8 +28,8 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch import workload_data
 from tunesmith.kernels.launch.draw import draw
 from tunesmith.kernels.spec.contents import CHANGES, KINDS, Contents
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Fill, Special, Workload
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))

@@ -21,9 +21,9 @@ from tunesmith.kernels.launch.workload_data import WorkloadData, expected_result
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Fill, Special, Task, TaskError
-from tunesmith.kernels.spec.taskfile import read_task
 
 FLOATS = [one.name for one in DTYPES.values() if one.is_float]
 FP8 = ["float8_e4m3", "float8_e5m2"]

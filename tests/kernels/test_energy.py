@@ -18,7 +18,7 @@ from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 WATTS = 200.0

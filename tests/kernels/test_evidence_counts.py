@@ -12,7 +12,7 @@ from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.ptx import instruction_mix
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.counters import METRICS, count_events, parse_counters
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 PTX = """
 .visible .entry scale(.param .u64 scale_param_0)

@@ -17,8 +17,8 @@ from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import EXACT, Tolerance
-from tunesmith.kernels.spec.taskfile import load_task
 
 SIZES = {"n": 1009}
 

@@ -16,7 +16,7 @@ from tunesmith.kernels.launch.workload_data import RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 QUICK = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}

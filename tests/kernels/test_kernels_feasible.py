@@ -17,9 +17,9 @@ from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
 from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.geometry import Geometry, geometry
 from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 H200 = limits_of("9.0")

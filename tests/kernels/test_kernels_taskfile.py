@@ -17,9 +17,9 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.workload_data import expected_results
 from tunesmith.kernels.space.feasible import EmptySpace, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.parameter import Parameter, config_key
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.template import Template
 
 TASK = """

@@ -20,10 +20,10 @@ from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.space.feasible import compiler_rejection, device_names, feasible
 from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
 TASKS = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")

@@ -15,8 +15,8 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 FUNCTIONS = """

@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import open_device
+from tunesmith.kernels.backends import open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.check.check import Deviation, measure_set
 from tunesmith.kernels.check.reference import examine_reference
+from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.workload_data import WorkloadData, reference_results
+from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, Task
-from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 
@@ -87,3 +93,83 @@ def test_the_original_as_reference_end_to_end(tmp_path: Path, device: Any, here:
     done = here("check", tmp_path / "task", "--source", tmp_path / "task" / "baseline.cl", "--backend", "opencl")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("accepted: ") and ORIGINAL_IS_REFERENCE in done.stdout
+
+
+ROW_SUM = """
+#define ELEMENT(at) x[get_global_id(0) * (size_t)n + (at)]
+__kernel void row_sum(__global const float* x, __global float* out, int n) {
+    float sum = 0.0f;
+    LOOP
+    out[get_global_id(0)] = sum;
+}
+"""
+LOOPS = {
+    "forwards": "for (int i = 0; i < n; ++i) sum += ELEMENT(i);",
+    "backwards": "for (int i = n - 1; i >= 0; --i) sum += ELEMENT(i);",
+    "even and odd": "float odd = 0.0f; for (int i = 0; i + 1 < n; i += 2) { sum += ELEMENT(i); odd += ELEMENT(i + 1); }"
+    " sum += odd;",
+    "without the last": "for (int i = 0; i + 1 < n; ++i) sum += ELEMENT(i);",
+}
+
+
+def sums(device: Any, loop: str) -> Outcome | dict[str, Deviation]:
+    """What the check finds on row sums by `loop`, with those of the kernel that adds forwards as the reference."""
+    task = drafted_sums()
+    template = task.sources("opencl").baseline.template
+    changed = template.model_copy(update={"source": ROW_SUM.replace("LOOP", loop)})
+    opened, compiler = open_device(device.limits, device.index), open_compiler(device.limits, device.index)
+    made = compiler.compile(specialise(changed, {}, {}))
+    assert isinstance(made, Artifact), made
+    data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
+    candidate = Candidate(changed, {}, {types_key(task.workloads[0]): made})
+    launches = bind(opened, candidate, data, {})
+    assert isinstance(launches, list), launches
+    opened.launch(launches[0])
+    opened.synchronize()
+    return measure_set(data, 0)
+
+
+def drafted_sums() -> Task:
+    fill = {"kind": "normal", "mean": 0.0, "scale": 1.0}
+    return Task.model_validate(
+        {
+            "name": "row_sum",
+            "entry": "row_sum",
+            "summary": "sums of rows",
+            "arguments": [
+                {"name": "x", "role": "in", "dtype": "float32", "shape": ["rows", "n"], "fill": fill},
+                {"name": "out", "role": "out", "dtype": "float32", "shape": ["rows"]},
+                {"name": "n", "role": "scalar", "dtype": "int32", "value": "n"},
+            ],
+            "reference": "",
+            "reference_name": "baseline",
+            "bytes": "4 * rows * n",
+            "flops": "rows * n",
+            "workloads": [{"name": "w", "sizes": {"rows": 64, "n": 4096}, "types": {}}],
+            "backends": {
+                "opencl": {
+                    "baseline": {
+                        "label": "plain",
+                        "template": {
+                            "name": "baseline",
+                            "backend": "opencl",
+                            "entry": "row_sum",
+                            "source": ROW_SUM.replace("LOOP", LOOPS["forwards"]),
+                            "launch": {"grid": ["rows"], "block": ["1"]},
+                        },
+                    },
+                    "templates": [],
+                }
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize("loop", ["forwards", "backwards", "even and odd"])
+def test_a_sum_in_another_order_agrees_with_the_original(device: Any, loop: str) -> None:
+    assert isinstance(sums(device, LOOPS[loop]), dict)
+
+
+def test_a_sum_that_leaves_something_out_does_not(device: Any) -> None:
+    found = sums(device, LOOPS["without the last"])
+    assert isinstance(found, WrongResult) and found.reason == "mismatch"

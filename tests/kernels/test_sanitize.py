@@ -6,7 +6,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.check.plan import plan
 from tunesmith.kernels.check.sanitize import LARGEST_BYTES, WORKLOADS, chosen_workloads
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 
 def test_all_own_workloads_and_made_up_ones_of_all_sizes_and_types() -> None:

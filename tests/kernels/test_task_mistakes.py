@@ -16,8 +16,8 @@ from tunesmith.kernels.launch.draw import draw
 from tunesmith.kernels.launch.workload_data import reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.task import Fill, Task
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 
 TASK = """
 name = "scale"

@@ -6,7 +6,7 @@ import pytest
 
 from tunesmith.kernels.build.guard import refuse, refuse_text
 from tunesmith.kernels.build.specialise import Specialised, specialise
-from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 
 REFUSED = {
     "includes": [

@@ -16,8 +16,8 @@ from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
 from tunesmith.kernels.launch.workload_data import _nan_bytes
 from tunesmith.kernels.spec.contents import KINDS, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Fill, Special, Task, Tolerance
-from tunesmith.kernels.spec.taskfile import load_task
 
 LIMIT = DTYPES["float16"].overflow
 TOLERANCE = Tolerance(rtol=1e-3, atol=1e-6)

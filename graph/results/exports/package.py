@@ -11,6 +11,7 @@ import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,7 @@ class Package:
             "driver": self.dispatch["driver"],
             "compiler": self.dispatch.get("compiler", ""),
             "tunesmith": __version__,
+            **self._origin(),
             "verdict": self.dispatch["verdict"],
             "machine_code_is_what_was_measured": bool(measured) and all(measured),
             "kernels": [
@@ -207,6 +209,17 @@ class Package:
             ],
             "shapes": self.dispatch["shapes"],
             "policies": self.dispatch["policies"],
+        }
+
+    def _origin(self) -> dict[str, str]:
+        """When and how the run was begun, and the commit of the task's files; empty texts for what it did not keep."""
+        with Journal(self.folder, create=False) as journal:
+            log = RunLog(journal)
+            origin, at = None if log.started is None else log.started.origin, log.started_at
+        return {
+            "tuned_at": "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
+            "commit": "" if origin is None else origin.commit,
+            "command": "" if origin is None else origin.command,
         }
 
     def _folders(self, about: Mapping[str, Any]) -> list[str]:

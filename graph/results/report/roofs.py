@@ -16,7 +16,8 @@ from tunesmith.graph.results.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel on a workload, at (x, y) percent from the upper left. kind: "baseline", "general" or "best"."""
+    """A kernel on a workload, at (x, y) percent from the upper left. kind: "baseline", "general", "best" or
+    "opponent"."""
 
     kind: str
     workload: str
@@ -60,12 +61,15 @@ def roof_picture(log: RunLog, summary: Summary) -> RoofPicture | None:
 
     points = []
     for row in rows:
-        points.append(("baseline", row.workload, row.baseline_seconds or 0.0))
+        points.append(("baseline", "baseline", row.workload, row.baseline_seconds or 0.0))
         if row.general is not None:
-            points.append(("general", row.workload, row.general.seconds))
+            points.append(("general", "general configuration", row.workload, row.general.seconds))
         if row.best is not None and (row.general is None or (row.regret or 0.0) > 0):
-            points.append(("best", row.workload, row.best.seconds))
-    where = [place(workload, seconds) for _, workload, seconds in points]
+            points.append(("best", "best for this shape", row.workload, row.best.seconds))
+        for one in row.opponents:
+            if one.seconds is not None:
+                points.append(("opponent", f"{one.name} ({one.label})", row.workload, one.seconds))
+    where = [place(workload, seconds) for *_, workload, seconds in points]
     copies = [] if classic else [(size / 2**20, rate / 1e9) for size, rate in roofline.bandwidth]
     xs, ys = [x for x, _ in (*where, *copies)], [y for _, y in (*where, *copies)]
     corners: list[tuple[float, float]] = []
@@ -79,7 +83,6 @@ def roof_picture(log: RunLog, summary: Summary) -> RoofPicture | None:
             corners = [(x, copy / 1e9) for x in (across.low, across.high)]
     up = axis_of("GFLOP/s" if classic else "GB/s", [*ys, *(y for _, y in corners)], log=True)
     unit = "GFLOP/s" if classic else "GB/s"
-    names = {"baseline": "baseline", "general": "general configuration", "best": "best for this shape"}
 
     def at(x: float, y: float) -> tuple[float, float]:
         return across.place(x), round(100 - up.place(y), 2)
@@ -92,9 +95,9 @@ def roof_picture(log: RunLog, summary: Summary) -> RoofPicture | None:
                 kind,
                 workload,
                 *at(x, y),
-                f"{workload}, {names[kind]}: {rounded(seconds * 1e6)} us, {rounded(y)} {unit}",
+                f"{workload}, {name}: {rounded(seconds * 1e6)} us, {rounded(y)} {unit}",
             )
-            for (kind, workload, seconds), (x, y) in zip(points, where, strict=True)
+            for (kind, name, workload, seconds), (x, y) in zip(points, where, strict=True)
         ),
         roof=tuple(at(x, y) for x, y in corners),
         copies=tuple((*at(x, y), f"copy of {rounded(x)} MiB: {rounded(y)} GB/s") for x, y in copies),

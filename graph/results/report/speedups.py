@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tunesmith.graph.journal.records import Figures
 from tunesmith.graph.results.report.axis import Axis, axis_of
@@ -13,14 +14,18 @@ CUT = 3.0
 magnitude, and its whisker then ends with the axis."""
 
 
+Kind = Literal["general", "best", "opponent"]
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A configuration on a workload. best: it is the best there, not the general one; at, low, high: of the speed-up
-    and of its interval's ends, in percent of the axis."""
+    """A configuration, or an opponent, on a workload. name: of the opponent with its label, else what the configuration
+    is there; at, low, high: of the speed-up and of its interval's ends, in percent of the axis."""
 
     workload: str
     held_out: bool
-    best: bool
+    kind: Kind
+    name: str
     figures: Figures
     at: float
     low: float
@@ -37,14 +42,18 @@ class SpeedUps:
 
 
 def speed_ups(summary: Summary) -> SpeedUps | None:
-    """The general configuration on every workload, and the best one where it is another; None without any."""
-    found: list[tuple[str, bool, bool, Figures]] = []
+    """The general configuration on every workload, the best one where it is another, and the opponents that were
+    timed; None without any."""
+    found: list[tuple[str, bool, Kind, str, Figures]] = []
     for held_out, rows in ((False, summary.tuned), (True, summary.held_out)):
         for row in rows:
             if row.general is not None:
-                found.append((row.workload, held_out, False, row.general))
+                found.append((row.workload, held_out, "general", "general", row.general))
             if row.best is not None and (row.general is None or (row.regret or 0.0) > 0):
-                found.append((row.workload, held_out, True, row.best))
+                found.append((row.workload, held_out, "best", "best here", row.best))
+            for one in row.opponents:
+                if one.over_baseline is not None:
+                    found.append((row.workload, held_out, "opponent", f"{one.name} ({one.label})", one.over_baseline))
     if not found:
         return None
     ratios = [1.0, *(1 / one.ratio for *_, one in found)]
@@ -52,7 +61,7 @@ def speed_ups(summary: Summary) -> SpeedUps | None:
     ends = [1 / end for *_, one in found for end in (one.low, one.high)]
     axis = axis_of("times as fast as the baseline", [*ratios, *(min(most, max(least, end)) for end in ends)], log=True)
     bars = tuple(
-        Bar(workload, held_out, best, one, axis.place(1 / one.ratio), axis.place(1 / one.high), axis.place(1 / one.low))
-        for workload, held_out, best, one in found
+        Bar(workload, held_out, kind, name, one, *(axis.place(1 / end) for end in (one.ratio, one.high, one.low)))
+        for workload, held_out, kind, name, one in found
     )
     return SpeedUps(axis, axis.place(1.0), bars)

@@ -15,7 +15,9 @@ from tunesmith.graph.journal.measurements import objective
 from tunesmith.graph.journal.tree import Node, Tree
 from tunesmith.graph.roles.baseline import baseline_quantities, baseline_seconds
 from tunesmith.graph.state import Bottleneck, Branch, Plan
+from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.rewrite.starts import starts
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
 
@@ -36,7 +38,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     best = {w.name: _best_seconds(tree.usable, w.name, baseline[w.name]) for w in context.tuned}
     if tree.untried:
         node, workloads, analysis = tree.untried[0], context.tuned, ""
-        seeds: tuple[Config, ...] = ()
+        seeds = _starts(node, context, baseline)
     else:
         due = _due(context, best)
         workloads = context.tuned if due is None else (due,)
@@ -107,6 +109,22 @@ def _values(
     """Objective and evaluation of those that were measured on all of `names`."""
     weights, of = context.weights, context.settings.objective
     return [(value, one) for one in found if (value := objective(one, names, baseline, weights, of)) is not None]
+
+
+def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
+    """Where a template that rules made is searched first, for what limits the kernel on the workload with the most to
+    gain."""
+    target = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    limit = bottleneck(context, target, baseline[target.name])
+
+    def fits(config: Config) -> bool:
+        return all(
+            infeasible_on(node.template, config, workload, limits) is None
+            for limits in context.limits
+            for workload in context.tuned
+        )
+
+    return starts(node.template, limit, fits)
 
 
 def _best_seconds(nodes: Sequence[Node], name: str, baseline: float) -> float:

@@ -60,6 +60,11 @@ class Tester:
         compared = context.log.comparisons(stage)
         wanted = [workload for workload in (*context.tuned, *context.held_out) if workload.name not in compared]
         for position, workload in enumerate(wanted):
+            # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
+            if workload.held_out and context.seconds_left() <= 0:
+                names = ", ".join(one.name for one in wanted[position:])
+                context.note("test", f"The time limit left no time for the held-out workloads {names}.", stage)
+                break
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
             if entrants:
                 share = max(0.0, context.seconds_left()) / (len(wanted) - position)

@@ -256,6 +256,7 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
                 low=None if against is None else against.low,
                 high=None if against is None else against.high,
                 why=one.why,
+                over_baseline=None if one.comparison is None else Figures.of(one.comparison),
             )
         )
     return tuple(rows)

@@ -98,6 +98,11 @@ def store(given: Subject, root: str, pointer: str, value: str) -> str:
     return f"{given.name('STORE')}({pointer}, {value})" if marked else f"*({pointer}) = {value}"
 
 
+def marked_loads(given: Subject) -> list[Access]:
+    """The accesses that `LOAD` is put around."""
+    return _marked(given)[0]
+
+
 def _marked(given: Subject) -> tuple[list[Access], list[Access]]:
     """The loads and the stores that can be marked."""
     kernel, reads, writes = given.kernel, list[Access](), list[Access]()

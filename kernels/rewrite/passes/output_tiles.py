@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import load
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.tiles import bounds_of
@@ -88,6 +89,8 @@ def output_tiles(given: Subject) -> Applied | Skipped:
             expression=f"{tile} == 0 or 32 <= {threads} <= 1024", because="A block has from 32 to 1024 threads."
         ),
     ]
+    if isinstance(halo(given), Applied):
+        constraints.append(Constraint(expression=f"{tile} == 0 or not {given.name('HALO')}", because=because))
     types = {one.name: one.c_type for one in kernel.parameters}
     sizes = " + ".join(
         f"sizeof({C_TYPES.get(types[one[0].root], types[one[0].root])})" for one in found.operands.values()
@@ -110,7 +113,7 @@ def _code(given: Subject, found: _Sum, bounds: dict[str, str], across: str, name
     use = {one: given.name(one) for one in ("step", "at", "part", "row", "column", "results", "mine", "start", "turn")}
     item = {down: use["row"], across: use["column"]}
     types = {one.name: one.c_type for one in kernel.parameters}
-    kinds = _declared_types(kernel)
+    kinds = declared_types(kernel)
     cross = f"({tile} / {columns})"
 
     def coordinate(axis: str, inside: str) -> str:
@@ -144,7 +147,7 @@ def _code(given: Subject, found: _Sum, bounds: dict[str, str], across: str, name
     lines.append(f"for ({steps}) {{")
     threads = f"({tile} / {rows} * {cross})"
     for axis, (first, *_) in found.operands.items():
-        fast_steps = _is_term(first, {found.name})
+        fast_steps = is_term(first, {found.name})
         inner, outer = (depth, tile) if fast_steps else (tile, depth)
         along = f"{use['at']} {'/' if fast_steps else '%'} {inner}"
         step = f"{use['at']} {'%' if fast_steps else '/'} {inner}"
@@ -200,7 +203,7 @@ def _code(given: Subject, found: _Sum, bounds: dict[str, str], across: str, name
 def _sum(given: Subject) -> _Sum | str:
     """The loop whose results can be computed together, or why there is none, as a clause."""
     kernel = given.kernel
-    statements = _guarded(kernel)
+    statements = guarded(kernel)
     loops = [one for one in statements if one.type == "for_statement"]
     if len(loops) != 1:
         return "there is not one loop behind the guard"
@@ -212,7 +215,7 @@ def _sum(given: Subject) -> _Sum | str:
     name, first, bound, _ = read
     kind = start.child_by_field_name("type")
     scalars = {one.name for one in kernel.parameters if not one.pointer} - {text(one) for one in kernel.changed_names}
-    if kind is None or not _names(bound) <= scalars or not _names(text(first)) <= scalars:
+    if kind is None or not names_in(bound) <= scalars or not names_in(text(first)) <= scalars:
         return "the loop's length is not given by parameters"
     inside = list(walk(body))
     if _ENDS & {one.type for one in inside} or any(one.type.startswith("preproc") for one in inside):
@@ -246,7 +249,7 @@ def _sum(given: Subject) -> _Sum | str:
     return _Sum(before, loop, name, text(kind), text(first), bound, sums, statements[at + 1 :], operands)
 
 
-def _guarded(kernel: Kernel) -> list[Node]:
+def guarded(kernel: Kernel) -> list[Node]:
     """The statements behind the guard, and the declarations ahead of it that are not coordinates."""
     made = coordinates(kernel, "x") | coordinates(kernel, "y")
     found: list[Node] = []
@@ -278,7 +281,7 @@ def _operands(given: Subject, loop: Node, name: str, scalars: set[str]) -> dict[
             return None
         if C_TYPES.get(types[one.root], types[one.root]) not in {*DTYPES, *given.types}:
             return None
-        used = {word for part in one.path for word in _names(text(part))} - _WORDS
+        used = {word for part in one.path for word in names_in(text(part))} - _WORDS
         axes = [axis for axis in "xy" if used & coordinates(kernel, axis)]
         if len(axes) != 1 or name not in used or not used <= scalars | {name} | coordinates(kernel, axes[0]):
             return None
@@ -291,11 +294,11 @@ def _place(access: Access) -> tuple[str, ...]:
     return tuple(sorted(re.sub(r"\s+", "", text(part)) for part in access.path))
 
 
-def _names(code: str) -> set[str]:
+def names_in(code: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", code))
 
 
-def _is_term(access: Access, names: set[str]) -> bool:
+def is_term(access: Access, names: set[str]) -> bool:
     """Whether one of `names` is added to the index as it is: neighbours of it are neighbours in memory."""
 
     def terms(node: Node) -> list[str]:
@@ -311,7 +314,7 @@ def _is_term(access: Access, names: set[str]) -> bool:
 def _fast_axis(kernel: Kernel) -> str:
     """The axis along which results are neighbours in memory."""
     for one in kernel.accesses:
-        if one.written and _is_term(one, coordinates(kernel, "y")):
+        if one.written and is_term(one, coordinates(kernel, "y")):
             return "y"
     return "x"
 
@@ -327,7 +330,7 @@ def _scalar_before(before: list[Node], name: str) -> str:
     return ""
 
 
-def _declared_types(kernel: Kernel) -> dict[str, str]:
+def declared_types(kernel: Kernel) -> dict[str, str]:
     """The types of the body's variables, by name."""
     found = {}
     for node in walk(kernel.body):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.hints import load, store
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -122,7 +123,8 @@ def _apply(given: Subject, groups: list[list[_Loop]], kept: tuple[str, list[_Loo
             lines += _rewritten(
                 given, loop, kept, units, wide_, keep, record, first=kept is not None and loop == kept[1][0]
             )
-            edits.append(Edit(loop.node.start_byte, loop.node.start_byte, "\n".join([*lines, "#endif\n"])))
+            code = in_team(given, "\n".join([*lines, "#endif\n"]))
+            edits.append(Edit(loop.node.start_byte, loop.node.start_byte, code))
             rest = given.name(f"REST_{number}")
             edits.append(Edit(loop.first.end_byte, loop.first.end_byte, f" {rest}"))
             sizes |= {C_TYPES.get(types[root], types[root]) for root in loop.arrays}
@@ -165,8 +167,8 @@ def _rewritten(
     """The loop over kept vectors, and the loop over the others."""
     at, unit, local = given.name("at"), given.name("unit"), given.name("elements_of")
     root = kept[0] if kept is not None and loop in kept[1] else ""
-    step = given.name("BLOCK_DIM_X") if isinstance(given.work, Rows) else loop.step
-    begin = f"{loop.c_type} {unit} = ({text(loop.first)})"
+    step = step_of(given, given.name("BLOCK_DIM_X") if isinstance(given.work, Rows) else loop.step)
+    begin = f"{loop.c_type} {unit} = {first_of(given, text(loop.first))}"
     types = {one.name: one.c_type for one in given.kernel.parameters}
     lines = []
     if root:

@@ -6,8 +6,8 @@ always a point of the space.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tunesmith.kernels.rewrite.source import Kernel
 from tunesmith.kernels.rewrite.threads import Cells, Fixed, Rows
@@ -32,7 +32,8 @@ class Edit:
 class Applied:
     """What a rule contributes. header: lines before the source; block: of the launch, by axis; scale: by how much the
     number of threads along an axis shrinks; exact: axes whose threads must be as many as they were; static_shared:
-    bytes of static shared memory that it adds; instead: a parameter that, where it is not 0, has a launch of its own.
+    bytes of static shared memory that it adds, shared: of dynamic; instead: a parameter that, where it is not 0, has a
+    launch of its own; grid: of the launch, by axis, in the place of what it was.
     """
 
     parameters: tuple[Parameter, ...]
@@ -44,6 +45,8 @@ class Applied:
     exact: tuple[str, ...] = ()
     fast_math: str = ""
     static_shared: str = ""
+    shared: str = ""
+    grid: tuple[tuple[str, str], ...] = ()
     instead: tuple[str, Launch] | None = None
 
 
@@ -58,8 +61,8 @@ class Skipped:
 class Subject:
     """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
     name that the source and the task do not use. functions_nest: whether the language has functions inside functions,
-    which CUDA C++ has and OpenCL C has not; types: the
-    task's type names."""
+    which CUDA C++ has and OpenCL C has not; types: the task's type names; lengths: elements of arrays, as the task says
+    them, by the names of the kernel's parameters; same_sizes: the task's sizes that the kernel gets by their names."""
 
     kernel: Kernel
     launch: Launch
@@ -67,6 +70,8 @@ class Subject:
     name: Callable[[str], str]
     functions_nest: bool = True
     types: frozenset[str] = frozenset()
+    lengths: Mapping[str, str] = field(default_factory=dict)
+    same_sizes: frozenset[str] = frozenset()
 
     def block(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""

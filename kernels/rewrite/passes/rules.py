@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.lanes import row_lanes
 from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
+from tunesmith.kernels.rewrite.passes.own_bins import own_bins
 from tunesmith.kernels.rewrite.passes.row_loops import row_loops
 from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.shuffles import shuffles
+from tunesmith.kernels.rewrite.passes.teams import row_teams
 from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
@@ -35,6 +40,8 @@ def subject(
     name: Callable[[str], str],
     backend: str = "cuda",
     types: frozenset[str] = frozenset(),
+    lengths: Mapping[str, str] = MappingProxyType({}),
+    same_sizes: frozenset[str] = frozenset(),
 ) -> Subject:
     """What the rules look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
     work = sharing(kernel)
@@ -46,7 +53,7 @@ def subject(
         for axis in set(AXES) - used:
             if one.block(axis) != "1":
                 work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
-    return Subject(kernel, launch, work, name, backend == "cuda", types)
+    return Subject(kernel, launch, work, name, backend == "cuda", types, lengths, same_sizes)
 
 
 def block_size(given: Subject) -> Applied | Skipped:
@@ -108,7 +115,10 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
     several = len(given.work.axes) > 1
     for axis in given.work.axes:
         name = given.name(f"ITEMS_{axis.name.upper()}" if several else "ITEMS")
-        values = (1, 2, 4, 8, 16) if axis.strided else (1, 2, 4, 8) if not several else (1, 2, 4)
+        values: tuple[int, ...] = (1, 2, 4, 8, 16) if axis.strided else (1, 2, 4, 8) if not several else (1, 2, 4)
+        if isinstance(own_bins(given), Applied):
+            # The more elements a block has, the less its own bins cost.
+            values = (1, 2, 4, 8, 16, 32)
         doc = f"elements that a thread computes along {axis.name}"
         parameters.append(Parameter(name=name, values=values, doc=doc, launch_only=axis.strided))
         scale.append((axis.name, name))
@@ -153,6 +163,9 @@ def launch_bounds(given: Subject) -> Applied | Skipped:
         assert isinstance(size, Applied)
         names = [parameter.name for parameter in size.parameters]
         threads, otherwise = " * ".join(names), names[0]
+        teams = row_teams(given)
+        if isinstance(teams, Applied):
+            threads = " * ".join([threads, *(extent for _, extent in teams.block)])
         constraints.append(
             Constraint(
                 expression=f"{otherwise} > 0 or {minimum} == 0",
@@ -236,11 +249,15 @@ def fast_math(given: Subject) -> Applied | Skipped:
 
 RULES: tuple[Rule, ...] = (
     block_size,
+    own_bins,
+    halo,
     vectors,
     transposed_tiles,
     output_tiles,
+    row_lanes,
     work_per_thread,
     shuffles,
+    row_teams,
     row_loops,
     cache_hints,
     launch_bounds,

@@ -122,7 +122,7 @@ def _neighbours(kernel: Kernel, root: str, names: set[str]) -> list[Access]:
     if not own or not at_coordinate or any(one.atomic or one.node.type != "subscript_expression" for one in own):
         return []
     written = [one for one in own if one.written]
-    if not any(_certain(kernel, one.node) for one in (written or own)):
+    if not any(certain(kernel, one.node) for one in (written or own)):
         return []
     return own
 
@@ -132,7 +132,7 @@ def _is_coordinate(kernel: Kernel, node: Node, names: set[str]) -> bool:
     return inner is not None and (text(inner) in names or global_coordinate(kernel, inner) == "x")
 
 
-def _certain(kernel: Kernel, node: Node) -> bool:
+def certain(kernel: Kernel, node: Node) -> bool:
     """Whether an access happens for every coordinate below the bound: it stands under the guard and nothing else, and
     no other return comes before it."""
     above, guards = node.parent, 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -42,18 +43,19 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim;
 #define __forceinline__ inline
 namespace shim {
 void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
-double exchanged(double value, unsigned int mask);
-double shifted(double value, unsigned int by);
+double exchanged(double value, unsigned int mask, unsigned int lanes);
+double shifted(double value, unsigned int by, unsigned int lanes);
+extern char dynamic[1 << 16];
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
 }
 }
 void __syncthreads();
-template <class V> V __shfl_xor_sync(unsigned int, V value, int mask) {
-    return (V)shim::exchanged((double)value, (unsigned int)mask);
+template <class V> V __shfl_xor_sync(unsigned int lanes, V value, int mask) {
+    return (V)shim::exchanged((double)value, (unsigned int)mask, lanes);
 }
-template <class V> V __shfl_down_sync(unsigned int, V value, unsigned int by) {
-    return (V)shim::shifted((double)value, by);
+template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int by) {
+    return (V)shim::shifted((double)value, by, lanes);
 }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
@@ -72,7 +74,8 @@ struct Barrier { unsigned int arrived = 0, turn = 0; };
 static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
 static std::vector<char> done;
-static std::vector<Barrier> warps;
+static std::vector<Barrier> groups;
+alignas(16) char dynamic[1 << 16];
 static Barrier block;
 static std::vector<double> slots;
 static unsigned int current, threads;
@@ -87,20 +90,21 @@ static void meet(Barrier& barrier, unsigned int count) {
     const unsigned int turn = barrier.turn;
     if (++barrier.arrived == count) { barrier.arrived = 0; ++barrier.turn; } else while (barrier.turn == turn) yield();
 }
-static void meet_warp() {
+static void meet_lanes(unsigned int lanes) {
     const unsigned int warp = current / 32, rest = threads - warp * 32;
-    meet(warps[warp], rest < 32 ? rest : 32);
+    const unsigned int there = rest < 32 ? lanes & ((1u << rest) - 1) : lanes;
+    meet(groups[warp * 32 + __builtin_ctz(lanes)], __builtin_popcount(there));
 }
-double exchanged(double value, unsigned int mask) {
+double exchanged(double value, unsigned int mask, unsigned int lanes) {
     const unsigned int me = current;
-    slots[me] = value; meet_warp();
-    const double other = slots[me ^ mask]; meet_warp();
+    slots[me] = value; meet_lanes(lanes);
+    const double other = slots[me ^ mask]; meet_lanes(lanes);
     return other;
 }
-double shifted(double value, unsigned int by) {
+double shifted(double value, unsigned int by, unsigned int lanes) {
     const unsigned int me = current;
-    slots[me] = value; meet_warp();
-    const double other = me % 32 + by < 32 ? slots[me + by] : value; meet_warp();
+    slots[me] = value; meet_lanes(lanes);
+    const double other = me % 32 + by < 32 ? slots[me + by] : value; meet_lanes(lanes);
     return other;
 }
 static void body() { kernel(given); done[current] = 1; }
@@ -110,7 +114,7 @@ void run(Extent grid, Extent dims, void (*what)(void*), void* with) {
     for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
         blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
         fibers.assign(threads, ucontext_t()); done.assign(threads, 0); slots.assign(threads, 0);
-        warps.assign((threads + 31) / 32, Barrier()); block = Barrier();
+        groups.assign(threads + 32, Barrier()); block = Barrier();
         for (unsigned int id = 0; id < threads; ++id) {
             getcontext(&fibers[id]);
             fibers[id].uc_stack.ss_sp = stacks[id].data(); fibers[id].uc_stack.ss_size = stacks[id].size();
@@ -158,6 +162,7 @@ def run_kernel(
         pytest.skip("there is no g++ here")
     source = specialise(template, config, workload.types).source
     source = source.replace("#include <cuda_runtime.h>", "")
+    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
     kernel = Source(task.sources("cuda").baseline.template.source).kernel(task.entry, "the baseline")
     declared = ", ".join((one.text or b"").decode() for one in kernel.parameter_nodes)
     names = ", ".join(one.name for one in kernel.parameters)

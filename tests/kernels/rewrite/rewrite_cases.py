@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
-from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.template import Launch, Template
 
 RAW = Path(__file__).resolve().parents[2] / "raw"

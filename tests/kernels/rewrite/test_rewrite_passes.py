@@ -172,3 +172,171 @@ class TestOutputTiles:
         tile = {"OUTPUT_TILE": 32, "OUTPUT_ROWS": 2, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 16}
         wide = {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 8, "OUTPUT_COLUMNS": 4, "OUTPUT_DEPTH": 8, "LOADS": 1}
         require_equal(task, [tile, wide], tmp_path, n=37)
+
+
+EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"
+OVER = {"a": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+
+
+class TestRowLanes:
+    @pytest.mark.parametrize(
+        ("body", "why"),
+        [
+            (f"{EACH} float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
+            (f"{EACH} float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
+            (f"{EACH} float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
+            (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
+            (f"{EACH} {ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
+            (
+                f"{EACH} float s = 0; {ROW} s += a[r * n + k]; y[r] = s; {ROW} s += a[r * n + k] * y[r];",
+                "at other places",
+            ),
+            (
+                f"{EACH} {ROW} y[r * n + k] = a[r * n + k]; for (int k = 1; k < n; ++k) y[r * n + k] += 1;",
+                "different parts",
+            ),
+            (f"{EACH} {ROW} atomicAdd(y + k, a[r * n + k]);", "atomic"),
+            (f"{EACH} float s = 0, t = 0; {ROW} {{ s += a[r * n + k]; if (s > 1) t += 1; }} y[r] = t;", "complete"),
+        ],
+    )
+    def test_rounds_that_need_their_order_stay(self, body: str, why: str) -> None:
+        found = rewrite(kernel(body, OVER, LINE))
+        assert found.template is None or "LANES" not in found.template.default_config
+        assert any(why in one for one in found.skipped), found.skipped
+
+    def test_a_softmax_of_one_thread_is_shared(self, tmp_path: Path) -> None:
+        body = f"""{EACH}
+            const float* row = a + r * n; float most = row[0], sum = 0;
+            {ROW} most = fmaxf(most, row[k]);
+            {ROW} {{ float e = expf(row[k] - most); y[r * n + k] = e; sum += e; }}
+            {ROW} y[r * n + k] = y[r * n + k] / sum;"""
+        configs: list[Config] = [{"LANES": 8}, {"LANES": 32, "LOADS": 1, "BLOCK": 128}]
+        require_equal(kernel(body, OVER, LINE), configs, tmp_path, n=75)
+
+    @pytest.mark.slow
+    def test_a_sum_that_begins_elsewhere_counts_once(self, tmp_path: Path) -> None:
+        body = f"{EACH} float s = 3; {ROW} if (a[r * n + k] > 0) s -= a[r * n + k]; s = s * 2; y[r] += s;"
+        require_equal(kernel(body, OVER, LINE), [{"LANES": 2}, {"LANES": 16}], tmp_path, n=75)
+
+
+COUNTS = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
+ADDED = f"{ELEMENT} atomicAdd(&y[x[i]], 1);"
+
+
+class TestOwnBins:
+    @pytest.mark.parametrize(
+        ("body", "length"),
+        [
+            (f"{ELEMENT} x[i] > 0 ? atomicAdd(&y[x[i]], 1) : 0;", "100"),
+            (f"{ELEMENT} {{ int old = atomicAdd(&y[x[i]], 1); if (old > 9) y[0] = 1; }}", "100"),
+            (f"{ELEMENT} atomicMax(&y[x[i]], 1);", "100"),
+            (f"{ELEMENT} {{ atomicAdd(&y[x[i]], 1); if (y[0] > 5) atomicAdd(y, 1); }}", "100"),
+            (ADDED, "100000"),
+            (ADDED, "k"),
+        ],
+    )
+    def test_what_is_more_than_adding_to_a_few_places_stays(self, body: str, length: str) -> None:
+        arrays = {**COUNTS, "y": ("inout", "int32", length)}
+        assert "OWN_BINS" not in names_of(kernel(body, arrays, LINE))
+
+    def test_a_block_has_bins_of_its_own(self, tmp_path: Path) -> None:
+        task = kernel(
+            "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; atomicAdd(y + x[i], 2);", COUNTS, LINE
+        )
+        template = template_of(task)
+        assert template.launch.shared_bytes == "0 + ((100) * 4 if OWN_BINS else 0)"
+        configs: list[Config] = [{"OWN_BINS": True}, {"OWN_BINS": True, "ITEMS": 4, "BLOCK": 128}]
+        require_equal(task, [*configs, {"OWN_BINS": True, "VEC": 2}], tmp_path)
+
+
+PLANE = {"a": ("in", "float32", "n * n"), "y": ("out", "float32", "n * n")}
+
+
+class TestHalo:
+    @pytest.mark.parametrize(
+        ("body", "arrays"),
+        [
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * n + c * 2];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * 2 + c];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c] + a[(r + 40) * n + c];", PLANE),
+            (f"{INSIDE} y[r * n + c] = a[r * n + c];", PLANE),
+            (f"{ELEMENT} y[i] = y[i] + y[i + 1];", {"y": ("inout", "float32", "n + 1")}),
+            # Whether the element of every thread exists is not known: only some read it.
+            (f"{ELEMENT} if (i > 3) y[i] = x[i] + x[i - 1];", {"x": ("in", "float32", "n + 5"), **Y}),
+        ],
+    )
+    def test_what_is_not_read_around_a_place_stays(self, body: str, arrays: dict[str, tuple[str, str, str]]) -> None:
+        launch = SQUARE if arrays is PLANE else LINE
+        found = rewrite(kernel(body, arrays, launch)).template
+        assert found is None or "HALO" not in found.default_config
+
+    def test_a_line_is_staged_with_what_lies_beyond_its_guard(self, tmp_path: Path) -> None:
+        body = f"{ELEMENT} y[i] = x[i] - 2 * x[i + 3] + (i >= 2 ? x[i - 2] : x[i]);"
+        task = kernel(body, {"x": ("in", "float32", "n + 3"), **Y}, LINE)
+        require_equal(task, [{"HALO": True}, {"HALO": True, "BLOCK": 128, "LOADS": 1, "STORES": 1}], tmp_path)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("n", [37, 64])
+    def test_a_plane_is_staged(self, n: int, tmp_path: Path) -> None:
+        body = f"""{INSIDE} float s = a[r * n + c];
+            if (r > 0 && c > 1) s += a[(r - 1) * n + c - 2];
+            if (r < n - 1) s += a[(r + 1) * n + c];
+            y[r * n + c] = s;"""
+        configs: list[Config] = [{"HALO": True}, {"HALO": True, "BLOCK_X": 8, "BLOCK_Y": 4, "LOADS": 2}]
+        require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=n)
+
+
+MANY = Launch(grid=("n",), block=("64",))
+BOTH = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
+PER_ROW = "const float* r = x + blockIdx.x * n;"
+
+
+class TestRowTeams:
+    @pytest.mark.parametrize(
+        ("body", "launch", "missing"),
+        [
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", Launch(grid=("n // 2",), block=("64",)), "TEAM_ROWS"),
+            (f"{PER_ROW} if (n < 9) return; {TURNS} y[blockIdx.x * n + i] = r[i];", MANY, "TEAM_ROWS"),
+            (f"{PER_ROW} float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; {TURNS} y[blockIdx.x * n + n - 1 - i] += r[i];", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; if (threadIdx.x == 0) y[blockIdx.x * n] += 1;", MANY,
+             "TEAM_BLOCKS"),
+            (f"{PER_ROW} __shared__ float s[2]; {TURNS} y[blockIdx.x * n + i] = r[i] + s[0];", MANY, "TEAM_ROWS"),
+        ],
+    )  # fmt: skip
+    def test_rows_whose_threads_need_one_another_stay(self, body: str, launch: Launch, missing: str) -> None:
+        found = rewrite(kernel(body, BOTH, launch)).template
+        assert found is None or missing not in found.default_config
+
+    def test_rows_share_blocks_and_blocks_share_rows(self, tmp_path: Path) -> None:
+        body = f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = 2 * r[i] + y[blockIdx.x * n + i];"
+        configs: list[Config] = [{"TEAM_ROWS": 4, "BLOCK": 32, "ROW_VEC": 4}, {"TEAM_BLOCKS": 4, "ROW_VEC": 2}]
+        task = kernel(body, BOTH, MANY)
+        require_equal(task, [*configs, {"TEAM_ROWS": 2, "TEAM_BLOCKS": 2}], tmp_path, n=74)
+
+    def test_bounds_of_a_launch_count_all_rows_of_a_block(self) -> None:
+        template = template_of(kernel(f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", BOTH, MANY))
+        assert "__launch_bounds__(BLOCK * TEAM_ROWS)" in template.source
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "float* q = n > 5 ? y : (float*)x; q[i] = 1.0f;",
+        "float* q = y; q += i; *q = 1.0f;",
+        "y = y + 1; y[i] = 1.0f;",
+        "float4* q = (float4*)y; q[i / 4].x = 1.0f;",
+        "float* p[2] = {y, y}; p[i % 2][i] = 1.0f;",
+        "float* q; q = y; q[i] = 1.0f;",
+        "float& q = y[i]; q = 1.0f;",
+    ],
+)
+def test_an_array_with_another_name_is_left_alone(body: str) -> None:
+    """What happens to it by that name is not known, so nothing of it goes in vectors, or by a cache of its own."""
+    found = rewrite(
+        kernel(f"{ELEMENT} {{ {body} }}", {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}, LINE)
+    )
+    touching = {"VEC", "LOADS", "STORES", "HALO", "LANES", "ROW_VEC", "KEEP", "OWN_BINS"}
+    assert found.template is None or not touching & found.template.default_config.keys()

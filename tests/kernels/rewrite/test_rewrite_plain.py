@@ -24,8 +24,9 @@ from tunesmith.kernels.spec.template import Template
 H200 = resolve_target("h200")
 WANTED = {
     "gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "transpose": "TILE", "row_sum": "SHUFFLES",
-    "matmul": "OUTPUT_TILE",
-    "softmax": "KEEP", "layernorm": "KEEP", "scale_rows": "ROW_VEC", "gather": "LOADS", "stencil2d": "STORES",
+    "matmul": "OUTPUT_TILE", "matvec": "LANES", "histogram": "OWN_BINS",
+    "softmax": "KEEP", "layernorm": "KEEP", "scale_rows": "ROW_VEC", "gather": "LOADS",
+    "stencil1d": "HALO", "stencil2d": "HALO",
 }  # fmt: skip
 """The rewrite that each of these is there for."""
 GUARDS = ("transpose", "gelu", "softmax")

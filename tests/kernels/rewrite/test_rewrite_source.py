@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.rewrite.headers import whole_source
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.rewrite.threads import Axis, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import TaskError
-from tunesmith.kernels.spec.taskfile import read_task
 
 SAXPY = """
 __global__ void saxpy(float a, const float* in, float* y, int n) {
@@ -48,10 +53,16 @@ def test_roles_are_those_that_a_person_gave(name: str) -> None:
         ("use(p);", "unknown"),
         ("float4 x = *(float4*)p;", "unknown"),
         ("p = p + 1;", "unknown"),
+        ("float& q = p[1]; q = 2;", "unknown"),
+        ("set(p[1], 2);", "unknown"),
+        ("float x = look(p[1], 2);", "in"),
     ],
 )
 def test_role_of_a_pointer(body: str, role: str) -> None:
-    assert Source(f"__global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
+    functions = (
+        "__device__ void set(float& at, int v) { at = v; } __device__ float look(const float& at, int) { return at; }"
+    )
+    assert Source(f"{functions} __global__ void k(float* p) {{ {body} }}").kernel(None, "here").role("p") == role
 
 
 @pytest.mark.parametrize(
@@ -158,7 +169,8 @@ class TestDraft:
         [
             ("int x;", "there is no kernel"),
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
-            ("template <typename T> " + SAXPY, "is a template: write a kernel without template parameters"),
+            ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
+            ("template <typename T, int N = 4> " + SAXPY, "over the value N"),
             (SAXPY + "int main() { return 0; }", "line 6: `main` runs on the host"),
             ("#include <stdio.h>\n" + SAXPY, "stdio.h"),
             (SAXPY.replace("float* y", "Thing* y"), "has the type `Thing`"),
@@ -169,6 +181,65 @@ class TestDraft:
         with pytest.raises(SourceError) as caught:
             draft(code, None, "my.cu")
         assert message in str(caught.value) and str(caught.value).startswith("my.cu")
+
+    def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path) -> None:
+        code = """#define N 3
+        template <typename T> __device__ T twice(T x) { return x + x; }
+        template <typename T, int N>
+        __global__ void k(const T* x, T* y, T a, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = twice(x[i]) * a + T(N);
+        }"""
+        path = self.write(code, tmp_path)
+        # Another template of the file has a parameter of the same name, which a macro T would replace.
+        assert "twice(T x)" in (tmp_path / "baseline.cu").read_text()
+        for file in (path, tmp_path / "reference.py"):
+            file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+        task = read_task(path)
+        assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
+        assert task.types == {"T_": ("float32",)}
+        compiler = open_compiler(resolve_target("h200"), 0)
+        for dtype in ("float32", "float16"):
+            made = compiler.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
+            assert isinstance(made, Artifact), made
+
+    def test_a_type_that_nothing_else_names_keeps_its_name(self) -> None:
+        code = "template <class T> " + SAXPY.replace("float*", "T*")
+        task = draft(code, None, "my.cu").files["task.toml"]
+        assert '[types]\nT = ["float32"]' in task and 'bytes = "n * sizeof(T) + 2 * n * sizeof(T)"' in task
+
+    def test_headers_and_macros_of_the_build_are_put_in(self, tmp_path: Path) -> None:
+        inner, other = tmp_path / "include", tmp_path / "other"
+        inner.mkdir(), other.mkdir()
+        (inner / "a.h").write_text('#pragma once\n#include "b.h"\n#include <cuda_fp16.h>\nusing number = float;\n')
+        (inner / "b.h").write_text("#define TWO 2\n")
+        (other / "c.cuh").write_text('#include "../include/b.h"\n#define THREE 3\n')
+        code = '#include "a.h"\n#include <c.cuh>\n#include <cuda_runtime.h>\nint x = TWO + THREE + N;\n'
+        made = whole_source(code, tmp_path / "my.cu", [inner, other], {"N": "1", "FAST": ""})
+        assert made.splitlines()[:2] == ["#define N 1", "#define FAST"]
+        assert made.count("#define TWO 2") == made.count("#define THREE 3") == 1
+        assert "#include <cuda_fp16.h>" in made and "#include <cuda_runtime.h>" in made and "pragma" not in made
+        assert '"a.h"' not in made and "c.cuh" not in made
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ('#include "nowhere.h"', "its header nowhere.h was not found; name the folder that has it with -I"),
+            ('#include "self.h"\nint y;', ""),
+            ('#include "binary.h"', "cannot be read"),
+            ('#include "long.h"', "with its headers the source is longer than"),
+        ],
+    )
+    def test_headers_that_cannot_be_put_in_are_said(self, code: str, message: str, tmp_path: Path) -> None:
+        (tmp_path / "self.h").write_text('#include "self.h"\nint x;')
+        (tmp_path / "binary.h").write_bytes(b"\xff\xfe")
+        (tmp_path / "long.h").write_text("x" * (1 << 20) + "y")
+        if not message:
+            assert whole_source(code, tmp_path / "my.cu").split() == ["int", "x;", "int", "y;"]
+            return
+        with pytest.raises(SourceError) as caught:
+            whole_source(code, tmp_path / "my.cu")
+        assert message in str(caught.value)
 
     def test_an_entry_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(TunesmithError, match="there is no kernel 'sax'; choose --entry from saxpy"):

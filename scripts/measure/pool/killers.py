@@ -12,8 +12,8 @@ from typing import Any
 
 from tunesmith.actors.cluster.cluster import cluster
 from tunesmith.actors.pool.pool import Deadlines, Pool, Request
-from tunesmith.cli.measure.planted import KILLER, KILLERS, is_right, planted, with_killers
-from tunesmith.cli.measure.pool_runs import Place, Stretch, make_pool, progress, ready, stretch
+from tunesmith.cli.measure.pool.planted import KILLER, KILLERS, is_right, planted, with_killers
+from tunesmith.cli.measure.pool.pool_runs import Place, Stretch, make_pool, progress, ready, stretch
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Evaluation, Measured, describe

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.actors.pool.pool import Pool, Request
-from tunesmith.cli.measure.planted import drawn
+from tunesmith.cli.measure.pool.planted import drawn
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 BUSY = 0.85

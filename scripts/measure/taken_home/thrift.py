@@ -1,6 +1,6 @@
 """What the fastest and the thriftiest configuration of a kernel cost each other, in time and in energy.
 
-    python scripts/measure/thrift.py TASK FILE FOLDER [EVALUATIONS [WINDOW [BACKEND]]]
+    python scripts/measure/taken_home/thrift.py TASK FILE FOLDER [EVALUATIONS [WINDOW [BACKEND]]]
 
 Tunes the task's largest tuned workload alone twice in FOLDER, once by time and once by energy, compares the two winners
 with the baseline once more with a window of a second, and writes FILE as JSON.
@@ -25,9 +25,9 @@ from tunesmith.graph.run import RunResult, opened, resumed
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Energy, Measured, Outcome, describe
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.taskfile import load_task
 
 LAST_WINDOW = 1.0
 ROUNDS, SECONDS = 40, 0.5

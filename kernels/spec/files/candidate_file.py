@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.files.taskfile import read_template
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import read_template
 from tunesmith.kernels.spec.template import Template
 
 

@@ -16,14 +16,14 @@ from pydantic import BaseModel, ValidationError
 
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.files.schema_errors import explain
+from tunesmith.kernels.spec.files.unfinished import require_filled
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
-from tunesmith.kernels.spec.schema_errors import explain
 from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
-from tunesmith.kernels.spec.unfinished import require_filled
 
-LIBRARY = Path(__file__).resolve().parents[1] / "library"
+LIBRARY = Path(__file__).resolve().parents[2] / "library"
 Model = TypeVar("Model", bound=BaseModel)
 _PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
 

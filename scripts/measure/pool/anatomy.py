@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tunesmith.cli.measure.planted import small
-from tunesmith.cli.measure.pool_runs import Place
+from tunesmith.cli.measure.pool.planted import small
+from tunesmith.cli.measure.pool.pool_runs import Place
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key

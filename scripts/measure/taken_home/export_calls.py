@@ -1,6 +1,6 @@
 """One run's PyTorch operator: is it what PyTorch asks of an operator, and what does a call of it cost.
 
-    python scripts/measure/export_calls.py checks|calls RUN FILE [--no-own-test]
+    python scripts/measure/taken_home/export_calls.py checks|calls RUN FILE [--no-own-test]
 
 Exports RUN as torch into a folder beside FILE, imports the package from there, and adds what it finds to FILE, as JSON.
 checks: results against the reference, torch.library.opcheck, torch.compile, a captured CUDA graph, the sentences for

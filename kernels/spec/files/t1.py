@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.files.unfinished import MARK
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
 from tunesmith.kernels.spec.task import TaskError
-from tunesmith.kernels.spec.unfinished import MARK
 
 AXES = ("x", "y", "z")
 TYPES = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool"} | {

@@ -13,8 +13,8 @@ import numpy as np
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import CompileWorker, Lane
-from tunesmith.cli.measure.planted import small
-from tunesmith.cli.measure.pool_runs import Place
+from tunesmith.cli.measure.pool.planted import small
+from tunesmith.cli.measure.pool.pool_runs import Place
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise

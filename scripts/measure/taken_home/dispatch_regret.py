@@ -1,6 +1,6 @@
 """What a run's dispatch rule costs on shapes that neither its tuning nor the fitting of the rule saw.
 
-    python scripts/measure/dispatch_regret.py RUN FILE [SHAPES [SEED]]
+    python scripts/measure/taken_home/dispatch_regret.py RUN FILE [SHAPES [SEED]]
 
 Draws SHAPES (30) shapes of the task's ranges anew, measures the run's kernels and the baseline on each as the final
 comparison does, and writes to FILE, as JSON, what each way to choose a kernel would have taken there. The run's journal

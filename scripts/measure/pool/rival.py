@@ -1,6 +1,6 @@
 """Kernel Tuner on the same points, for the ratio in one run: brute force with its CuPy backend.
 
-`python scripts/measure/rival.py` measures it in this process and prints one line of JSON.
+`python scripts/measure/pool/rival.py` measures it in this process and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tempfile
 import time
 from typing import Any
 
-from tunesmith.cli.measure.planted import small
-from tunesmith.cli.measure.pool_runs import Place, find_place
+from tunesmith.cli.measure.pool.planted import small
+from tunesmith.cli.measure.pool.pool_runs import Place, find_place
 from tunesmith.kernels.build.specialise import specialise
 
 

@@ -1,0 +1,191 @@
+"""Kernels that nobody wrote: small ones drawn from a grammar, whose rewrites must all compute what they did.
+
+Elementwise kernels with stencils and random indices, rows that a block shares, rows of one thread, and two-dimensional
+ones: each is rewritten by the rules, and some points of the space are run as C++ beside the kernel as it came.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rewrite_cases import task_of
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.template import Launch
+
+H200 = resolve_target("h200")
+LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
+ROWS = Launch(grid=("3",), block=("64",))
+SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+ARRAYS = {
+    "x": ("in", "float32", "n * n"),
+    "z": ("in", "float32", "n * n"),
+    "k": ("in", "int32", "n * n"),
+    "y": ("inout", "float32", "n * n"),
+}
+
+
+def combined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Expressions over `leaves`."""
+
+    def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        two = st.tuples(inner, inner)
+        return st.one_of(
+            two.map(lambda both: f"({both[0]} + {both[1]})"),
+            two.map(lambda both: f"{both[0]} * {both[1]}"),
+            two.map(lambda both: f"fmaxf({both[0]}, {both[1]})"),
+            two.map(lambda both: f"(n % 2 ? {both[0]} : {both[1]})"),
+        )
+
+    return st.recursive(leaves, deeper, max_leaves=4)
+
+
+@st.composite
+def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
+    value = combined(
+        st.sampled_from(
+            ["x[i]", "z[i]", "x[n - 1 - i]", "x[(i * 3 + 1) % n]", "z[k[i] % n]", "0.5f", "(float)i / n",
+             "(i > 0 ? x[i - 1] : z[i])", "(i < n - 1 ? x[i + 1] : 0.0f)", "(i % 3 == 0 ? x[i] : z[i])", "v"]
+        )
+    )  # fmt: skip
+    line = st.one_of(
+        value.map(lambda one: f"y[i] = {one};"),
+        value.map(lambda one: f"y[i] += {one};"),
+        value.map(lambda one: f"v = {one};"),
+        value.map(lambda one: f"if (i % 2 == 0) y[i] = {one};"),
+        value.map(lambda one: f"for (int t = 0; t < n % 5; ++t) v += {one};"),
+        value.map(lambda one: f"if (x[i] > 1.0f) return; y[i] = {one};"),
+    )
+    lines = " ".join(draw(st.lists(line, min_size=1, max_size=4)))
+    at = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+    if "return" in lines or draw(st.booleans()):
+        return f"{at} if (i >= n) return; float v = 1; {lines} y[i] = v + y[i];", LINE
+    return f"{at} if (i < n) {{ float v = 1; {lines} y[i] = v + y[i]; }}", LINE
+
+
+@st.composite
+def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
+    place = st.sampled_from(
+        ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
+    )
+    value, turns = combined(place), "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+    summed = draw(combined(place.filter(lambda one: one != "s")))
+    read = "y[blockIdx.x * n + i]" if draw(st.booleans()) else "r[i]"
+    first = f"{turns} {{ y[blockIdx.x * n + i] = {draw(value)}; }}" if draw(st.booleans()) else ""
+    return (
+        f"""const float* r = x + blockIdx.x * n; __shared__ float part[64]; const int t = threadIdx.x; float s = 0;
+        {first}
+        {turns} s += {summed} + {read};
+        part[t] = s;
+        __syncthreads();
+        for (int o = blockDim.x / 2; o > 0; o >>= 1) {{ if (t < o) part[t] += part[t + o]; __syncthreads(); }}
+        s = part[0] / n;
+        {turns} y[blockIdx.x * n + i] = {draw(value)} + {read};""",
+        ROWS,
+    )
+
+
+@st.composite
+def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
+    mine = "y[row * n + i]"
+    value = combined(st.sampled_from(["x[row * n + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i"]))
+    turns = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+    row = draw(st.sampled_from(["const int row = blockIdx.x;", "#"]))
+    lines = " ".join(f"{turns} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
+    text = f"{'' if row == '#' else row} {lines}"
+    return text.replace("row", "blockIdx.x") if row == "#" else text, Launch(grid=("n",), block=("64",))
+
+
+@st.composite
+def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
+    value = combined(
+        st.sampled_from(["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"])
+    )
+    loop = "for (int j = 0; j < n; ++j)"
+    step = draw(st.sampled_from(["s += {0};", "s -= {0};", "s = fmaxf(s, {0});", "{{ float e = {0}; s += e * e; }}"]))
+    last = draw(st.sampled_from(["y[i] = s;", "y[i] += s * 2;", f"{loop} y[i * n + j] = x[i * n + j] - s / n;"]))
+    return (
+        f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) {{ float s = 1; "
+        f"{loop} {step.format(draw(value))} {last} }}",
+        LINE,
+    )
+
+
+@st.composite
+def squares(draw: st.DrawFn) -> tuple[str, Launch]:
+    value = combined(
+        st.sampled_from(["x[r * n + c]", "x[c * n + r]", "z[r]", "(c > 0 ? x[r * n + c - 1] : 0.0f)",
+                         "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])", "1.5f"])
+    )  # fmt: skip
+    places = ["x[r * n + j]", "x[j * n + r]", "z[j * n + c]", "z[c * n + j]"]
+    kind = draw(st.sampled_from(["one", "sum", "turn"]))
+    body = f"y[r * n + c] = {draw(value)};"
+    if kind == "turn":
+        body = "y[c * n + r] = x[r * n + c];"
+    if kind == "sum":
+        a, b = draw(st.sampled_from(places[:2])), draw(st.sampled_from(places[2:]))
+        to = draw(st.sampled_from(["r * n + c", "c * n + r"]))
+        body = f"float s = 0; for (int j = 0; j < n; ++j) s += {a} * {b}; y[{to}] = s;"
+    at = "int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;"
+    return (f"{at} if (r >= n || c >= n) return; {body}", SQUARE)
+
+
+def require_same(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+    """The kernel as it came and two points of its space give the same. Points with more rewrites come first."""
+    body, launch = drawn
+    signature = "const float* x, const float* z, const int* k, float* y, int n"
+    task = task_of("k_", f'extern "C" __global__ void k_({signature}) {{ {body} }}', ARRAYS, launch, {"n": "int32"})
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+    found = rewrite(task)
+    assert found.template is not None, found.skipped
+    template, rng = found.template, np.random.default_rng(seed)
+    space = feasible(template, [workload], H200)
+    points = [space.config(point) for point in space.sample(rng, 60)]
+    default = template.default_config
+    telling = ("VEC", "ROW_VEC", "KEEP", "TILE", "OUTPUT_TILE", "LANES", "SHUFFLES", "TEAM_ROWS", "TEAM_BLOCKS", "HALO")
+    points.sort(key=lambda one: -sum(one[name] != default[name] for name in telling if name in one))
+    arrays = contents(task, workload, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, Path(folder))["y"]
+        for config in points[:2]:
+            got = run_kernel(template, config, task, workload, arrays, Path(folder))["y"]
+            assert np.allclose(got, expected, rtol=1e-4, atol=1e-4, equal_nan=True), (config, n, body)
+
+
+KINDS = {
+    "elementwise": elementwise(),
+    "shared": shared_rows(),
+    "lone": lone_rows(),
+    "thread": rows_of_a_thread(),
+    "square": squares(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drawn_kernel_is_the_same_at_every_point(kind: str) -> None:
+    @settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(KINDS[kind], st.sampled_from([64, 37]), st.integers(0, 1000))
+    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+        require_same(drawn, n, seed)
+
+    check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_drawn_kernels_are_the_same_at_every_point(kind: str) -> None:
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(KINDS[kind], st.integers(3, 90), st.integers(0, 1000))
+    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+        require_same(drawn, n, seed)
+
+    check()

@@ -1,0 +1,58 @@
+"""Where searches of templates by rules begin, by what limits the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plain_kernels import drafted
+from rewrite_cases import plain_task
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.rewrite.starts import Limit, starts
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task
+
+H200 = resolve_target("h200")
+
+
+def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
+    template = rewrite(task).template
+    assert template is not None
+    space = feasible(template, [task.workloads[0]], H200)
+    found = starts(template, limit, lambda config: space.reject(config) is None)
+    assert all(space.reject(config) is None for config in found)
+    assert template.default_config not in found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("gelu", {"VEC": 4, "STORES": 1}),
+        ("transpose", {"TILE": 32}),
+        ("matmul", {"OUTPUT_TILE": 64, "OUTPUT_ROWS": 4}),
+        ("matvec", {"LANES": 32}),
+        ("histogram", {"OWN_BINS": True, "BLOCK": 256}),
+        ("row_sum", {"SHUFFLES": True, "ROW_VEC": 4}),
+    ],
+)
+def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Config, tmp_path: Path) -> None:
+    task, _ = drafted(name, tmp_path)
+    found = starts_of(task, "memory")
+    assert first.items() <= found[0].items()
+
+
+def test_what_computes_tries_its_arithmetic_before_its_accesses(tmp_path: Path) -> None:
+    task, _ = drafted("gelu", tmp_path)
+    by_limit = {limit: starts_of(task, limit) for limit in ("memory", "compute")}
+    assert by_limit["compute"][0]["FAST_MATH"] is True and by_limit["memory"][0]["FAST_MATH"] is False
+    assert len(by_limit["compute"]) == len(by_limit["memory"])
+
+
+def test_a_template_of_a_person_has_no_starts() -> None:
+    task = plain_task("softmax")
+    template = task.sources("cuda").baseline.template
+    assert starts(template, "memory", lambda _: True) == ()
