@@ -253,6 +253,22 @@ def test_summaries(ended: Path, said: Callable[..., int]) -> None:
     fuzz("summaries", 30, json_texts(whole), check)
 
 
+def test_files_of_best(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
+    paths = [ended / "best" / "dispatch.json", *sorted((ended / "best").glob("*/launch.json"))]
+    whole = {path: path.read_text() for path in paths}
+    changed = st.sampled_from(paths).flatmap(lambda path: st.tuples(st.just(path), json_texts(json.loads(whole[path]))))
+
+    def check(change: tuple[Path, str]) -> None:
+        path, text = change
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        said("export", ended, "--as", "opencl", "--out", tmp_path / "package")
+        path.write_text(whole[path])
+        shutil.rmtree(tmp_path / "package", ignore_errors=True)
+
+    assert said("export", ended, "--as", "opencl", "--out", tmp_path / "package") == 0
+    fuzz("files of best", 20, changed, check)
+
+
 def test_journals(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
     connection = sqlite3.connect(ended / "journal.sqlite")
     rows = connection.execute("SELECT sequence, data FROM events").fetchall()

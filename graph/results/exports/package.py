@@ -9,21 +9,26 @@ import ast
 import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.results.exports.best_files import DispatchFile, LaunchFile, MachineCode, RuleNode
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
-from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.translate import folded
+
+M = TypeVar("M", bound=BaseModel)
 
 BASELINE = "baseline"
 
@@ -86,20 +91,64 @@ class Package:
         self.folder = folder
         best = folder / "best"
         try:
-            self.dispatch: dict[str, Any] = json.loads((best / "dispatch.json").read_text(encoding="utf-8"))
-            about = {path.parent.name: json.loads(path.read_text("utf-8")) for path in best.glob("*/launch.json")}
+            raw = (best / "dispatch.json").read_text(encoding="utf-8")
+            found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
         except OSError as error:
             raise ExportError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
                 "has not ended; `tunesmith report` says which."
             ) from error
         except ValueError as error:
-            raise ExportError(f"{best} is damaged ({error}); `tunesmith resume {folder}` writes it anew.") from error
-        if "rule" not in self.dispatch:
-            raise ExportError(f"{best} was written by an earlier version; `tunesmith resume {folder}` writes it anew.")
+            raise self._damaged("a file", str(error)) from error
+        self._dispatched = self._read(DispatchFile, "dispatch.json", raw)
+        self.dispatch: dict[str, Any] = self._dispatched.model_dump(exclude_unset=True)
+        about = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
         self.task = _task(folder) if task is None else task
-        self.backend: str = self.dispatch["backend"]
+        self.backend: str = self._dispatched.backend
+        self._require_known(about)
         self.kernels = [_kernel(best, name, about[name], self.types) for name in self._folders(about)]
+
+    def _damaged(self, file: str, why: str) -> ExportError:
+        again = f"`tunesmith resume {self.folder}` writes it anew"
+        return ExportError(f"{self.folder / 'best'} is damaged or of another version ({file}: {why}); {again}.")
+
+    def _read(self, model: type[M], file: str, text: str) -> M:
+        try:
+            return model.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise self._damaged(f"{file}, {where}" if where else file, first["msg"].partition("\n")[0]) from error
+
+    def _require_known(self, about: Mapping[str, LaunchFile]) -> None:
+        """That all files name one another, and what the task has."""
+        known, best = {one.name for one in self.task.workloads}, self.folder / "best"
+        for name in sorted(
+            {BASELINE, *self._dispatched.rule.folders(), *(one.folder for one in self._dispatched.shapes)}
+        ):
+            if name not in about:
+                raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
+        for one in self._dispatched.shapes:
+            if one.workload not in known or set(one.sizes) < set(self.sizes) or set(one.types) != set(self.types):
+                raise self._damaged("dispatch.json", f"the task has no workload like {one.workload!r}")
+        self._require_expressions("dispatch.json", self._dispatched.rule.tests())
+        for name, launch in about.items():
+            of = launch.launch
+            self._require_expressions(f"{name}/launch.json", [*of.grid, *of.block, of.shared_bytes, *launch.requires])
+            for source in launch.sources:
+                code = source.machine_code.file if source.machine_code is not None else None
+                for file in (source.source, *([code] if code is not None else [])):
+                    if Path(file).name != file or not (best / name / file).is_file():
+                        raise self._damaged(f"{name}/launch.json", f"there is no file {file!r} beside it")
+                if set(source.types) != set(self.types):
+                    raise self._damaged(f"{name}/launch.json", "its types are not those of the task")
+
+    def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
+        for text in texts:
+            try:
+                folded(text, dict.fromkeys(DTYPES, 0))
+            except ExpressionError as error:
+                raise self._damaged(file, f"{json.dumps(text)[:80]} is not an expression") from error
 
     @property
     def name(self) -> str:
@@ -178,7 +227,7 @@ class Package:
 
     def rule(self, types: Types) -> dict[str, Any]:
         """The rule for one combination of types: {"use": number} or {"test", "yes", "no"}, over sizes alone."""
-        return self._rule(self.dispatch["rule"], types)
+        return self._rule(self._dispatched.rule, types)
 
     def exact(self, types: Types) -> dict[tuple[int, ...], int]:
         """The measured shapes: sizes in their order, and the number of the kernel."""
@@ -222,18 +271,18 @@ class Package:
             "command": "" if origin is None else origin.command,
         }
 
-    def _folders(self, about: Mapping[str, Any]) -> list[str]:
+    def _folders(self, about: Mapping[str, LaunchFile]) -> list[str]:
         """Those that some shape uses, the baseline first."""
-        used = {row["folder"] for row in self.dispatch["shapes"]} | _leaves(self.dispatch["rule"])
+        used = {one.folder for one in self._dispatched.shapes} | self._dispatched.rule.folders()
         return [BASELINE, *sorted(name for name in about if name != BASELINE and name in used)]
 
-    def _rule(self, node: Mapping[str, Any], types: Types) -> dict[str, Any]:
-        if "folder" in node:
-            return {"use": next(n for n, kernel in enumerate(self.kernels) if kernel.folder == node["folder"])}
-        test = self.expression(node["test"], types)
+    def _rule(self, node: RuleNode, types: Types) -> dict[str, Any]:
+        if node.test is None or node.yes is None or node.no is None:
+            return {"use": next(n for n, kernel in enumerate(self.kernels) if kernel.folder == node.folder)}
+        test = self.expression(node.test, types)
         if test in ("True", "False"):
-            return self._rule(node["yes" if test == "True" else "no"], types)
-        return {"test": test, "yes": self._rule(node["yes"], types), "no": self._rule(node["no"], types)}
+            return self._rule(node.yes if test == "True" else node.no, types)
+        return {"test": test, "yes": self._rule(node.yes, types), "no": self._rule(node.no, types)}
 
 
 def _task(folder: Path) -> Task:
@@ -257,34 +306,28 @@ _C_WORDS = frozenset(
 )
 
 
-def _leaves(node: Mapping[str, Any]) -> set[str]:
-    return {str(node["folder"])} if "folder" in node else _leaves(node["yes"]) | _leaves(node["no"])
-
-
-def _kernel(best: Path, name: str, about: Mapping[str, Any], types: Types) -> Kernel:
+def _kernel(best: Path, name: str, about: LaunchFile, types: Types) -> Kernel:
     codes = {}
-    for source in about["sources"]:
-        code = source.get("machine_code") or {}
-        file = code.get("file")
-        codes[tuple(source["types"][one] for one in types)] = Code(
-            source=best / name / source["source"],
-            cubin=None if file is None else best / name / file,
-            arch=str(code.get("architecture", "")),
-            sha256=str(code.get("sha256", "")),
-            measured=bool(code.get("measured")),
-            fast_math=bool(source["fast_math"]),
-            max_registers=int(source["max_registers"] or 0),
+    for source in about.sources:
+        code = source.machine_code or MachineCode()
+        codes[tuple(source.types[one] for one in types)] = Code(
+            source=best / name / source.source,
+            cubin=None if code.file is None else best / name / code.file,
+            arch=code.architecture,
+            sha256=code.sha256,
+            measured=code.measured,
+            fast_math=source.fast_math,
+            max_registers=source.max_registers or 0,
         )
-    launch = about["launch"]
     return Kernel(
         folder=name,
-        template=about["template"],
-        config=about["config"],
-        entry=about["entry"],
-        grid=tuple(launch["grid"]),
-        block=tuple(launch["block"]),
-        shared=launch["shared_bytes"],
-        requires=tuple(about["requires"]),
+        template=about.template,
+        config=about.config,
+        entry=about.entry,
+        grid=tuple(about.launch.grid),
+        block=tuple(about.launch.block),
+        shared=about.launch.shared_bytes,
+        requires=tuple(about.requires),
         codes=codes,
     )
 
