@@ -77,8 +77,11 @@ class TunedKernel:
             best = one.general or one.best
             if best is None or one.baseline_seconds is None:
                 continue
-            others = {f"{entry.name} ({entry.label})": entry.seconds / best.seconds for entry in one.opponents
-                      if entry.seconds is not None}  # fmt: skip
+            others = {
+                f"{entry.name} ({entry.label})": entry.seconds / best.seconds
+                for entry in one.opponents
+                if entry.seconds is not None
+            }
             found.append(
                 Row(
                     one.workload,
@@ -192,8 +195,11 @@ class TunedKernel:
         general = summary.general if summary.ratio is not None and summary.ratio < 1 and not beaten else None
         used = own or general
         template = None if used is None else next((one for one in sources.templates if one.id == used.template), None)
-        return (template, dict(used.config)) if used is not None and template is not None else (
-            sources.baseline.template, {})  # fmt: skip
+        return (
+            (template, dict(used.config))
+            if used is not None and template is not None
+            else (sources.baseline.template, {})
+        )
 
 
 def tune_kernel(
@@ -287,8 +293,11 @@ def _by_name(
         given = dict(example)
     else:
         values = [example] if _is_array(example) else list(example)
-        names = signature.read if len(values) == len(signature.read) else [
-            one.name for one in signature.kernel.parameters if one.name in known]  # fmt: skip
+        names = (
+            signature.read
+            if len(values) == len(signature.read)
+            else [one.name for one in signature.kernel.parameters if one.name in known]
+        )
         if len(values) != len(names):
             raise ExampleError(
                 f"inputs: an example has {len(values)} values, but {signature.kernel.name} reads "

@@ -62,19 +62,33 @@ _PRODUCTS: Final[dict[str, _Product]] = {
         "NVIDIA B200", "10.0", 148, 132_644_864, 180, 1965, None, None, bandwidth=8.0e12, note=_DATA_SHEET
     ),
     "b300": _Product(
-        "NVIDIA B300", "10.3", 148, None, 270, None, None, None, bandwidth=8.0e12,
+        "NVIDIA B300",
+        "10.3",
+        148,
+        None,
+        270,
+        None,
+        None,
+        None,
+        bandwidth=8.0e12,
         note=_DATA_SHEET + "; L2 and clocks not established",
     ),
-    "thor": _Product(
-        "NVIDIA Thor", "11.0", 20, 32 * MIB, 128, None, 4266, 256, note="shares its memory with the CPU"
-    ),
+    "thor": _Product("NVIDIA Thor", "11.0", 20, 32 * MIB, 128, None, 4266, 256, note="shares its memory with the CPU"),
     "rtx5090": _Product("NVIDIA GeForce RTX 5090", "12.0", 170, 96 * MIB, 32, 2407, 14001, 512),
     "gb10": _Product(
-        "NVIDIA GB10", "12.1", 48, 24 * MIB, 128, 2418, None, None, bandwidth=273e9,
+        "NVIDIA GB10",
+        "12.1",
+        48,
+        24 * MIB,
+        128,
+        2418,
+        None,
+        None,
+        bandwidth=273e9,
         note="bandwidth from the data sheet, as the driver states a data rate for the memory clock; "
         "shares its memory with the CPU",
     ),
-}  # fmt: skip
+}
 
 PRODUCT_NAMES: Final = tuple(_PRODUCTS)
 

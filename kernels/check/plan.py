@@ -107,9 +107,13 @@ def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float 
     smallest = min(workloads, key=lambda one: _array_bytes(task, one))
     sizes = dict(smallest.sizes)
     while True:
-        made = smallest if sizes == smallest.sizes else smallest.model_copy(
-            update={"sizes": sizes, "name": "x".join(map(str, sizes.values())) + " (made smaller)"}
-        )  # fmt: skip
+        made = (
+            smallest
+            if sizes == smallest.sizes
+            else smallest.model_copy(
+                update={"sizes": sizes, "name": "x".join(map(str, sizes.values())) + " (made smaller)"}
+            )
+        )
         largest = max(sizes, key=lambda name: sizes[name], default="")
         if _array_bytes(task, made) <= most_bytes or not largest or sizes[largest] == 1:
             return made

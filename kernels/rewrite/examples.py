@@ -210,9 +210,14 @@ class _Sizes:
         if count is not None:
             drafted = shape_of(self._signature.kernel, name, count)
             known = all(parse(dim).names <= self._values.keys() for dim in drafted)
-            if known and len(drafted) == len(dims[0]) and all(
-                tuple(parse(dim).integer(self.of(number)) for dim in drafted) == one for number, one in enumerate(dims)
-            ):  # fmt: skip
+            if (
+                known
+                and len(drafted) == len(dims[0])
+                and all(
+                    tuple(parse(dim).integer(self.of(number)) for dim in drafted) == one
+                    for number, one in enumerate(dims)
+                )
+            ):
                 return tuple(drafted)
         return tuple(self._size(f"{name}_{axis}", [one[axis] for one in dims]) for axis in range(len(dims[0]))) or (
             "1",

@@ -17,8 +17,12 @@ HEADER = """\
 """
 """CUDA's names as macros. Indices are 32 bits there, as they are in CUDA."""
 _AXIS = {"0": "x", "1": "y", "2": "z"}
-_CALLS = {"get_local_id": "threadIdx", "get_group_id": "blockIdx", "get_local_size": "blockDim",
-          "get_num_groups": "gridDim"}  # fmt: skip
+_CALLS = {
+    "get_local_id": "threadIdx",
+    "get_group_id": "blockIdx",
+    "get_local_size": "blockDim",
+    "get_num_groups": "gridDim",
+}
 _KERNEL = re.compile(r"\b(?:__kernel|kernel)\b(?=\s+(?:__attribute__|void))")
 _ADDRESS_SPACE = re.compile(r"\b(?:__global|global|__constant|constant|__private|private)\b(?!\s*\()")
 _LOCAL = re.compile(r"\b(?:__local|local)\b(?!\s*\()")

@@ -274,10 +274,26 @@ DTYPES: Mapping[str, DataType] = MappingProxyType({one.name: one for one in _TYP
 """Every data type Tunesmith knows, by name."""
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
-        "half": "float16", "fp16": "float16", "f16": "float16", "float": "float32", "single": "float32",
-        "fp32": "float32", "f32": "float32", "double": "float64", "fp64": "float64", "f64": "float64",
-        "bf16": "bfloat16", "fp8": "float8_e4m3", "e4m3": "float8_e4m3", "e5m2": "float8_e5m2",
-        "char": "int8", "short": "int16", "int": "int32", "long": "int64", "byte": "uint8", "unsigned": "uint32",
+        "half": "float16",
+        "fp16": "float16",
+        "f16": "float16",
+        "float": "float32",
+        "single": "float32",
+        "fp32": "float32",
+        "f32": "float32",
+        "double": "float64",
+        "fp64": "float64",
+        "f64": "float64",
+        "bf16": "bfloat16",
+        "fp8": "float8_e4m3",
+        "e4m3": "float8_e4m3",
+        "e5m2": "float8_e5m2",
+        "char": "int8",
+        "short": "int16",
+        "int": "int32",
+        "long": "int64",
+        "byte": "uint8",
+        "unsigned": "uint32",
     }
-)  # fmt: skip
+)
 """What other tools call some of them, for messages alone."""

@@ -82,8 +82,12 @@ def require_sound_reference(task: Task, where: str) -> None:
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     others = {one.name for one in defined} | bound
-    others |= {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
-               for alias in node.names}  # fmt: skip
+    others |= {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
     nested = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     if name not in others | nested and "*" not in others:
         found = f"it has {', '.join(one.name for one in defined)}" if defined else "it has none"

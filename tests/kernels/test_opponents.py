@@ -44,10 +44,13 @@ def task(folder: Path, *functions: str, framework: str = "numpy") -> Task:
     shutil.copytree(SCALE_ADD, folder / "task")
     path = folder / "task" / "task.toml"
     (folder / "task" / "others.py").write_text(FUNCTIONS)
-    path.write_text(path.read_text() + "".join(
-        f'\n[[opponents]]\nname = "{one}"\nlabel = "eager"\ncall = "others.py:{one}"\nframework = "{framework}"\n'
-        for one in functions
-    ))  # fmt: skip
+    path.write_text(
+        path.read_text()
+        + "".join(
+            f'\n[[opponents]]\nname = "{one}"\nlabel = "eager"\ncall = "others.py:{one}"\nframework = "{framework}"\n'
+            for one in functions
+        )
+    )
     return read_task(path)
 
 
@@ -76,9 +79,11 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any) -> None:
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
     made = task(tmp_path, "right", framework="cupy")
     plain = candidate(made, device)
-    [one] = Bench(made, device.limits, device.index).compare(
-        plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01
-    ).opponents  # fmt: skip
+    [one] = (
+        Bench(made, device.limits, device.index)
+        .compare(plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01)
+        .opponents
+    )
     assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
 
 
@@ -112,14 +117,18 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     pytest.importorskip(framework)
     made = task(tmp_path, "right", framework=framework)
     text = FUNCTIONS.replace("np.float32(a)", "a").replace("assert x.dtype == np.float32 and x.shape == (n,)", "")
-    made = made.model_copy(update={
-        "opponents": tuple(one.model_copy(update={"source": text}) for one in made.opponents),
-        "backends": {"cuda": _cuda(made)},
-    })  # fmt: skip
+    made = made.model_copy(
+        update={
+            "opponents": tuple(one.model_copy(update={"source": text}) for one in made.opponents),
+            "backends": {"cuda": _cuda(made)},
+        }
+    )
     plain = candidate(made, gpu)
-    [one] = Bench(made, gpu.limits, gpu.index).compare(
-        plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5
-    ).opponents  # fmt: skip
+    [one] = (
+        Bench(made, gpu.limits, gpu.index)
+        .compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5)
+        .opponents
+    )
     assert one.why == "" and one.comparison is not None
     # A call without its overhead on the host: far from the tens of microseconds of eager launches.
     assert one.comparison.ratio < 20 and np.isfinite(one.comparison.ratio)

@@ -53,9 +53,10 @@ class TestTorch:
     def test_the_file_that_a_run_leaves_takes_numpy_arrays(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         task = scale_add(
-            tmp_path, "def scale_add(x, y, a, n):\n    return a * x + y\n", 'reference = "r.py:scale_add"'.replace(
-                "r.py", "reference.py") + '\nframework = "torch"'
-        )  # fmt: skip
+            tmp_path,
+            "def scale_add(x, y, a, n):\n    return a * x + y\n",
+            'reference = "r.py:scale_add"'.replace("r.py", "reference.py") + '\nframework = "torch"',
+        )
         namespace: dict[str, Any] = {}
         exec(runnable_reference(task), namespace)
         assert namespace["scale_add"](x=np.ones(2), y=np.ones(2), a=3.0, n=2)["out"].tolist() == [4.0, 4.0]

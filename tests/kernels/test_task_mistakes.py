@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
         ('shape = ["m", "n"] },', 'shape = ["m", "n"], fill = { low = 5 } },', "x, key fill: give `low` and `high`"),
         ('shape = ["m", "n"] },', 'shape = ["m", "n"], fill = { low = 5, high = 1 } },', "lies above"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_in_the_words_of_the_file(folder: Path, old: str, new: str, wanted: str) -> None:
     with pytest.raises(TunesmithError) as caught:
         changed(folder, old, new)

@@ -164,9 +164,11 @@ def _loops(kernel: Kernel) -> tuple[list[_Loop], list[Node]] | str:
 
 
 def _writing(kernel: Kernel, loops: list[_Loop]) -> list[Node]:
-    homes = (_home(one, loops) for one in kernel.accesses if one.written or any(
-        other.written and other.root == one.root for other in kernel.accesses
-    ))  # fmt: skip
+    homes = (
+        _home(one, loops)
+        for one in kernel.accesses
+        if one.written or any(other.written and other.root == one.root for other in kernel.accesses)
+    )
     return [home.node for home in homes if home is not None]
 
 

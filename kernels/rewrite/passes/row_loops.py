@@ -25,15 +25,39 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _UNCERTAIN = frozenset(
-    {"if_statement", "for_statement", "while_statement", "do_statement", "switch_statement", "conditional_expression",
-     "lambda_expression"}
-)  # fmt: skip
+    {
+        "if_statement",
+        "for_statement",
+        "while_statement",
+        "do_statement",
+        "switch_statement",
+        "conditional_expression",
+        "lambda_expression",
+    }
+)
 """What may leave out what stands in it."""
 _ENDS = frozenset({"break_statement", "return_statement", "goto_statement"})
 _WORDS = frozenset(
-    {"threadIdx", "blockIdx", "blockDim", "gridDim", "x", "y", "z", "int", "size_t", "long", "unsigned",
-     "int64_t", "uint32_t", "int32_t", "const", "char", "short"}
-)  # fmt: skip
+    {
+        "threadIdx",
+        "blockIdx",
+        "blockDim",
+        "gridDim",
+        "x",
+        "y",
+        "z",
+        "int",
+        "size_t",
+        "long",
+        "unsigned",
+        "int64_t",
+        "uint32_t",
+        "int32_t",
+        "const",
+        "char",
+        "short",
+    }
+)
 _KEPT = 64
 """Most elements that a thread keeps."""
 

@@ -111,9 +111,11 @@ def _element(kernel: Kernel, array: str) -> str | None:
 def _only_first_is_used(kernel: Kernel, array: str, thread: str, trees: list[Node]) -> bool:
     """Whether, outside the trees, each thread only writes its own element and all read nothing but the first."""
     for node in walk(kernel.body):
-        if node.type != "identifier" or text(node) != array or any(
-            one.start_byte <= node.start_byte < one.end_byte for one in trees
-        ):  # fmt: skip
+        if (
+            node.type != "identifier"
+            or text(node) != array
+            or any(one.start_byte <= node.start_byte < one.end_byte for one in trees)
+        ):
             continue
         above = node.parent
         if above is None or above.type == "array_declarator":

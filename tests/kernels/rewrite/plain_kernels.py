@@ -197,8 +197,15 @@ KERNELS: dict[str, tuple[str, dict[str, int]]] = {
         {"n": 333, "rows": 4},
     ),
 }
-SHAPES = {"scatter": {"out": "n"}, "gather": {"table": "n"}, "histogram": {"bins": "100"}, "dequantise": {"scale": "n"},
-          "stencil1d": {"x": "n"}, "stencil2d": {"in": "h * w"}, "depthwise": {"x": "c * n", "f": "3 * c"}}  # fmt: skip
+SHAPES = {
+    "scatter": {"out": "n"},
+    "gather": {"table": "n"},
+    "histogram": {"bins": "100"},
+    "dequantise": {"scale": "n"},
+    "stencil1d": {"x": "n"},
+    "stencil2d": {"in": "h * w"},
+    "depthwise": {"x": "c * n", "f": "3 * c"},
+}
 """What a draft asks for besides sizes: lengths of arrays whose indices are data, or may leave the array."""
 
 

@@ -52,10 +52,21 @@ def combined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
     value = combined(
         st.sampled_from(
-            ["x[i]", "z[i]", "x[n - 1 - i]", "x[(i * 3 + 1) % n]", "z[k[i] % n]", "0.5f", "(float)i / n",
-             "(i > 0 ? x[i - 1] : z[i])", "(i < n - 1 ? x[i + 1] : 0.0f)", "(i % 3 == 0 ? x[i] : z[i])", "v"]
+            [
+                "x[i]",
+                "z[i]",
+                "x[n - 1 - i]",
+                "x[(i * 3 + 1) % n]",
+                "z[k[i] % n]",
+                "0.5f",
+                "(float)i / n",
+                "(i > 0 ? x[i - 1] : z[i])",
+                "(i < n - 1 ? x[i + 1] : 0.0f)",
+                "(i % 3 == 0 ? x[i] : z[i])",
+                "v",
+            ]
         )
-    )  # fmt: skip
+    )
     line = st.one_of(
         value.map(lambda one: f"y[i] = {one};"),
         value.map(lambda one: f"y[i] += {one};"),
@@ -122,9 +133,17 @@ def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
 @st.composite
 def squares(draw: st.DrawFn) -> tuple[str, Launch]:
     value = combined(
-        st.sampled_from(["x[r * n + c]", "x[c * n + r]", "z[r]", "(c > 0 ? x[r * n + c - 1] : 0.0f)",
-                         "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])", "1.5f"])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                "x[r * n + c]",
+                "x[c * n + r]",
+                "z[r]",
+                "(c > 0 ? x[r * n + c - 1] : 0.0f)",
+                "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])",
+                "1.5f",
+            ]
+        )
+    )
     places = ["x[r * n + j]", "x[j * n + r]", "z[j * n + c]", "z[c * n + j]"]
     kind = draw(st.sampled_from(["one", "sum", "turn"]))
     body = f"y[r * n + c] = {draw(value)};"

@@ -297,15 +297,24 @@ class TestRowTeams:
         [
             (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", Launch(grid=("n // 2",), block=("64",)), "TEAM_ROWS"),
             (f"{PER_ROW} if (n < 9) return; {TURNS} y[blockIdx.x * n + i] = r[i];", MANY, "TEAM_ROWS"),
-            (f"{PER_ROW} float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;", MANY,
-             "TEAM_BLOCKS"),
-            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; {TURNS} y[blockIdx.x * n + n - 1 - i] += r[i];", MANY,
-             "TEAM_BLOCKS"),
-            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; if (threadIdx.x == 0) y[blockIdx.x * n] += 1;", MANY,
-             "TEAM_BLOCKS"),
+            (
+                f"{PER_ROW} float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;",
+                MANY,
+                "TEAM_BLOCKS",
+            ),
+            (
+                f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; {TURNS} y[blockIdx.x * n + n - 1 - i] += r[i];",
+                MANY,
+                "TEAM_BLOCKS",
+            ),
+            (
+                f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i]; if (threadIdx.x == 0) y[blockIdx.x * n] += 1;",
+                MANY,
+                "TEAM_BLOCKS",
+            ),
             (f"{PER_ROW} __shared__ float s[2]; {TURNS} y[blockIdx.x * n + i] = r[i] + s[0];", MANY, "TEAM_ROWS"),
         ],
-    )  # fmt: skip
+    )
     def test_rows_whose_threads_need_one_another_stay(self, body: str, launch: Launch, missing: str) -> None:
         found = rewrite(kernel(body, BOTH, launch)).template
         assert found is None or missing not in found.default_config

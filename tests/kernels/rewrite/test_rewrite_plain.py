@@ -23,11 +23,21 @@ from tunesmith.kernels.spec.template import Template
 
 H200 = resolve_target("h200")
 WANTED = {
-    "gelu": "VEC", "add_relu": "VEC", "dequantise": "VEC", "transpose": "TILE", "row_sum": "SHUFFLES",
-    "matmul": "OUTPUT_TILE", "matvec": "LANES", "histogram": "OWN_BINS",
-    "softmax": "KEEP", "layernorm": "KEEP", "scale_rows": "ROW_VEC", "gather": "LOADS",
-    "stencil1d": "HALO", "stencil2d": "HALO",
-}  # fmt: skip
+    "gelu": "VEC",
+    "add_relu": "VEC",
+    "dequantise": "VEC",
+    "transpose": "TILE",
+    "row_sum": "SHUFFLES",
+    "matmul": "OUTPUT_TILE",
+    "matvec": "LANES",
+    "histogram": "OWN_BINS",
+    "softmax": "KEEP",
+    "layernorm": "KEEP",
+    "scale_rows": "ROW_VEC",
+    "gather": "LOADS",
+    "stencil1d": "HALO",
+    "stencil2d": "HALO",
+}
 """The rewrite that each of these is there for."""
 GUARDS = ("transpose", "gelu", "softmax")
 """Those that are run on the CPU in the fast tests: one of each rewrite of the data's way."""

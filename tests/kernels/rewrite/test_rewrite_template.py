@@ -24,8 +24,17 @@ from tunesmith.kernels.spec.template import Template
 
 H200 = resolve_target("h200")
 SMALL = {"n": 5, "d": 333, "h": 3, "half": 8, "w": 45, "e": 40, "k": 3, "m": 20}
-EMULATED = (*OWN, "int8_quant", "layernorm", "rope", "stencil3x3", "fused_add_rmsnorm", "merge_attn_states",
-            "silu_and_mul", "softmax")  # fmt: skip
+EMULATED = (
+    *OWN,
+    "int8_quant",
+    "layernorm",
+    "rope",
+    "stencil3x3",
+    "fused_add_rmsnorm",
+    "merge_attn_states",
+    "silu_and_mul",
+    "softmax",
+)
 
 
 def template_of(task: Task) -> Template:
