@@ -43,7 +43,7 @@ def parse_duration(text: str) -> float:
     """Seconds of a text such as "90", "90s", "10m" or "1h30m"; raises `ValueError`."""
     parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
     if parts is None or not any(parts.groups()):
-        raise ValueError(f"'{text}' is not a duration; write it as 90s, 10m or 1h30m")
+        raise ValueError(f"{text!r} is not a duration; write it as 90s, 10m or 1h30m")
     hours, minutes, seconds = (float(part or 0) for part in parts.groups())
     return hours * 3600.0 + minutes * 60.0 + seconds
 
@@ -72,7 +72,7 @@ def _fields(value: object) -> object:
 def _pair(text: object, form: str) -> tuple[str, str]:
     name, _, value = str(text).partition("=")
     if not name.strip() or not value.strip():
-        raise ValueError(f"'{text}' is not of the form {form}")
+        raise ValueError(f"{text!r} is not of the form {form}")
     return name.strip(), value.strip()
 
 

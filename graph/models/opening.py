@@ -45,7 +45,7 @@ def check_models(settings: ModelSettings) -> Prices:
     if settings.max_cost is not None and unknown and settings.transport != "replay":
         name = unknown[0]
         raise SettingsError(
-            f"--max-cost: no price is known for the model '{name}'; name a file with --prices that has "
+            f"--max-cost: no price is known for the model {name!r}; name a file with --prices that has "
             f'[models] and "{name}" = {{ input = ..., output = ... }} in US dollars for a million '
             "tokens."
         )

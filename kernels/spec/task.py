@@ -271,7 +271,7 @@ class Task(_Strict):
             if workload.name == name:
                 return workload
         raise TaskError(
-            f"The task {self.name} has no workload '{name}'; it has "
+            f"The task {self.name} has no workload {name!r}; it has "
             f"{', '.join(workload.name for workload in self.workloads)}."
         )
 

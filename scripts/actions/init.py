@@ -52,7 +52,7 @@ def _macro(text: str) -> tuple[str, str]:
     """Name and value of a macro as compilers take it: NAME stands for 1."""
     name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or "\n" in value:
-        raise TunesmithError(f"-D: '{text}' is not of the form NAME or NAME=VALUE.")
+        raise TunesmithError(f"-D: {text!r} is not of the form NAME or NAME=VALUE.")
     return name, value if equals else "1"
 
 

@@ -74,7 +74,7 @@ def run_exhaust(task: str, out: Path, backend: str, workload: str | None, fix: S
 def _assignment(text: str) -> tuple[str, Scalar]:
     name, found, value = text.partition("=")
     if not found:
-        raise SettingsError(f"--fix: '{text}' assigns nothing; write it as NAME=VALUE.")
+        raise SettingsError(f"--fix: {text!r} assigns nothing; write it as NAME=VALUE.")
     try:
         parsed = json.loads(value)
     except json.JSONDecodeError:

@@ -94,6 +94,25 @@ def test_half_a_character_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFi
     assert ended.value.code == 2 and "'\\ud800' does not" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--model-for", "\n"), ("--model-option", "a\rb"), ("--time-limit", "1\n2")]
+)
+def test_an_option_with_the_end_of_a_line_in_it(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "there-is-no-such-task", option, value])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and repr(value) in said, said
+
+
+def test_a_file_of_best_without_sources(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = ended / "best" / "general" / "launch.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sources": []}))
+    with pytest.raises(SystemExit) as done:
+        main(["export", str(ended), "--as", "opencl"])
+    said = capsys.readouterr().err
+    assert done.value.code == 2 and "is damaged or of another version (general/launch.json, sources" in said, said
+
+
 def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
     connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
     connection.execute("DROP TRIGGER events_stay")
