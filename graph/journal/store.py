@@ -113,6 +113,11 @@ class Journal:
                 f"{path} cannot be used as a journal ({why}): restore the file from a copy, or start the run anew in "
                 "another folder."
             ) from error
+        if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
+            raise JournalError(
+                f"{path} cannot be used as a journal (an entry has no session or no time): restore the file from a "
+                "copy, or start the run anew in another folder."
+            )
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
@@ -173,8 +178,9 @@ class Journal:
         try:
             return self._connection.execute(query, values).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            why = " ".join(str(error).split())
             raise JournalError(
-                f"The journal in {self._folder} cannot be read ({error}); restore the file from a copy, or start the "
+                f"The journal in {self._folder} cannot be read ({why}); restore the file from a copy, or start the "
                 "run anew in another folder."
             ) from error
 

@@ -59,6 +59,20 @@ def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["session", "elapsed"])
+def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    connection.execute("DROP TRIGGER events_stay")
+    connection.execute("PRAGMA writable_schema = 1")
+    connection.execute("UPDATE sqlite_schema SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'events'")
+    connection.close()
+    connection = sqlite3.connect(ended / "journal.sqlite", isolation_level=None)
+    connection.execute(f"UPDATE events SET {column} = NULL")
+    connection.close()
+    with pytest.raises(JournalError, match="no session or no time"):
+        Journal(ended, create=False)
+
+
 @pytest.mark.parametrize("width", [20, 200])
 def test_a_title_that_looks_like_markup(width: int) -> None:
     table = Table("name", "value", title="a task [/] on [a device")
