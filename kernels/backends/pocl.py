@@ -5,6 +5,11 @@ name, which its own clang then refuses (`unknown target CPU 'generic'`, PoCL iss
 for AMD's later ones (Zen 4), "znver3", which lacks their AVX-512, so that kernels with wide vectors abort. The name
 lies in the device's structure as C text; here it is replaced by one that LLVM 14 knows and whose instruction set this
 machine has. Delete this module when a newer PoCL wheel exists.
+
+There was no cleaner way on 2026-11-22: of PoCL's own environment variables none names the processor; 3.0 is the newest
+wheel; Debian's PoCL 3.1 is built on LLVM 14 as well; and of Intel's runtime, which a package ships too
+(intel-opencl-rt 2026.2, 783 MB installed), the driver's file names a library at a place that does not exist. So it is
+here, done only where it is needed and safe, and `TUNESMITH_POCL_PROCESSOR=as-is` switches it off.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
 
+SWITCH = "TUNESMITH_POCL_PROCESSOR"
 _STRUCTURE_BYTES = 2048
 _MISTAKEN = ("generic", "znver3")
 """Names that LLVM 14 gives to processors it does not know."""
@@ -37,11 +43,19 @@ class ProcessorTooOld(TunesmithError):
 
 
 def name_processor(device: Any) -> bool:
-    """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed.
+    """Gives a PoCL CPU `device` (pyopencl) a processor name its compiler knows; True where that was needed. Raises
+    `ProcessorTooOld`, and `TunesmithError` for a switch that there is not.
 
     Memory is looked at through /proc/self/mem, where an address that is not mapped is an error and not a crash; the
     name is written only where the allocation that holds the other has room for it.
     """
+    match os.environ.get(SWITCH, ""):
+        case "as-is":
+            return False
+        case "":
+            pass
+        case other:
+            raise TunesmithError(f"{SWITCH}={other}: choose as-is, which leaves PoCL as it is, or leave it out.")
     given = device.version.rsplit("-", 1)[-1]
     if "pocl" not in device.platform.version.lower() or given not in _MISTAKEN:
         return False
