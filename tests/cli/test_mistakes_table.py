@@ -410,7 +410,7 @@ CASES = [
         "exit 0",
         TUNE,
         3,
-        "no configuration is right on every workload",
+        "No configuration is right on every workload",
         lambda task, run: (
             (task / "template.cl").write_text(
                 (task / "template.cl").read_text().replace("if (k < n)", "if (n == 4096)")
