@@ -252,7 +252,7 @@ def run_steps(runners: Sequence[StepRunner], asked: Asked, steps: Sequence[Step]
                 return
             try:
                 runner.run(asked, steps[place], place, findings)
-            except BaseException:
+            except BaseException:  # it is raised again; meanwhile the others must not begin anything
                 stop.set()
                 raise
 
@@ -264,7 +264,7 @@ def run_steps(runners: Sequence[StepRunner], asked: Asked, steps: Sequence[Step]
             try:
                 for one in wait(running, return_when=FIRST_EXCEPTION).done:
                     one.result()
-            except BaseException:
+            except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
                 stop.set()
                 for runner in runners:
                     runner.examiner.kill()

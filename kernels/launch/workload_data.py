@@ -109,7 +109,7 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any])
     the task's. Raises `TaskError` when it raises."""
     try:
         return _call_reference(task, {**_scalars(task, workload), **inputs})
-    except Exception as error:
+    except Exception as error:  # it is the user's code: whatever it raises is named
         raise TaskError(
             f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
         ) from error

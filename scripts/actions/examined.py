@@ -37,7 +37,7 @@ def examined(task_name: str, *, seed: int, deadline: float, begin: bool = True) 
         if begin:
             reference.examine([one for one in task.workloads if set(one.devices) >= KINDS])
         yield reference
-    except BaseException:
+    except BaseException:  # what ends the block may be the signal that the reference is unfit, or follow from it
         if reference.error is not None:
             raise reference.error from None
         raise

@@ -90,7 +90,7 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
         return _waiting(error, folder, as_json=as_json)
     except BrokenPipeError:
         raise
-    except Exception as error:
+    except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
         if interrupted(error):
             raise KeyboardInterrupt from error
         raise InternalError(folder) from error
