@@ -1,7 +1,8 @@
 """A readable rule over sizes and types: a decision tree of bounded depth that says which kernel serves a shape.
 
 Pure arithmetic over measured ratios. A leaf names a kernel only where the measurements of its shapes allow it: shown
-faster than the baseline on at least half of them, and shown slower on none; every other leaf is the baseline's.
+faster than the baseline on at least half of them, of which a test leaves two or more, and shown slower on none; every
+other leaf is the baseline's, which can be one of a single shape.
 
 Why not a library's tree: what counts is the time of the kernel that a leaf names, of a few, not how often it names the
 fastest, and the condition above has to hold in every leaf; with some dozens of shapes all tests of two levels can be
@@ -29,7 +30,8 @@ BASELINE = -1
 DEPTH = 3
 """Most tests on the way to a leaf."""
 LEAF = 2
-"""Fewest shapes of a leaf that a test made."""
+"""Fewest shapes of a leaf that a test made and that names a kernel: one shape alone tells little of a kernel, but the
+baseline is never slower than itself."""
 GAIN = 0.005
 """What a test must save, as a share of the time of the shapes that reach it."""
 FOLDS = 5
@@ -163,9 +165,9 @@ class _Fitting:
                     [whole - part for whole, part in zip(wholes, parts, strict=True)], sizes[:, None] - held
                 )[0],
             )
-            together = np.where((held < LEAF) | (sizes[:, None] - held < LEAF), math.inf, yes + no)
+            together = np.where((held < 0.5) | (sizes[:, None] - held < 0.5), math.inf, yes + no)
             alone = np.minimum(alone, together.min(axis=1))
-        result: Array = np.where(sizes < LEAF, math.inf, alone)
+        result: Array = np.where(sizes < 0.5, math.inf, alone)
         return result
 
     def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
@@ -177,7 +179,8 @@ class _Fitting:
         and of those on which it is faster."""
         costs, slower, faster = sums
         # The counts are whole, but for rounding.
-        allowed = (slower < 0.5) & (2 * faster > sizes[..., None] - 0.5) & (sizes[..., None] > 0)
+        enough = sizes[..., None] > min(LEAF, len(self._columns[0])) - 0.5
+        allowed = (slower < 0.5) & (2 * faster > sizes[..., None] - 0.5) & enough
         allowed[..., -1] = True
         allowed_costs = np.where(allowed, costs, math.inf)
         use = np.argmin(allowed_costs, axis=-1)

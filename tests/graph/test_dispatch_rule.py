@@ -75,6 +75,17 @@ def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there() -> None:
     assert rule.test == "n % 2 == 0"
 
 
+def test_one_shape_on_which_a_kernel_is_slower_keeps_it_from_no_other() -> None:
+    small = [workload(n, d) for n, d in [(1, 32000), (64, 32000), (512, 4096), (1024, 4096), (4096, 1024)]]
+    large = [workload(n, d) for n, d in [(8192, 2048), (16384, 4096)]]
+    found = [Seen(one, {0: figures(0.3)}) for one in small + large] + [Seen(workload(65536, 256), {0: figures(1.3)})]
+    rule = fit_rule(found, 1)
+    assert [rule.kernel(one.workload) for one in found] == [0] * 7 + [BASELINE]
+    # One shape alone is no reason to use a kernel.
+    few = [Seen(workload(n, 512), {0: figures(ratio)}) for n, ratio in [(16, 0.3), (4096, 1.3), (8192, 1.3)]]
+    assert fit_rule(few, 1).used() == {BASELINE}
+
+
 def test_types_and_products_of_sizes_may_decide() -> None:
     by_type = fit_rule(seen(40, lambda one: {0: 0.5 if one.types["T"] == "float32" else 1.4}), 1)
     assert by_type.test == "T == float32" or by_type.test == "T == float16"

@@ -389,9 +389,9 @@ def _by_bindings(operator: Operator, shape: Workload, arrays: list[Any]) -> dict
     launch, fixed = driver.cuLaunchKernel, (*hand.grid, *hand.block, hand.shared)
 
     def bare() -> Any:
-        # `packed`, and the tensors that it points to, live as long as this function.
+        # `packed`, the slots that it points to and their tensors live as long as this function.
         launch(function, *fixed, stream, address, 0)
-        return packed, kept, given
+        return packed, slots, kept, given
 
     own = [type(slot)(slot.value) for slot in slots]
     own_packed = (ctypes.c_void_p * len(own))(*(ctypes.addressof(slot) for slot in own))
