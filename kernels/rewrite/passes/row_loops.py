@@ -2,7 +2,8 @@
 
 A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
 stays in registers: each thread reads its first vectors ahead of the first loop, and every loop goes over these,
-unrolled, then over the other vectors, then over what fills no vector, as the loop did before.
+unrolled, then over the other vectors, then over what fills no vector, as the loop did before. What a loop reads that
+nobody writes is asked for as early as its place is known, so that it is on its way while the kernel waits for the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.passes.ahead import Place, earliest, waits
 from tunesmith.kernels.rewrite.passes.hints import load, store
+from tunesmith.kernels.rewrite.passes.indices import narrowed
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
@@ -76,7 +79,7 @@ class _Array:
 @dataclass(slots=True)
 class _Loop:
     """node: `for (TYPE NAME = FIRST; NAME < BOUND; NAME += STEP) body`, in which the threads of a block take turns.
-    arrays: those that may go in vectors, by name."""
+    arrays: those that may go in vectors, by name; early: where those are held that may be read ahead of the loop."""
 
     node: Node
     body: Node
@@ -86,6 +89,7 @@ class _Loop:
     bound: str
     step: str
     arrays: dict[str, _Array] = field(default_factory=dict)
+    early: dict[str, str] = field(default_factory=dict)
 
 
 def row_loops(given: Subject) -> Applied | Skipped:
@@ -114,36 +118,28 @@ def row_loops(given: Subject) -> Applied | Skipped:
 
 def _apply(given: Subject, groups: list[list[_Loop]], kept: tuple[str, list[_Loop]] | None, vectors: bool) -> Applied:
     wide, keep, record = given.name("ROW_VEC"), given.name("KEEP"), given.name("RowElements")
-    if not vectors:
-        wide_, only = "1", f"{keep} > 0"
-    else:
-        wide_, only = wide, f"{wide} > 1" if kept is None else f"{wide} > 1 || {keep} > 0"
+    ahead = given.name("AHEAD")
     edits, sizes = list[Edit](), set[str]()
     types = {one.name: one.c_type for one in given.kernel.parameters}
+    places = {number: _early(given, group, kept, number) for number, group in enumerate(groups)} if vectors else {}
+    early = any(one is not None for one in places.values())
+    wide_ = wide if vectors else "1"
+    switches = [f"{wide} > 1"] * vectors + [f"{keep} > 0"] * (kept is not None) + [f"{ahead} > 0"] * early
+    only = " || ".join(switches)
     for number, group in enumerate(groups):
         concerned = [one for one in group if vectors or (kept is not None and one in kept[1])]
+        place = places.get(number)
         for at, loop in enumerate(concerned):
             units = f"{given.name('units')}_{number}"
             lines = [f"\n#if {only}"]
             if at == 0:
-                places = " ".join(
-                    f"{{ const {one.c_type} {one.name} = 0; {given.name('whole')} |= {terms}; }}"
-                    for one in concerned
-                    if (
-                        terms := " | ".join(
-                            f"(unsigned long long)&{text(array.accesses[0].node)} % sizeof({record}<{types[root]}>)"
-                            for root, array in one.arrays.items()
-                        )
-                    )
-                )
-                lines += [
-                    f"{loop.c_type} {units} = 0;",
-                    f"{{ unsigned long long {given.name('whole')} = 0;",
-                    f"#if {wide_} > 1",
-                    places,
-                    "#endif",
-                    f"if ({given.name('whole')} == 0) {units} = ({loop.bound}) / {wide_}; }}",
-                ]
+                count = _count(given, concerned, units, wide_, record)
+                if place is None:
+                    lines += [f"{loop.c_type} {units} = 0;", "{", *count, "}"]
+                else:
+                    lines += [f"#if {ahead} == 0", f"{loop.c_type} {units} = 0;", "{", *count, "}", "#endif"]
+                    code = _read_early(given, concerned, place, units, count, record, wide_)
+                    edits.append(Edit(place.at, place.at, in_team(given, code)))
             lines += _rewritten(
                 given, loop, kept, units, wide_, keep, record, first=kept is not None and loop == kept[1][0]
             )
@@ -168,6 +164,14 @@ def _apply(given: Subject, groups: list[list[_Loop]], kept: tuple[str, list[_Loo
             )
             for one in sorted(sizes)
         ]
+    if early:
+        doc = "turns on a row whose elements a thread asks for ahead of what comes before the row; 0: none"
+        parameters.append(Parameter(name=ahead, values=(0, 1, 2), doc=doc))
+        because = "A thread has no registers for more elements."
+        constraints.append(Constraint(expression=f"{ahead} * {wide} <= {_KEPT}", because=because))
+    if kept is not None and any(one.early for one in kept[1]):
+        because = "What a thread keeps is gone over first, and what was asked for early with it."
+        constraints.append(Constraint(expression=f"{ahead} <= {keep}", because=because))
     if kept is not None:
         doc = f"turns on a row whose elements of {kept[0]} a thread keeps in registers; 0: none"
         parameters.append(Parameter(name=keep, values=(0, 1, 2, 4, 8, 16), doc=doc))
@@ -175,6 +179,87 @@ def _apply(given: Subject, groups: list[list[_Loop]], kept: tuple[str, list[_Loo
             because = "A thread has no registers for more elements."
             constraints.append(Constraint(expression=f"{keep} * {wide} <= {_KEPT}", because=because))
     return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints))
+
+
+def _count(given: Subject, loops: list[_Loop], units: str, wide: str, record: str) -> list[str]:
+    """How many whole vectors the loops have: none where an array begins at another address."""
+    whole, types = given.name("whole"), {one.name: one.c_type for one in given.kernel.parameters}
+    places = " ".join(
+        f"{{ const {one.c_type} {one.name} = 0; {whole} |= {terms}; }}"
+        for one in loops
+        if (
+            terms := " | ".join(
+                f"(unsigned long long)&{text(array.accesses[0].node)} % sizeof({record}<{types[root]}>)"
+                for root, array in one.arrays.items()
+            )
+        )
+    )
+    return [
+        f"unsigned long long {whole} = 0;",
+        f"#if {wide} > 1",
+        places,
+        "#endif",
+        f"if ({whole} == 0) {units} = ({loops[0].bound}) / {wide};",
+    ]
+
+
+def _early(given: Subject, group: list[_Loop], kept: tuple[str, list[_Loop]] | None, number: int) -> Place | None:
+    """Where what the loops read and nobody writes can be read ahead of them, which is noted in the loops; None where
+    that is nothing, or where it is no earlier."""
+    kernel = given.kernel
+    written = {one.root for one in kernel.accesses if one.written}
+    parts = [text(one.first) for one in group] + [one.step for one in group] + [group[0].bound]
+    parts += [text(array.accesses[0].node) for one in group for array in one.arrays.values()]
+    paths = [text(part) for one in group for array in one.arrays.values() for part in array.accesses[0].path]
+    words = set(re.findall(r"[A-Za-z_]\w*", " ".join([*parts, *paths]))) - {one.name for one in group}
+    place = earliest(kernel, group[0].node, words)
+    for at, loop in enumerate(group):
+        if not waits(kernel, place, loop.node):
+            continue
+        for root, array in loop.arrays.items():
+            held = kept is not None and loop in kept[1] and root == kept[0]
+            if array.read and root not in written and not held:
+                loop.early[root] = f"{given.name('ahead')}_{number}_{at}_{root}"
+    return place if any(one.early for one in group) else None
+
+
+def _read_early(
+    given: Subject, loops: list[_Loop], place: Place, units: str, count: list[str], record: str, wide: str
+) -> str:
+    """The lines that read the first turns of the loops ahead of them."""
+    at, unit, ahead = given.name("at"), given.name("unit"), given.name("AHEAD")
+    types = {one.name: one.c_type for one in given.kernel.parameters}
+    lines = [f"\n#if {ahead} > 0"]
+    lines += [f"{record}<{types[root]}> {held}[{ahead}];" for one in loops for root, held in one.early.items()]
+    lines += [f"{loops[0].c_type} {units} = 0;", "{"]
+    lines += [f"{narrowed(given, *one[:2])}{narrowed(given, *one[2:])};" for one in place.declarations]
+    lines += count
+    for loop in loops:
+        if loop.early:
+            lines.append(_unrolled(given, loop, ahead, units))
+            lines += [
+                _loaded(given, loop, loop.arrays[root], unit, wide, record, f"{held}[{at}]")
+                for root, held in loop.early.items()
+            ]
+            lines.append("} }")
+    return "\n".join([*lines, "}", "#endif\n"])
+
+
+def _unrolled(given: Subject, loop: _Loop, turns: str, units: str) -> str:
+    """The beginning of an unrolled loop over the first turns of a thread; it ends with two braces."""
+    at, unit = given.name("at"), given.name("unit")
+    return (
+        f"#pragma unroll\nfor (int {at} = 0; {at} < {turns}; ++{at}) {{ "
+        f"const {_begin(given, loop)} + {at} * ({_step(given, loop)}); if ({unit} < {units}) {{"
+    )
+
+
+def _begin(given: Subject, loop: _Loop) -> str:
+    return f"{loop.c_type} {given.name('unit')} = {first_of(given, text(loop.first))}"
+
+
+def _step(given: Subject, loop: _Loop) -> str:
+    return step_of(given, given.name("BLOCK_DIM_X") if isinstance(given.work, Rows) else loop.step)
 
 
 def _rewritten(
@@ -188,19 +273,15 @@ def _rewritten(
     *,
     first: bool,
 ) -> list[str]:
-    """The loop over kept vectors, and the loop over the others."""
-    at, unit, local = given.name("at"), given.name("unit"), given.name("elements_of")
+    """The loop over kept vectors or over those that were read early, and the loop over the others."""
+    at, unit, local, ahead = (given.name(one) for one in ("at", "unit", "elements_of", "AHEAD"))
     root = kept[0] if kept is not None and loop in kept[1] else ""
-    step = step_of(given, given.name("BLOCK_DIM_X") if isinstance(given.work, Rows) else loop.step)
-    begin = f"{loop.c_type} {unit} = {first_of(given, text(loop.first))}"
+    step, begin = _step(given, loop), _begin(given, loop)
     types = {one.name: one.c_type for one in given.kernel.parameters}
     lines = []
     if root:
         holds = f"{given.name('kept')}_{root}"
-        counted = (
-            f"#pragma unroll\nfor (int {at} = 0; {at} < {keep}; ++{at}) {{ const {begin} + {at} * ({step}); "
-            f"if ({unit} < {units}) {{"
-        )
+        counted = _unrolled(given, loop, keep, units)
         lines.append(f"#if {keep} > 0")
         if first:
             lines.append(f"{record}<{types[root]}> {holds}[{keep}];")
@@ -208,9 +289,16 @@ def _rewritten(
                 lines.append(
                     f"{counted} {_loaded(given, loop, loop.arrays[root], unit, wide, record, f'{holds}[{at}]')} }} }}"
                 )
-        lines.append(f"{counted} {_turn(given, loop, unit, wide, record, local, {root: f'{holds}[{at}]'})} }} }}")
-        lines.append("#endif")
+        turn = _turn(given, loop, unit, wide, record, local, {root: f"{holds}[{at}]"}, early=True)
+        lines += [f"{counted} {turn} }} }}", "#endif"]
         begin += f" + {keep} * ({step})"
+    elif loop.early:
+        held = {one: f"{name}[{at}]" for one, name in loop.early.items()}
+        turn = _turn(given, loop, unit, wide, record, local, held)
+        lines += [f"#if {ahead} > 0", f"{_unrolled(given, loop, ahead, units)} {turn} }} }}", "#endif"]
+        begin += f" + {ahead} * ({step})"
+    unroll = given.name("UNROLL")
+    lines += [f"#if defined({unroll}) && {unroll} > 0", f"#pragma unroll {unroll}", "#endif"]
     lines.append(
         f"for ({begin}; {unit} < {units}; {unit} += {step}) {{ {_turn(given, loop, unit, wide, record, local, {})} }}"
     )
@@ -223,15 +311,28 @@ def _loaded(given: Subject, loop: _Loop, array: _Array, unit: str, wide: str, re
     return f"{{ const {loop.c_type} {loop.name} = {unit} * {wide}; {target} = {load(given, array.root, pointer)}; }}"
 
 
-def _turn(given: Subject, loop: _Loop, unit: str, wide: str, record: str, local: str, kept: dict[str, str]) -> str:
-    """One turn: what is read, the body for each element, what is written."""
-    item = given.name("item")
+def _turn(
+    given: Subject,
+    loop: _Loop,
+    unit: str,
+    wide: str,
+    record: str,
+    local: str,
+    kept: dict[str, str],
+    *,
+    early: bool = False,
+) -> str:
+    """One turn: what is read, the body for each element, what is written. early: some may have been read before."""
+    item, at, ahead = given.name("item"), given.name("at"), given.name("AHEAD")
     types = {one.name: one.c_type for one in given.kernel.parameters}
     before, after, places = list[str](), list[str](), dict[str, str]()
     for root, array in loop.arrays.items():
         places[root] = kept.get(root, f"{local}_{root}")
         if root not in kept:
             before.append(f"{record}<{types[root]}> {places[root]};")
+            if early and root in loop.early:
+                held = f"{places[root]} = {loop.early[root]}[{at}]"
+                before.append(f"\n#if {ahead} > 0\nif ({at} < {ahead}) {held}; else\n#endif\n")
             if array.read:
                 before.append(_loaded(given, loop, array, unit, wide, record, places[root]))
         if array.written:

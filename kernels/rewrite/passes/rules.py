@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import cache_hints
+from tunesmith.kernels.rewrite.passes.indices import narrow_indices
 from tunesmith.kernels.rewrite.passes.lanes import row_lanes
 from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
@@ -64,7 +65,8 @@ def block_size(given: Subject) -> Applied | Skipped:
         case Fixed(why):
             return Skipped(f"the size of a block stays: {why}")
         case Rows(most):
-            values = [0, *(value for value in (32, 64, 128, 256, 512, 1024) if value <= most)]
+            fewer = (8, 16) if _part_of_a_warp(given) else ()
+            values = [0, *(value for value in (*fewer, 32, 64, 128, 256, 512, 1024) if value <= most)]
             axes, sizes, exact = ("x",), {"x": values}, ()
         case Cells(found):
             axes = tuple(axis.name for axis in found)
@@ -97,12 +99,25 @@ def block_size(given: Subject) -> Applied | Skipped:
         )
         for axis in axes[1:]
     ]
+    if isinstance(given.work, Rows) and 8 in sizes["x"]:
+        # An SM holds 32 blocks (CUDA C++ Programming Guide, "Compute Capabilities"): smaller ones leave it half empty.
+        enough = f"{first} == 0 or {first} >= 32 or {first} * {given.name('TEAM_ROWS')} >= 64"
+        because = "Rows that have less than a warp share a block of two warps or more."
+        constraints.append(Constraint(expression=enough, because=because))
     block = tuple((axis, f"({names[axis]} if {first} > 0 else ({given.block(axis)}))") for axis in axes)
     return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, exact=exact)
 
 
+def _part_of_a_warp(given: Subject) -> bool:
+    """Whether a row may have fewer threads than a warp: several rows fill the block, and none asks for its lane."""
+    teams = row_teams(given)
+    several = isinstance(teams, Applied) and any(one.name == given.name("TEAM_ROWS") for one in teams.parameters)
+    return several and re.search(r"[%/]\s*(?:32|warpSize)\b|&\s*31\b|>>\s*5\b", given.kernel.plain) is None
+
+
 def work_per_thread(given: Subject) -> Applied | Skipped:
-    """Several elements for a thread, a whole block apart so that neighbouring threads stay neighbours; 1 is as it was.
+    """Several elements for a thread; 1 is as it was. They are a whole block apart, so that neighbouring threads stay
+    neighbours (cyclic), or neighbours themselves, so that what they share stays in the thread (blocked).
 
     A kernel that steps through its data by the size of the grid gets a smaller grid. Any other gets a loop around its
     body, in which each block does the work of several, one after another.
@@ -111,7 +126,7 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         why = given.work.why if isinstance(given.work, Fixed) else "a block already takes turns on its row"
         return Skipped(f"threads keep their work: {why}")
     kernel, parameters, edits, scale = given.kernel, list[Parameter](), list[Edit](), list[tuple[str, str]]()
-    opening, closing = "", ""
+    opening, closing, header, constraints = "", "", list[str](), list[Constraint]()
     several = len(given.work.axes) > 1
     for axis in given.work.axes:
         name = given.name(f"ITEMS_{axis.name.upper()}" if several else "ITEMS")
@@ -126,8 +141,20 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
             continue
         item = given.name(f"item_{axis.name}")
         opening += f"\n#pragma unroll\nfor (unsigned int {item} = 0; {item} < {name}; ++{item})"
-        replacement = f"(blockIdx.{axis.name} * {name} + {item})"
-        edits += [Edit(one.start_byte, one.end_byte, replacement) for one in _builtins(kernel, f"blockIdx.{axis.name}")]
+        ending = f"_{axis.name.upper()}"
+        together = given.name("BLOCKED" + ending * several)
+        block, thread = given.name(f"ITEM_BLOCK{ending}"), given.name(f"ITEM_THREAD{ending}")
+        header += [f"#if {together}", f"#define {block} (blockIdx.{axis.name} * {name})"]
+        header += [f"#define {thread} (threadIdx.{axis.name} * {name} + {item})", "#else"]
+        header += [f"#define {block} (blockIdx.{axis.name} * {name} + {item})"]
+        header += [f"#define {thread} threadIdx.{axis.name}", "#endif"]
+        # Threads are told apart by their coordinates alone: its parts say which element is whose.
+        edits += [Edit(one.start_byte, one.end_byte, block) for one in _builtins(kernel, f"blockIdx.{axis.name}")]
+        edits += [Edit(one.start_byte, one.end_byte, thread) for one in _builtins(kernel, f"threadIdx.{axis.name}")]
+        doc = f"whether the elements of a thread along {axis.name} are neighbours; else they are a block apart"
+        parameters.append(Parameter(name=together, values=(False, True), doc=doc))
+        because = "A thread with one element has no neighbours of its own."
+        constraints.append(Constraint(expression=f"not {together} or {name} > 1", because=because))
     if opening and not any(node.type == "return_statement" for node in walk(kernel.body)):
         edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{{opening}\n"))
         edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, "\n}", closes=True))
@@ -144,7 +171,14 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         closing = f";{opening} {body}({captured});\n}}"
         edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, closing, closes=True))
     exact = tuple(axis.name for axis in given.work.axes if not axis.bound and not axis.strided)
-    return Applied(tuple(parameters), tuple(edits), scale=tuple(scale), exact=exact)
+    return Applied(
+        tuple(parameters),
+        tuple(edits),
+        "\n".join(header),
+        tuple(constraints),
+        scale=tuple(scale),
+        exact=exact,
+    )
 
 
 def launch_bounds(given: Subject) -> Applied | Skipped:
@@ -260,6 +294,7 @@ RULES: tuple[Rule, ...] = (
     row_teams,
     row_loops,
     cache_hints,
+    narrow_indices,
     launch_bounds,
     unrolling,
     restricted_pointers,

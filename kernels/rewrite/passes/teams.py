@@ -37,7 +37,7 @@ def row_teams(given: Subject) -> Applied | Skipped:
     counted = set(re.findall(r"[A-Za-z_]\w*", count)) <= given.same_sizes and not re.search(r"//|\*\*", count)
     if counted and nodes and not any(node.type == "return_statement" for node in walk(kernel.body)):
         name, row = given.name("TEAM_ROWS"), given.name("TEAM_ROW")
-        parameters.append(Parameter(name=name, values=(1, 2, 4, 8, 16), doc="rows of a block"))
+        parameters.append(Parameter(name=name, values=(1, 2, 4, 8, 16, 32), doc="rows of a block"))
         header += [f"#if {name} > 1", f"#define {row} (blockIdx.{axis} * {name} + threadIdx.y)", "#else"]
         header += [f"#define {row} blockIdx.{axis}", "#endif"]
         edits += [Edit(one.start_byte, one.end_byte, row) for one in nodes]

@@ -76,7 +76,8 @@ def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
         value.map(lambda one: f"if (x[i] > 1.0f) return; y[i] = {one};"),
     )
     lines = " ".join(draw(st.lists(line, min_size=1, max_size=4)))
-    at = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+    wide = draw(st.sampled_from(["int i =", "size_t i = (size_t)", "const long long i = (long long)"]))
+    at = f"{wide} blockIdx.x * blockDim.x + threadIdx.x;"
     if "return" in lines or draw(st.booleans()):
         return f"{at} if (i >= n) return; float v = 1; {lines} y[i] = v + y[i];", LINE
     return f"{at} if (i < n) {{ float v = 1; {lines} y[i] = v + y[i]; }}", LINE
@@ -107,11 +108,17 @@ def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
 @st.composite
 def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
     mine = "y[row * n + i]"
-    value = combined(st.sampled_from(["x[row * n + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i"]))
+    places = ["x[row * n + i]", "x[from + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i", "w"]
+    value = combined(st.sampled_from(places))
     turns = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
-    row = draw(st.sampled_from(["const int row = blockIdx.x;", "#"]))
+    row = draw(st.sampled_from(["const int row = blockIdx.x;", "const long long row = blockIdx.x;", "#"]))
+    first = draw(st.sampled_from(["1.5f", "z[row]", "z[k[row] % n]", "x[row * n]"]))
+    start = draw(
+        st.sampled_from(["const long long from = row * n", "size_t from = (size_t)row * n", "int from = row * n"])
+    )
+    early = draw(st.sampled_from(["", "if (n % 2 && w > 0) return;", "if (w > 9) { y[row * n] = w; }"]))
     lines = " ".join(f"{turns} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
-    text = f"{'' if row == '#' else row} {lines}"
+    text = f"{'' if row == '#' else row} float w = {first}; {early} {start}; {lines}"
     return text.replace("row", "blockIdx.x") if row == "#" else text, Launch(grid=("n",), block=("64",))
 
 
@@ -169,7 +176,8 @@ def require_same(drawn: tuple[str, Launch], n: int, seed: int) -> None:
     space = feasible(template, [workload], H200)
     points = [space.config(point) for point in space.sample(rng, 60)]
     default = template.default_config
-    telling = ("VEC", "ROW_VEC", "KEEP", "TILE", "OUTPUT_TILE", "LANES", "SHUFFLES", "TEAM_ROWS", "TEAM_BLOCKS", "HALO")
+    telling = {"VEC", "ROW_VEC", "KEEP", "TILE", "OUTPUT_TILE", "LANES", "SHUFFLES", "TEAM_ROWS", "TEAM_BLOCKS", "HALO"}
+    telling |= {"AHEAD", "INDEX_BITS", "BLOCKED", "BLOCKED_X", "BLOCKED_Y"}
     points.sort(key=lambda one: -sum(one[name] != default[name] for name in telling if name in one))
     arrays = contents(task, workload, seed)
     with tempfile.TemporaryDirectory() as folder:

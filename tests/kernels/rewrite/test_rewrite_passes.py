@@ -9,11 +9,14 @@ import pytest
 from emulation import contents, run_kernel
 from rewrite_cases import task_of
 
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Launch, Template
 
+H200 = resolve_target("h200")
 LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
 ROWS = Launch(grid=("3",), block=("64",))
 ELEMENT = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
@@ -328,6 +331,132 @@ class TestRowTeams:
     def test_bounds_of_a_launch_count_all_rows_of_a_block(self) -> None:
         template = template_of(kernel(f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", BOTH, MANY))
         assert "__launch_bounds__(BLOCK * TEAM_ROWS)" in template.source
+
+    def test_short_rows_have_less_than_a_warp_each(self, tmp_path: Path) -> None:
+        body = f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = 2 * r[i] + y[blockIdx.x * n + i];"
+        task = kernel(body, BOTH, MANY)
+        template = template_of(task)
+        assert {8, 16} <= set(next(one.values for one in template.parameters if one.name == "BLOCK"))
+        space = feasible(template, [task.workloads[0]], H200)
+        alone = {**template.default_config, "BLOCK": 16}
+        assert space.reject(alone) is not None and space.reject({**alone, "TEAM_ROWS": 4}) is None
+        require_equal(task, [{"BLOCK": 16, "TEAM_ROWS": 4, "ROW_VEC": 4}, {"BLOCK": 8, "TEAM_ROWS": 8}], tmp_path, n=20)
+
+    @pytest.mark.parametrize("lane", ["threadIdx.x % 32", "(threadIdx.x & 31)"])
+    def test_a_thread_that_asks_for_its_lane_keeps_whole_warps(self, lane: str) -> None:
+        task = kernel(f"if ({lane} == 0) y[blockIdx.x] = 1; {TURNS} y[blockIdx.x * n + i] = x[i];", BOTH, MANY)
+        found = rewrite(task).template
+        assert found is None or 16 not in next(one.values for one in found.parameters if one.name == "BLOCK")
+
+
+WEIGHT = "const float w = x[blockIdx.x * n];"
+FROM = "const long long row = blockIdx.x, from = row * n;"
+
+
+class TestAhead:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            # Nothing is waited for before the loop.
+            f"{FROM} {TURNS} y[from + i] = x[from + i];",
+            # What is read is written as well.
+            f"{WEIGHT} {FROM} {TURNS} y[from + i] = w * y[from + i];",
+            # Its place is known only after what is waited for, or is not the same before it.
+            f"{WEIGHT} const int at = w > 0 ? n : 0; {TURNS} y[i] = x[at + i];",
+            f"{WEIGHT} const int at = (int)x[1]; {TURNS} y[i] = x[at + i];",
+            f"int k = 1; k += (int)x[0]; const int at = k * n; {TURNS} y[i] = x[at + i];",
+            f"int k = 1; set(k, x[0]); const int at = k * n; {TURNS} y[i] = x[at + i];",
+            f"int k = 1; int& l = k; l = (int)x[0]; const int at = k * n; {TURNS} y[i] = x[at + i];",
+            # The row may have been left before.
+            f"{WEIGHT} if (w > 5) return; {FROM} {TURNS} y[from + i] = x[from + i];",
+        ],
+    )
+    def test_what_is_not_certain_or_no_earlier_stays(self, body: str) -> None:
+        more = "__device__ void set(int& to, float from) { to = (int)from; }"
+        found = rewrite(kernel(body, BOTH, MANY, more)).template
+        assert found is None or "AHEAD" not in found.default_config
+
+    def test_a_row_is_asked_for_before_what_it_is_weighed_with(self, tmp_path: Path) -> None:
+        body = f"if (n < 3) return; {WEIGHT} {FROM} {TURNS} y[from + i] = w * x[from + i] + y[from + i];"
+        task = kernel(body, BOTH, MANY)
+        source = template_of(task).source
+        assert source.index("return;") < source.index("ahead_0_0_x[AHEAD]") < source.index("const float w")
+        configs: list[Config] = [{"AHEAD": 1}, {"AHEAD": 2, "ROW_VEC": 4}, {"AHEAD": 1, "ROW_VEC": 2, "BLOCK": 32}]
+        require_equal(task, [*configs, {"AHEAD": 2, "ROW_VEC": 2, "TEAM_BLOCKS": 2, "LOADS": 1}], tmp_path, n=74)
+
+    def test_weights_are_asked_for_before_a_sum_that_is_waited_for(self, tmp_path: Path) -> None:
+        body = f"""{PER_ROW} __shared__ float part[64]; float s = 0; const int t = threadIdx.x;
+            {TURNS} s += r[i];
+            part[t] = s;
+            __syncthreads();
+            for (int o = blockDim.x / 2; o > 0; o >>= 1) {{ if (t < o) part[t] += part[t + o]; __syncthreads(); }}
+            {TURNS} y[blockIdx.x * n + i] = r[i] * z[i] / (1 + fabsf(part[0]));"""
+        task = kernel(body, {**XR, "z": ("in", "float32", "n"), **YR}, ROWS)
+        assert "ahead_0_1_z" in template_of(task).source and "ahead_0_1_x" not in template_of(task).source
+        configs: list[Config] = [{"KEEP": 2, "AHEAD": 1, "ROW_VEC": 4}, {"KEEP": 1, "AHEAD": 1, "SHUFFLES": True}]
+        require_equal(task, configs, tmp_path, n=204)
+
+
+WIDE = "const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
+
+
+class TestIndices:
+    @pytest.mark.parametrize(
+        ("body", "narrow"),
+        [
+            (f"{WIDE} y[i] = x[i];", True),
+            (f"{WIDE.replace('size_t', 'long long')} y[n - 1 - i] = x[i];", True),
+            (f"{ELEMENT} y[i] = x[(long long)i * 2 % n];", False),
+            (f"{ELEMENT} y[(long long)i] = x[i];", True),
+            (f"{ELEMENT} {{ const long long at = (long long)i * n; y[i] = x[at / n]; }}", False),
+            (f"{ELEMENT} {{ const long long at = (long long)i * n; y[i] = x[i] + at; }}", False),
+            (f"{ELEMENT} {{ const long long at = (long long)i * n; if (at < n) y[at] = x[i]; }}", False),
+            (f"{ELEMENT} {{ long long at = i; at += n; y[at - n] = x[i]; }}", False),
+            (f"{ELEMENT} {{ const long long at = n * (1ll << 33); y[at - at + i] = x[i]; }}", False),
+            (f"{ELEMENT} {{ const float* r = x + n; y[i] = r[(long long)i - n]; }}", False),
+            (f"{ELEMENT} y[i] = x[(size_t)(x[i] * 0)];", False),
+        ],
+    )
+    def test_numbers_whose_last_bits_tell_all_may_be_narrow(self, body: str, narrow: bool) -> None:
+        found = rewrite(kernel(body, X | Y, LINE))
+        assert found.template is not None
+        assert ("INDEX_BITS" in found.template.default_config) is narrow
+        assert narrow or any("indices stay" in one for one in found.skipped)
+
+    def test_a_workload_that_needs_more_bits_has_them(self) -> None:
+        task = kernel(f"{WIDE} y[i] = x[i];", {"x": ("in", "float32", "2 * n"), **Y}, LINE)
+        template = template_of(task)
+        for n, fits in ((1000, True), (1 << 30, False)):
+            space = feasible(template, [task.workloads[0].model_copy(update={"sizes": {"n": n}})], H200)
+            assert (space.reject({**template.default_config, "INDEX_BITS": 32}) is None) is fits
+            assert space.reject(template.default_config) is None
+
+    def test_narrow_indices_reach_the_same_elements(self, tmp_path: Path) -> None:
+        signed = WIDE.replace("size_t", "long long")
+        task = kernel(f"{signed} {{ const long long at = n - 1 - i; y[at] = x[i] + x[at]; }}", X | Y, LINE)
+        require_equal(task, [{"INDEX_BITS": 32}, {"INDEX_BITS": 32, "ITEMS": 4, "BLOCKED": True}], tmp_path)
+        task = kernel(f"{WEIGHT} {FROM} {TURNS} y[from + i] = w * x[from + i];", BOTH, MANY)
+        require_equal(task, [{"INDEX_BITS": 32, "AHEAD": 1, "ROW_VEC": 2, "TEAM_ROWS": 2}], tmp_path, n=74)
+
+
+class TestWorkPerThread:
+    def test_elements_of_a_thread_are_a_block_apart_or_neighbours(self, tmp_path: Path) -> None:
+        body = "const int t = threadIdx.x; int i = t + blockIdx.x * blockDim.x; if (i >= n) return; y[i] = x[i] + i;"
+        task = kernel(body, X | Y, LINE)
+        require_equal(task, [{"ITEMS": 4}, {"ITEMS": 4, "BLOCKED": True}, {"ITEMS": 8, "BLOCKED": True}], tmp_path)
+        template = template_of(task)
+        space = feasible(template, [task.workloads[0]], H200)
+        assert space.reject({**template.default_config, "BLOCKED": True}) is not None
+
+    def test_each_axis_is_shared_out_by_itself(self, tmp_path: Path) -> None:
+        task = kernel(f"{INSIDE} y[r * n + c] = a[r * n + c] + r;", PLANE, SQUARE)
+        configs: list[Config] = [{"ITEMS_Y": 4, "BLOCKED_Y": True}, {"ITEMS_X": 2, "BLOCKED_X": True, "ITEMS_Y": 2}]
+        require_equal(task, configs, tmp_path, n=37)
+
+    def test_a_kernel_that_steps_by_the_grid_has_no_such_choice(self) -> None:
+        body = "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];"
+        names = names_of(kernel(body, X | Y, LINE))
+        assert "ITEMS" in names and "BLOCKED" not in names
 
 
 @pytest.mark.parametrize(
