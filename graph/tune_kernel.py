@@ -42,6 +42,9 @@ def reference(**given):
 """
 
 
+_COMPILED = "\n\nimport torch\n\n_given = torch.compile(_given)\n"
+
+
 class ExampleError(TunesmithError):
     """The examples of `tune_kernel` do not fit the kernel or the reference."""
 
@@ -224,8 +227,9 @@ def tune_kernel(
     array, a tuple of arrays in the order of the kernel's parameters, or a dict by their names; scalars that shapes do
     not tell must be among them, or be defaults of the reference. entry: the kernel's name, where there are several.
     grid, block: of the launch, as expressions of sizes, where the code does not tell. tolerance: (rtol, atol) by data
-    type or output. opponents: functions like the reference, timed beside the kernel, by name. run_dir, listener,
-    settings: of `tunesmith.graph.tune`. Raises `TunesmithError`.
+    type or output. opponents: functions like the reference, timed beside the kernel, by name; those of torch.compile
+    are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`. Raises
+    `TunesmithError`.
     """
     signature = read_signature(source, entry)
     scalars = _defaults(signature, reference)
@@ -248,7 +252,7 @@ def tune_kernel(
                 "opponents": tuple(
                     Opponent(
                         name=name,
-                        label="eager",
+                        label="eager" if _uncompiled(function) is function else "compiled",
                         source=_text(signature, function, _call(signature, function), "numpy"),
                         function="reference",
                         framework=framework,
@@ -373,8 +377,11 @@ def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[st
 def _text(signature: Signature, function: Callable[..., Any], call: str, framework: str) -> str:
     from ray import cloudpickle
 
-    pickled = base64.b64encode(cloudpickle.dumps(function)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+    plain = _uncompiled(function)
+    pickled = base64.b64encode(cloudpickle.dumps(plain)).decode()  # type: ignore[no-untyped-call,unused-ignore]
     text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
+    if plain is not function:
+        text += _COMPILED
     if framework != "cupy":
         return text
     # A function of CuPy arrays gets them also where the task's own are on the host.
@@ -385,6 +392,12 @@ def _text(signature: Signature, function: Callable[..., Any], call: str, framewo
         "given.items()}\n    results = _of_cupy(**moved)\n"
         "    return {name: value.get() if here else value for name, value in results.items()}\n"
     )
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that torch.compile was given, or the function itself. What it made holds locks and machine code,
+    which cannot go to another process: that one compiles for itself, with torch.compile's own settings."""
+    return getattr(function, "_torchdynamo_orig_callable", function)
 
 
 def _is_array(value: Any) -> bool:

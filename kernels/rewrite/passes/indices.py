@@ -59,8 +59,6 @@ class _Variable:
 
 def narrow_indices(given: Subject) -> Applied | Skipped:
     """The bits of indices; 64 leaves them as they are. For sums and products that begin at a pointer parameter."""
-    if not given.functions_nest:
-        return Skipped("indices stay: the language is not CUDA C++")
     variables, casts = _found(given.kernel)
     if not variables and not casts:
         return Skipped("indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone")
@@ -68,18 +66,16 @@ def narrow_indices(given: Subject) -> Applied | Skipped:
     if not all(given.lengths.get(one) for one in arrays):
         return Skipped("indices stay: the task does not say how long every array is")
     bits = given.name("INDEX_BITS")
-    lines = [f"#if {bits} == 32"]
-    macros = _macros(given)
-    lines += [f"#define {macro} {narrow}" for (_, narrow), macro in macros.items()]
-    lines += [f"#define {given.name('COMPARED')}(...) ((int)(__VA_ARGS__))", "#else"]
-    lines += [f"#define {macro} {wide}" for (wide, _), macro in macros.items()]
-    lines += [f"#define {given.name('COMPARED')}(...) (__VA_ARGS__)", "#endif"]
+    macros, compared = _macros(given), f"#define {given.name('COMPARED')}(...)"
+    signs = any(one.signed and one.compared for one in variables.values())
+    lines = [f"#if {bits} == 32", *(f"#define {macro} unsigned int" for macro in macros.values())]
+    lines += [f"{compared} ((int)(__VA_ARGS__))"] * signs
+    lines += ["#else", *(f"#define {macro} {wide}" for wide, macro in macros.items())]
+    lines += [f"{compared} (__VA_ARGS__)"] * signs + ["#endif"]
+    because = "An index of 32 bits does not reach further."
     constraints = [
-        Constraint(
-            expression=f"{bits} == 64 or ({given.lengths[one]}) <= {MOST}",
-            because="An index of 32 bits does not reach further.",
-        )
-        for one in arrays
+        Constraint(expression=f"{bits} == 64 or ({length}) <= {MOST}", because=because)
+        for length in dict.fromkeys(given.lengths[one] for one in arrays)
     ]
     for axis in sorted({one.axis for one in variables.values() if one.axis}):
         threads = f"({given.grid(axis)}) * ({given.block(axis)})"
@@ -100,16 +96,16 @@ def narrowed(given: Subject, start: int, end: int) -> str:
     return code.decode()
 
 
-def _macros(given: Subject) -> dict[tuple[str, str], str]:
-    """The macro that stands for a type: what it is in the source, and what it may be."""
+def _macros(given: Subject) -> dict[str, str]:
+    """The macro that stands for a type of the source, by the type."""
     variables, casts = _found(given.kernel)
     kinds = dict.fromkeys(text(one) for one in [*(_type(one.declaration) for one in variables.values()), *casts])
-    return {(kind, "unsigned int"): given.name(f"INDEX_TYPE_{number}") for number, kind in enumerate(kinds)}
+    return {kind: given.name(f"INDEX_TYPE_{number}") for number, kind in enumerate(kinds)}
 
 
 def _edits(given: Subject) -> list[Edit]:
     variables, casts = _found(given.kernel)
-    macros = {wide: macro for (wide, _), macro in _macros(given).items()}
+    macros = _macros(given)
     nodes = {_type(one.declaration) for one in variables.values()} | set(casts)
     edits = [Edit(one.start_byte, one.end_byte, macros[text(one)]) for one in nodes]
     for variable in variables.values():
