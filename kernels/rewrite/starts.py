@@ -37,6 +37,7 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"ROW_VEC": (8, 4, 2), "BLOCK": (128,), "TEAM_BLOCKS": (4,), "STORES": (1,)},
     {"ITEMS": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "LOADS": (1,)},
+    {"ITEMS_Y": (4, 2), "BLOCKED_Y": (1,)},
 )
 """Each element is needed once: it comes in wide accesses, and does not displace what is needed again. Short rows have a
 quarter or half of a warp each, in blocks of two warps or more, and all that a thread needs is on its way at once."""

@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.ahead import may_change
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import BUILTINS, Kernel, bare, index_of, operator, text, walk
-from tunesmith.kernels.rewrite.threads import global_coordinate
+from tunesmith.kernels.rewrite.threads import block_stride, global_coordinate
 from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Constraint
 
@@ -121,12 +121,12 @@ def _found(kernel: Kernel) -> tuple[dict[str, _Variable], list[Node]]:
     variables = _candidates(kernel)
     while True:
         roots = [(node, made) for node in _roots(kernel) if (made := _index(kernel, node, variables)) is not None]
-        # A loop's body may be written a second time by another rewrite, where its casts stay wide: what is under them
-        # has to be right by itself.
+        # The body of such a loop may be written a second time by another rewrite, where its casts stay wide: what is
+        # under them has to be right by itself.
         good = [
             (node, made)
             for node, made in roots
-            if not made.casts or all(variables[name].fits for name in made.names if name in variables)
+            if not made.casts or not _in_turns(kernel, node) or all(variables[name].fits for name in made.names)
         ]
         inside = [node for node, _ in good] + [one.value for one in variables.values()]
         bad = {
@@ -259,17 +259,17 @@ def _used_well(kernel: Kernel, name: str, variable: _Variable, inside: list[Node
         if any(start <= node.start_byte and node.end_byte <= end for start, end in spans):
             continue
         compared = above.type == "binary_expression" and operator(above) in _COMPARED
-        if not compared or not variable.fits or _in_loop(node):
+        if not compared or not variable.fits or _in_turns(kernel, node):
             return False
         variable.compared.append(node)
     return True
 
 
-def _in_loop(node: Node) -> bool:
-    """Whether it is in a loop, whose text another rewrite may write a second time."""
+def _in_turns(kernel: Kernel, node: Node) -> bool:
+    """Whether it is in a loop in which the threads of a block take turns."""
     above = node.parent
     while above is not None:
-        if above.type in ("for_statement", "while_statement", "do_statement"):
+        if above.type == "for_statement" and block_stride(kernel, above) is not None:
             return True
         above = above.parent
     return False
