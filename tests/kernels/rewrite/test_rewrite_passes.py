@@ -414,6 +414,7 @@ class TestIndices:
             (f"{ELEMENT} {{ long long at = i; at += n; y[at - n] = x[i]; }}", False),
             (f"{ELEMENT} {{ const long long at = n * (1ll << 33); y[at - at + i] = x[i]; }}", False),
             (f"{ELEMENT} {{ const float* r = x + n; y[i] = r[(long long)i - n]; }}", False),
+            (f"{ELEMENT} {{ x += n; y[i] = x[(long long)i - n]; }}", False),
             (f"{ELEMENT} y[i] = x[(size_t)(x[i] * 0)];", False),
         ],
     )
