@@ -28,6 +28,7 @@ from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
+from tunesmith.graph.roles.testing.examination import examine_everywhere
 from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
 from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
@@ -282,6 +283,7 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
     known = [one for one in known if can_launch(context, baseline, one)][:MOST_KNOWN]
     if len(drawn) < run.settings.dispatch_shapes:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
+    examine_everywhere(context, kernels)
     context.close()
     wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
     with pools(wider, run.device, run.settings, [], context.listener) as make_pool:

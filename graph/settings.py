@@ -244,7 +244,8 @@ class SearchSettings(BaseModel):
         description="Number of configurations that are compared with the baseline at the end of a round.",
     )
     allow_unexecuted: bool = Field(
-        True, description="Also export a winner of which some lines ran in no check; the report names them."
+        False,
+        description="Also export a winner of which some lines ran in no check (CUDA tells); the report names them.",
     )
 
 

@@ -13,11 +13,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from tunesmith.actors.judging.builder import Builder, Built
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.steps import (
+    MOST_PROCESSES,
     PREPARE_SECONDS,
     SETS,
     Asked,
@@ -28,19 +31,13 @@ from tunesmith.actors.judging.steps import (
     run_steps,
 )
 from tunesmith.actors.process.isolated import Isolated, preload
-from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import NotMarked
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.blocks import MarkedArtifact
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
-from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
-from tunesmith.kernels.check.plan import Step, plan
-from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.plan import Step, plan, reaching_steps
+from tunesmith.kernels.check.sanitize import Inspection, Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import (
     Passed,
     Skipped,
@@ -59,11 +56,15 @@ from tunesmith.kernels.outcome import (
     describe,
 )
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
+REACHING = 8
+"""Steps between two looks at what has not run yet."""
+ROOMY_BYTES = 32e9
+"""Memory of a device on which compute-sanitizer's processes find room beside those of the steps."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -133,24 +134,6 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = (), notes: Se
     return Verdict("rejected", reason_of(outcome), describe(outcome), tuple(steps), tuple(notes))
 
 
-def compile_all(
-    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
-) -> Candidate | Outcome:
-    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
-    artifacts: dict[TypesKey, Artifact] = {}
-    for workload in workloads:
-        if types_key(workload) in artifacts:
-            continue
-        made = compiler.call("compile", seconds, specialise(template, config, workload.types))
-        if not isinstance(made, Artifact):
-            failure: Outcome = made
-            return failure
-        if (kept := undeclared_state(template, made)) is not None:
-            return kept
-        artifacts[types_key(workload)] = made
-    return Candidate(template, config, artifacts)
-
-
 Question = tuple[Template, Config, str | None]
 """A template at a configuration, for one workload or, with None, for all."""
 
@@ -168,31 +151,53 @@ def judge(
     lock: DeviceLock | None = None,
     listener: Callable[[str], None] = lambda _: None,
     processes: int | None = None,
+    known_to_run: bool = False,
 ) -> list[Verdict]:
     """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
 
     roofline: the device's roofs, which a launch is timed against; measured here if left out. lock: the device's, where
-    the caller has one; it is released at the end. Raises `TunesmithError` where task or baseline are at fault.
+    the caller has one; it is released at the end. known_to_run: all have been launched before, and ended, so that
+    compute-sanitizer may work on them beside the steps, where there is room. Raises `TunesmithError` where task or
+    baseline are at fault.
     """
     preload(limits.backend)
     judged: list[tuple[Verdict, Suspect | None]] = []
     count = process_count(limits) if processes is None else processes
-    with (
-        Isolated("compile", CompileWorker, limits, index) as compiler,
-        contextlib.ExitStack() as stack,
-    ):
+    waited = deadlines or Limits()
+    with contextlib.ExitStack() as stack:
         examiners = [
             stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
         ]
         device = stack.enter_context(contextlib.closing(_Device(lock or lock_of(examiners[0]), listener)))
-        waited = deadlines or Limits()
+        inspections = stack.enter_context(contextlib.ExitStack())
+        begun: list[Inspection] = []
+        builder = stack.enter_context(Builder(task, limits, index, waited.compile))
         runners = [StepRunner(task, limits, waited, one, device.take, listener) for one in examiners]
-        bench = _Bench(task, limits, seed, waited, compiler, runners, device, roofline, listener)
-        for template, config, only in questions:
+        bench = _Bench(task, limits, seed, waited, builder, runners, device, roofline, listener)
+        asked = [
+            (only, steps, builder.build(template, config, [step.workload for step in steps]))
+            for template, config, only in questions
+            for steps in [bench.steps(template, config, only, largest_bytes)]
+        ]
+
+        def inspect() -> None:
+            suspects = [
+                (built.candidate, built.workloads)
+                for _, _, future in asked
+                if isinstance(built := future.result(), Built)
+            ]
+            device.take()
+            made = Inspection(suspects, task, limits, index, seed)
+            begun.append(inspections.enter_context(contextlib.closing(made)))
+
+        beside = known_to_run and count == MOST_PROCESSES and (limits.memory_bytes or 0) >= ROOMY_BYTES
+        inspecting = builder.after(inspect) if beside else None
+        for only, steps, future in asked:
             started = time.monotonic()
-            steps = plan(task, limits, seed, largest_bytes, only, _speaks_of(template, config))
-            verdict, suspect = bench.judge(template, config, steps)
+            verdict, suspect = bench.judge(future, steps, only)
             judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
+        if inspecting is not None:
+            inspecting.result()
         # What the tool runs needs the memory that the examiners' buffers take.
         for examiner in examiners:
             examiner.end()
@@ -200,8 +205,8 @@ def judge(
         if suspects:
             device.take()
             listener("compute-sanitizer")
-        clean = iter(sanitize(suspects, task, limits, index, seed))
-    return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+        clean = iter(sanitize(suspects, task, limits, index, seed, begun[0] if begun else None))
+        return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
 
 
 def _speaks_of(template: Template, config: Config) -> str:
@@ -242,82 +247,76 @@ class _Bench:
     limits: DeviceLimits
     seed: int
     deadlines: Limits
-    compiler: Isolated
+    builder: Builder
     runners: Sequence[StepRunner]
     device: _Device
     roofline: Roofline | None
     listener: Callable[[str], None]
 
-    def judge(self, template: Template, config: Config, steps: Sequence[Step]) -> tuple[Verdict, Suspect | None]:
+    def steps(self, template: Template, config: Config, only: str | None, largest_bytes: float) -> list[Step]:
+        """The steps of a question, of which there is at least one."""
+        source = _speaks_of(template, config)
+        found = plan(self.task, self.limits, self.seed, largest_bytes, only, source)
+        if not found:
+            raise TunesmithError(
+                f"The task {self.task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
+            )
+        return found
+
+    def judge(
+        self, building: Future[Built | Outcome], steps: Sequence[Step], only: str | None
+    ) -> tuple[Verdict, Suspect | None]:
         """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
         task, listener, first = self.task, self.listener, self.runners[0]
-        if not steps:
-            raise TunesmithError(
-                f"The task {task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
-            )
-        workloads = [step.workload for step in steps]
         listener("compiling")
-        candidate = compile_all(self.compiler, template, config, workloads, self.deadlines.compile)
-        if not isinstance(candidate, Candidate):
-            return rejected(candidate), None
-        plain = task.sources(self.limits.backend).baseline.template
-        baseline = compile_all(self.compiler, plain, {}, workloads, self.deadlines.compile)
-        if not isinstance(baseline, Candidate):
-            raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
-        coverage = self._marked(candidate, workloads)
-        asked = Asked(candidate, baseline, coverage if isinstance(coverage, Coverage) else None)
+        built = building.result()
+        if not isinstance(built, Built):
+            return rejected(built), None
+        coverage = built.coverage if isinstance(built.coverage, Coverage) else None
+        asked = Asked(built.candidate, built.baseline, coverage)
         # What all processes hold at once leaves half of the device's memory to others.
         several = len(self.runners) > 1
         room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
         findings = run_steps(self.runners, asked, steps, room)
-        passed = findings.passed()
-        if (wrong := findings.wrong()) is not None:
+        passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
+        if only is not None and coverage is not None:
+            # What it was made for enters only some of its parts: other sizes enter the rest.
+            further = reaching_steps(task, self.limits, task.workload(only), self.seed)
+            while wrong is None and covered and coverage.unexecuted() and further:
+                findings = run_steps(self.runners, asked, further[:REACHING], room)
+                further = further[REACHING:]
+                passed, wrong, covered = passed + findings.passed(), findings.wrong(), findings.covered
+                unseen |= findings.unseen
+        if wrong is not None:
             return rejected(wrong, passed), None
-        unseen = [coverage] if isinstance(coverage, str) else []
-        notes: tuple[str, ...] = (*self.task.caveats, *unseen, *findings.unseen)
+        untold = [built.coverage] if isinstance(built.coverage, str) else []
+        notes: tuple[str, ...] = (*self.task.caveats, *untold, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
         self.device.take()
         floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
         listener(f"checking timed launches on {timed.name}")
-        measured = first.examiner.call("visit", self.deadlines.run, candidate, timed.name, replace(QUICK, floor=floor))
+        precision = replace(QUICK, floor=floor)
+        measured = first.examiner.call("visit", self.deadlines.run, built.candidate, timed.name, precision)
         if not isinstance(measured, Measured):
             first.renew(measured)
             return rejected(measured, passed), None
         steady = all(step.deterministic for step in passed if isinstance(step, Passed))
         if not steady:
             notes += ("repeated launches differ in some bits, within the tolerance",)
-        artifacts = {"candidate": candidate.digests, "baseline": baseline.digests}
-        unexecuted = coverage.unexecuted() if isinstance(coverage, Coverage) and findings.covered else ()
-        return Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts), (candidate, workloads)
-
-    def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
-        """The candidate's marked twin, or why there is none."""
-        marked: dict[TypesKey, MarkedArtifact] = {}
-        for workload in workloads:
-            key = types_key(workload)
-            if key in marked:
-                continue
-            source = specialise(candidate.template, candidate.config, workload.types)
-            made = self.compiler.call("mark", self.deadlines.compile, source)
-            if not isinstance(made, MarkedArtifact):
-                why = made.why if isinstance(made, NotMarked) else describe(made)
-                return f"whether every part of the kernel ran was not looked at: {why}"
-            marked[key] = made
-        return Coverage(candidate, marked)
+        artifacts = {"candidate": built.candidate.digests, "baseline": built.baseline.digests}
+        unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
+        verdict = Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts)
+        return verdict, (built.candidate, built.workloads)
 
     def _roofs(self) -> Roofline:
         """The device's roofs; none where the probes do not run on it."""
         if self.roofline is None:
-            probes = self.compiler.call("probes", PREPARE_SECONDS)
-            roofs = (
-                self.runners[0].examiner.call("calibrate", CALIBRATE_SECONDS, probes)
-                if isinstance(probes, dict)
-                else None
-            )
+            probes = self.builder.probes()
+            roofs = self.runners[0].examiner.call("calibrate", CALIBRATE_SECONDS, probes) if probes else None
             self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         return self.roofline
 
 
-__all__ = ["Limits", "Question", "Verdict", "compile_all", "judge", "lock_of", "reason_of", "rejected"]
+__all__ = ["Limits", "Question", "Verdict", "judge", "lock_of", "reason_of", "rejected"]

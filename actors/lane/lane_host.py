@@ -160,7 +160,16 @@ class LaneHost:
         if isinstance(released, Crashed):
             return released
         index = 0 if self._limits.backend == "cuda" else self._index
-        return judge(self._task, self._limits, index, jobs, seed=seed, roofline=roofline, lock=self._lock)
+        return judge(
+            self._task,
+            self._limits,
+            index,
+            jobs,
+            seed=seed,
+            roofline=roofline,
+            lock=self._lock,
+            known_to_run=True,
+        )
 
     def end(self) -> None:
         """Ends the process. It goes with this one anyway, however that ends."""

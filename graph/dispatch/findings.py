@@ -13,6 +13,7 @@ from tunesmith.graph.dispatch.measuring import kernels_of, winner_key
 from tunesmith.graph.dispatch.rule import BASELINE, Rule, Seen, fit_rule
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
+from tunesmith.graph.roles.testing.examination import disqualified
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.parameter import config_key
 from tunesmith.kernels.spec.task import Workload
@@ -61,7 +62,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     if not kernels:
         return None
     events = {event.workload.name: event for event in context.log.events(ShapeCompared)}
-    excluded = _failed(list(events.values()), kernels)
+    excluded = _failed(list(events.values()), kernels) + _rejected(context, kernels)
     out = {(one.template, config_key(one.config)) for one in excluded}
     numbers = {winner_key(one): number for number, one in enumerate(kernels) if winner_key(one) not in out}
     if events:
@@ -120,6 +121,16 @@ def _failed(events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[
                     why=describe(entry.failure),
                 )
     return list(found.values())
+
+
+def _rejected(context: Context, kernels: Sequence[Winner]) -> list[Disqualified]:
+    """The kernels that are right for the workload they won, and not everywhere."""
+    out = disqualified(context)
+    return [
+        Disqualified(template=one.template, config=one.config, workload="all", why=why)
+        for one in kernels
+        if (why := out.get((*winner_key(one), ""))) is not None
+    ]
 
 
 def _figures(entries: Sequence[FinalistResult], numbers: Mapping[tuple[str, str], int]) -> dict[int, Figures]:

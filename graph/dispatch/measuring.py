@@ -14,8 +14,8 @@ from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_request
+from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.space.feasible import rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.parameter import config_key
@@ -77,28 +77,31 @@ def measure_shapes(
             Request(index + 1, context.template(one.template), one.config, (workload.name,))
             for index, one in enumerate(entrants)
         ]
-        results = _compare(context, workload, requests)
+        found = _compare(context, workload, requests)
+        results, codes = found.results, found.codes[1:] or ("",) * len(requests)
         if not any(isinstance(result, Comparison) for result in results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
             control = Request(1, context.sources.baseline.template, {}, (workload.name,))
-            if not isinstance(_compare(context, workload, [control])[0], Comparison):
+            if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
                 sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
                 context.note("dispatch", sentence, "")
-                entrants, results = [], ()
+                entrants, results, codes = [], (), ()
         entries = tuple(
             FinalistResult(
                 template=one.template,
                 config=one.config,
                 comparison=result if isinstance(result, Comparison) else None,
                 failure=None if isinstance(result, Comparison) else result,
+                code=code,
             )
-            for one, result in zip(entrants, results, strict=True)
+            for one, result, code in zip(entrants, results, codes, strict=True)
         )
-        context.journal.append(ShapeCompared(workload=workload, fitted=fitted, entries=entries))
+        event = ShapeCompared(workload=workload, fitted=fitted, entries=entries, compiler=found.compiler)
+        context.journal.append(event)
 
 
-def _compare(context: Context, workload: Workload, requests: Sequence[Request]) -> tuple[Comparison | Outcome, ...]:
-    found = context.pool.compare(
+def _compare(context: Context, workload: Workload, requests: Sequence[Request]) -> WorkloadComparison:
+    return context.pool.compare(
         baseline_request(context, [workload]),
         requests,
         workload.name,
@@ -106,4 +109,3 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Request]) 
         rounds=ROUNDS,
         budget_seconds=SECONDS,
     )
-    return found.results

@@ -320,12 +320,14 @@ class Examined(Event):
 
 class ShapeCompared(Event):
     """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
-    fitted to it; otherwise it is tried on it. Written and read by `graph.dispatch`."""
+    fitted to it; otherwise it is tried on it; compiler: made the machine code. Written by `graph.dispatch`, which reads
+    it; so do exports."""
 
     kind: ClassVar[str] = "shape"
     workload: Workload
     fitted: bool
     entries: tuple[FinalistResult, ...]
+    compiler: str = ""
 
 
 class VerdictReached(Event):

@@ -204,7 +204,8 @@ class Examination(Record):
 
     verdict "not examined": the examination itself failed, and `detail` says why. steps: what was passed and skipped;
     unexecuted: which lines of the source ran in no step, a sentence for each combination of types with some;
-    artifacts: content hashes of the machine code of the candidate and of the baseline.
+    artifacts: content hashes of the machine code of the candidate and of the baseline; seconds: its share of what
+    examining the winners took, who are examined together.
     """
 
     template: str
@@ -217,12 +218,13 @@ class Examination(Record):
     notes: tuple[str, ...] = ()
     unexecuted: tuple[str, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class ExaminationRow(Record):
     """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
     largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance; unexecuted: as in `Examination`."""
+    tolerance; unexecuted, seconds: as in `Examination`."""
 
     template: str
     config: Config
@@ -236,6 +238,7 @@ class ExaminationRow(Record):
     notes: tuple[str, ...]
     unexecuted: tuple[str, ...] = ()
     artifacts: dict[str, tuple[str, ...]]
+    seconds: float = 0.0
 
 
 class Racing(Record):

@@ -8,7 +8,7 @@ found: in what an earlier export left, in the cache of compiled kernels, or by c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any
 from tunesmith.actors.process.isolated import Isolated
 from tunesmith.actors.process.workers import CompilerReady, CompileWorker
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Compared
+from tunesmith.graph.journal.events import Compared, ShapeCompared
+from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
@@ -57,12 +58,19 @@ class MachineCodes:
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
         """By template, configuration and types: the digest of what was timed last, and its compiler."""
         baseline = context.sources.baseline.template
+        for shape in context.log.events(ShapeCompared):
+            self._keep(shape.entries, types_key(shape.workload), shape.compiler)
         for event in context.log.events(Compared):
             types = types_key(context.task.workload(event.workload))
-            rows = [(one.template, one.config, one.code) for one in event.entries]
-            for template, config, code in (*rows, (baseline.id, baseline.default_config, event.baseline_code)):
-                if code:
-                    self._measured[template, config_key(config), types] = code, event.compiler
+            self._keep(event.entries, types, event.compiler)
+            if event.baseline_code:
+                key = (baseline.id, config_key(baseline.default_config), types)
+                self._measured[key] = event.baseline_code, event.compiler
+
+    def _keep(self, entries: Sequence[FinalistResult], types: TypesKey, compiler: str) -> None:
+        for one in entries:
+            if one.code:
+                self._measured[one.template, config_key(one.config), types] = one.code, compiler
 
     @contextmanager
     def open(self) -> Iterator[MachineCodes]:

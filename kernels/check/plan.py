@@ -54,6 +54,9 @@ SOUGHT = 96
 """Steps on sizes that a source speaks of, at most, for each combination of types."""
 SMALLEST_SOUGHT = 17
 """Every size up to here comes up in any case, or a neighbour of it."""
+REACHED = 64
+"""Steps on further sizes, at most, for a candidate that is meant for one workload."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 SECOND_SEED = 7919
 SCALARS = ("negated", "zero", "other", "thousandfold")
 """What a scalar of a float type is, beside the task's own value, where the task lists no `values`."""
@@ -179,6 +182,15 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
     for position, row in enumerate(list(_left_out(classes, types, turns))):
         add({**dict.fromkeys(factors, 0), **row}, position)
     return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
+
+
+def reaching_steps(task: Task, limits: DeviceLimits, workload: Workload, seed: int) -> list[Step]:
+    """Derived steps in the types of `workload`, at most `REACHED`, sizes of all magnitudes among the first: to enter
+    what no launch on that workload enters."""
+    found = [step for step in derived_steps(task, limits, workload, seed) if step.workload.types == workload.types]
+    # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
+    order = sorted(range(len(found)), key=lambda at: at * GOLDEN % 1)
+    return [found[at] for at in order[:REACHED]]
 
 
 def sought_steps(

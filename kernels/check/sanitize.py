@@ -66,71 +66,102 @@ def executable() -> str | None:
     return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
 
 
-def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
+def sanitize(
+    suspects: Sequence[Suspect],
+    task: Task,
+    limits: DeviceLimits,
+    index: int,
+    seed: int,
+    begun: Inspection | None = None,
+) -> list[Sanitized]:
     """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
     and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
-    process uses the device."""
+    process uses the device. begun: an inspection of all of them together that is under way."""
     if not suspects:
         return []
-    if limits.backend != "cuda":
-        return [Sanitized(note="compute-sanitizer was not run: it is for CUDA")] * len(suspects)
-    tool = executable()
-    if tool is None:
-        why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
-        return [Sanitized(note=why)] * len(suspects)
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
     # each goes alone, to tell which.
-    together = _run(tool, suspects, task, limits, index, seed)
-    if not together.found or len(suspects) == 1:
+    with contextlib.closing(begun or Inspection(suspects, task, limits, index, seed)) as inspection:
+        together = inspection.found()
+    if not together.found or (len(suspects) == 1 and begun is None):
         return [together] * len(suspects)
-    return [_run(tool, [one], task, limits, index, seed) for one in suspects]
+    found = []
+    for one in suspects:
+        with contextlib.closing(Inspection([one], task, limits, index, seed)) as alone:
+            found.append(alone.found())
+    return found
 
 
-def _run(tool: str, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> Sanitized:
-    jobs = [
-        (candidate, workload)
-        for candidate, workloads in suspects
-        for workload in chosen_workloads(task, workloads)
-        if infeasible_on(candidate.template, candidate.config, workload, limits) is None
-    ]
-    jobs.sort(key=lambda job: task.bytes_of(job[1]))
-    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
-        job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((jobs, task, index, seed)))
-        running: dict[str, subprocess.Popen[str]] = {}
-        for name in TOOLS:
-            command = [
-                tool,
-                f"--tool={name}",
-                f"--error-exitcode={FOUND}",
-                "--print-limit=3",
-                "--target-processes=all",
-                sys.executable,
-                "-m",
-                "tunesmith.kernels.check.sanitize",
-                str(Path(folder, name)),
-                str(job),
-            ]
-            running[name] = stack.enter_context(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-                )
+class Inspection:
+    """All tools at work on some candidates, from its making to its `close`, on the CUDA device `index`."""
+
+    def __init__(self, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
+        self._stack = contextlib.ExitStack()
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._why = ""
+        self._jobs = [
+            (candidate, workload)
+            for candidate, workloads in suspects
+            for workload in chosen_workloads(task, workloads)
+            if infeasible_on(candidate.template, candidate.config, workload, limits) is None
+        ]
+        self._jobs.sort(key=lambda job: task.bytes_of(job[1]))
+        tool = executable()
+        if limits.backend != "cuda":
+            self._why = "compute-sanitizer was not run: it is for CUDA"
+        elif tool is None:
+            self._why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
+        else:
+            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
+            job = Path(self._folder, "job.pickle")
+            job.write_bytes(pickle.dumps((self._jobs, task, index, seed)))
+            for name in TOOLS:
+                self._begin(tool, name, job)
+
+    def _begin(self, tool: str, name: str, job: Path) -> None:
+        command = [
+            tool,
+            f"--tool={name}",
+            f"--error-exitcode={FOUND}",
+            "--print-limit=3",
+            "--target-processes=all",
+            sys.executable,
+            "-m",
+            "tunesmith.kernels.check.sanitize",
+            str(Path(self._folder, name)),
+            str(job),
+        ]
+        # Into a file: nobody reads a pipe while steps go on.
+        with Path(self._folder, f"{name}.txt").open("w", encoding="utf-8") as said:
+            process = subprocess.Popen(
+                command, stdout=said, stderr=subprocess.STDOUT, text=True, start_new_session=True
             )
-            stack.callback(_end, running[name].pid)
-        notes = []
-        for name, process in running.items():
+        self._running[name] = self._stack.enter_context(process)
+        self._stack.callback(_end, process.pid)
+
+    def found(self) -> Sanitized:
+        """What the tools find, once all have ended."""
+        if self._why:
+            return Sanitized(note=self._why)
+        notes, deadline = [], time.monotonic() + SECONDS
+        for name, process in self._running.items():
             try:
-                output, _ = process.communicate(timeout=SECONDS)
+                code = process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 notes.append(f"{name} did not end within {SECONDS:g} s")
                 continue
-            if process.returncode == FOUND:
+            output = Path(self._folder, f"{name}.txt").read_text("utf-8", errors="replace")
+            if code == FOUND:
                 return Sanitized(found=f"{name}: {_first_finding(output)}")
-            if process.returncode != 0:
+            if code != 0:
                 notes.append(f"{name} could not be run: {_last_line(output)}")
-            elif (left := _left(Path(folder, name), jobs)) != "":
+            elif (left := _left(Path(self._folder, name), self._jobs)) != "":
                 notes.append(f"{name} had no time for {left}")
-    return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+        return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+
+    def close(self) -> None:
+        """Ends the tools, together with the processes that they watch."""
+        self._stack.close()
 
 
 def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:

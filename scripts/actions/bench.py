@@ -11,8 +11,9 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from tunesmith.actors.judging.builder import compile_all
 from tunesmith.actors.judging.examiner import Examiner
-from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
+from tunesmith.actors.judging.judge import lock_of, reason_of
 from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.actors.judging.steps import PREPARE_SECONDS, prepared
 from tunesmith.actors.process.isolated import Isolated, preload

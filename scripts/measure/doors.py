@@ -37,8 +37,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernels" / "rewrite")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
 
+from tunesmith.actors.judging.builder import compile_all  # noqa: E402
 from tunesmith.actors.judging.examiner import Examiner  # noqa: E402
-from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of  # noqa: E402
+from tunesmith.actors.judging.judge import lock_of, reason_of  # noqa: E402
 from tunesmith.actors.judging.steps import prepared  # noqa: E402
 from tunesmith.actors.process.isolated import Isolated, preload  # noqa: E402
 from tunesmith.actors.process.workers import CompileWorker  # noqa: E402

@@ -81,9 +81,11 @@ LONG_KERNELS = (
 )
 
 
-def agreement_workloads() -> tuple[tuple[str, str], ...]:
-    """Task and workload: the smallest of each task of the library that CUDA can run, tasks that work in place first,
-    then the long ones."""
+def agreement_workloads(which: str) -> tuple[tuple[str, str], ...]:
+    """Task and workload. which: "short" for the smallest of each task of the library that CUDA can run, tasks that work
+    in place first, "long" for the long ones, "all" for both."""
+    if which == "long":
+        return LONG_KERNELS
     tasks = []
     for name in library_tasks():
         task = load_task(name)
@@ -95,7 +97,7 @@ def agreement_workloads() -> tuple[tuple[str, str], ...]:
         for task in tasks
         for workload in sorted(task.workloads_for("gpu", held_out=False), key=task.bytes_of)[:SMALLEST]
     ]
-    return tuple(dict.fromkeys([*short, *LONG_KERNELS]))
+    return tuple(dict.fromkeys(short if which == "short" else [*short, *LONG_KERNELS]))
 
 
 PLANTED = Workload(name="32768x2048", sizes={"n": 32768, "d": 2048}, types={"T": "float16"})
@@ -203,28 +205,27 @@ def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
     }
 
 
-def agreement(compiler: Any, device: Device, out: Path) -> dict[str, Any]:
+def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str, Any]:
     """Our cold time, of many samples and of a search's few, beside Nsight Compute's and triton's do_bench for the same
     machine code."""
     jobs = []
     rows: list[dict[str, Any]] = []
-    chosen = agreement_workloads()
-    for name, workload in chosen:
+    for name, workload in agreement_workloads(which):
         task = load_task(name)
         bench = Bench(task, device.limits, device.index)
-        for which in ("baseline", "template"):
-            template = template_of(task, which)
+        for kernel in ("baseline", "template"):
+            template = template_of(task, kernel)
             candidate = compiled(compiler, task, template, template.default_config, workload)
             outcome = bench.visit(candidate, [workload], FINE)[workload]
             usual = bench.visit(candidate, [workload], Precision())[workload]
             if not isinstance(outcome, Measured):
-                print(f"agree    {name} {workload} {which} is left out: {describe(outcome)}", flush=True)
+                print(f"agree    {name} {workload} {kernel} is left out: {describe(outcome)}", flush=True)
                 continue
             rows.append(
                 {
                     "task": name,
                     "workload": workload,
-                    "kernel": which,
+                    "kernel": kernel,
                     "seconds": getattr(outcome, "seconds", None),
                     "search_seconds": getattr(usual, "seconds", None),
                     "outcome": str(outcome),
@@ -530,6 +531,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--same", type=int, default=200, help="comparisons of kernels with themselves")
     parser.add_argument("--planted", type=int, default=100, help="comparisons with the slower kernel")
+    parser.add_argument("--kernels", choices=("all", "short", "long"), default="all", help="for `agreement`")
     parser.add_argument("--workers", type=int, default=8, help="candidates judged at a time")
     parser.add_argument("--task", default="silu_and_mul", help="for `tunings`")
     parser.add_argument("--evaluations", type=int, default=60, help="for `tunings`")
@@ -554,7 +556,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "same": lambda: same(compiler, device, options.same),
         "planted": lambda: planted(compiler, device, options.planted),
-        "agreement": lambda: agreement(compiler, device, options.out),
+        "agreement": lambda: agreement(compiler, device, options.out, options.kernels),
         "exported": lambda: exported(compiler, device, options.out),
         "fixtures": lambda: fixtures(device, options.workers),
         "tunings": lambda: tunings(compiler, device, options.out, options.task, options.evaluations),

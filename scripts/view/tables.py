@@ -94,7 +94,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
         rule = "\n    ".join(summary.dispatching.lines)
         out.print(f"Dispatch rule, fitted to {summary.dispatching.fitted} shapes:\n    {rule}", markup=False)
         for item in summary.dispatching.excluded:
-            text = f"Not in the rule: {assignments(item.config)}, which fails on {item.workload}: {item.why}"
+            where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
+            text = f"Not in the rule: {assignments(item.config)}, which {where}: {item.why}"
             out.print(text, markup=False, soft_wrap=not out.is_terminal)
     for item in summary.disqualified:
         config = assignments(item.config)
@@ -115,8 +116,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(
             f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=not out.is_terminal
         )
+    checking = sum(one.seconds for one in summary.examined)
+    took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
     out.print(
-        f"{summary.evaluations} evaluations in {summary.seconds:.0f} s (failures: {failures}); {summary.ending}",
+        f"{summary.evaluations} evaluations in {took} (failures: {failures}); {summary.ending}",
         markup=False,
         soft_wrap=not out.is_terminal,
     )

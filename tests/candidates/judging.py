@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.judging.judge import Limits, Verdict, compile_all, judge, rejected
+from tunesmith.actors.judging.builder import compile_all
+from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
 from tunesmith.actors.process.isolated import Isolated
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits

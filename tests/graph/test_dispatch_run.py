@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated_pool
 from simulated_pool import SimulatedPool, simulate_device
 
+from tunesmith.actors.judging.judge import Verdict
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
@@ -16,6 +18,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.wisdom.database import Known, Wisdom
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
@@ -102,6 +105,48 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
     found = result.summary.dispatching
     assert found is not None and found.excluded and found.rule.used() == {-1}
     assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_a_rule_may_use_is_examined_on_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """A configuration that is best on one workload and wrong elsewhere: it may serve that workload, and no other."""
+    seconds, examine = simulated_pool.seconds, SimulatedPool.examine
+    special = {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
+    task = load_task(TASK)
+    first, held_out = task.workloads
+    task = task.model_copy(
+        update={"workloads": (first, first.model_copy(update={"name": "8192", "sizes": {"n": 8192}}), held_out)}
+    )
+    own = first.name
+    asked: list[tuple[Any, str | None]] = []
+
+    def faster_there(config: dict[str, Any], workload: str) -> float:
+        return 4.5e-6 if config == special and workload == own else seconds(config, workload)
+
+    def wrong_elsewhere(self: SimulatedPool, jobs: Any, **keywords: Any) -> Any:
+        asked.extend((config, only) for _, config, only in jobs)
+        found = examine(self, jobs, **keywords)
+        wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
+        return [
+            wrong if config == special and only is None else one
+            for one, (_, config, only) in zip(found, jobs, strict=True)
+        ]
+
+    monkeypatch.setattr(simulated_pool, "seconds", faster_there)
+    monkeypatch.setattr(SimulatedPool, "examine", wrong_elsewhere)
+    settings = {**SETTINGS, "evaluations": 100, "strategy": "exhaustive"}
+    result = tune(task, run_dir=tmp_path / "run", dispatch_shapes=0 if later else 4, **settings)
+    if later:
+        assert (special, None) not in asked
+        result = resume(tmp_path / "run", dispatch_shapes=4)
+    assert asked.count((special, own)) == asked.count((special, None)) == 1
+    found = result.summary.dispatching
+    assert found is not None and [(one.config, one.workload) for one in found.excluded] == [(special, "all")]
+    assert all(found.kernels[number].config != special for number in found.rule.used() if number >= 0)
+    shapes = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["shapes"]
+    assert next(one["folder"] for one in shapes if one["workload"] == own) == own
 
 
 def test_shapes_of_earlier_runs_are_measured_again_and_fitted(

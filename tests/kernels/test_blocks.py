@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith.actors.judging.judge import judge
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
 from tunesmith.kernels.build.blocks import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
@@ -148,6 +149,16 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
     seen = {line for block, did in zip(marked.blocks, ran, strict=True) if did for line in block.lines}
     unseen = {line for block, did in zip(marked.blocks, ran, strict=True) if not did for line in block.lines}
     assert (unseen - seen) & {5} == never
+
+
+@pytest.mark.gpu
+def test_what_is_meant_for_one_workload_is_launched_on_others_until_all_of_it_ran() -> None:
+    device = probe_cuda().devices[0]
+    task = load_task("fused_add_rmsnorm")
+    template, workload = task.sources("cuda").templates[0], task.workloads[0]
+    (found,) = judge(task, device.limits, device.index, [(template, template.default_config, workload.name)])
+    assert found.accepted and found.unexecuted == (), found
+    assert any("(derived)" in step.step for step in found.steps)
 
 
 def library_templates() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.check import Deviation, deviation
-from tunesmith.kernels.check.plan import LADDER, MOST_BYTES, SECOND_SEED, derived_steps, plan
+from tunesmith.kernels.check.plan import (
+    LADDER,
+    MOST_BYTES,
+    REACHED,
+    SECOND_SEED,
+    derived_steps,
+    plan,
+    reaching_steps,
+)
 from tunesmith.kernels.check.verify import ACCURACY_ELEMENTS, infeasible_on, less_accurate
 from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
 from tunesmith.kernels.launch.workload_data import _nan_bytes
@@ -37,6 +46,16 @@ def test_the_plan_has_all_workloads_distributions_and_two_seeds(limits: DeviceLi
     assert {one.contents.seed for one in steps} == {3, 3 + SECOND_SEED}
     small = plan(task, limits, seed=3, largest_bytes=0)
     assert len({one.workload.name for one in small if not one.derived}) == 1
+
+
+def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> None:
+    task = load_task("silu_and_mul")
+    workload = task.workloads[0]
+    steps = reaching_steps(task, GPU, workload, seed=0)
+    assert 8 < len(steps) <= REACHED and all(one.derived and one.workload.types == workload.types for one in steps)
+    first = [math.prod(one.workload.sizes.values()) for one in steps[:8]]
+    assert min(first) < 100 and max(first) > 1e5 and sum(1e3 < size < 1e5 for size in first) > 1
+    assert any(one.workload.sizes["d"] % 8 for one in steps[:8])
 
 
 def derived(name: str, limits: DeviceLimits = GPU) -> tuple[Task, list[tuple[dict[str, int], str, Kind, bool]]]:

@@ -6,14 +6,15 @@ right on odd shapes and other contents, be as accurate as the baseline, and pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Examined
 from tunesmith.graph.journal.log import Examinee
-from tunesmith.graph.journal.records import Examination, ExaminationRow, Verdict
+from tunesmith.graph.journal.records import Examination, ExaminationRow, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.check import Deviation
@@ -60,35 +61,52 @@ def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], 
         if not waiting:
             return verdict
         tried |= {_key(*one) for one in waiting}
-        context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
-        jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
-        left = context.seconds_left()
-        found: list[judge.Verdict] | Failure
-        try:
-            if left < LEAST_SECONDS:
-                found, failure = [], NO_TIME
-            else:
-                found = context.pool.examine(jobs, seed=context.settings.seed + SEED, seconds=left)
-                failure = "" if isinstance(found, list) else describe(found)
-                if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
-                    failure = NO_TIME
-        except TunesmithError as error:
-            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
-            found, failure = [], str(error)
-        for at, (template, config, workload) in enumerate(waiting):
-            if isinstance(found, list) and found:
-                one = Examination(template=template, config=config, workload=workload, **_fields(found[at]))
-            else:
-                one = Examination(
-                    template=template, config=config, workload=workload, verdict="not examined", detail=failure
-                )
-            context.journal.append(Examined(examination=one))
+        _examine(context, waiting)
+
+
+def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
+    """Examines, on everything, those of `kernels` that were examined for single workloads alone: a dispatch rule uses
+    them for shapes that nobody looked at. What is rejected then is `disqualified` for all workloads."""
+    known = context.log.examinations()
+    wanted = [(one.template, one.config, "") for one in kernels]
+    waiting = [one for one in wanted if (was := known.get(_key(*one))) is None or was.verdict == "not examined"]
+    if waiting:
+        _examine(context, waiting)
+
+
+def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> None:
+    """The full verdict on templates at configurations, each for a workload or, with an empty name, for all."""
+    context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
+    jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+    left, begun = context.seconds_left(), time.monotonic()
+    found: list[judge.Verdict] | Failure
+    try:
+        if left < LEAST_SECONDS:
+            found, failure = [], NO_TIME
+        else:
+            found = context.pool.examine(jobs, seed=context.settings.seed + SEED, seconds=left)
+            failure = "" if isinstance(found, list) else describe(found)
+            if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
+                failure = NO_TIME
+    except TunesmithError as error:
+        # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+        found, failure = [], str(error)
+    share = round((time.monotonic() - begun) / len(waiting), 3)
+    for at, (template, config, workload) in enumerate(waiting):
+        about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
+        told = (
+            _fields(found[at]) if isinstance(found, list) and found else {"verdict": "not examined", "detail": failure}
+        )
+        context.journal.append(Examined(examination=Examination(**about, **told)))
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known = context.log.examinations()
-    found = [known[key] for winner in _winners(verdict) if (key := _key(*winner)) in known]
+    winners = _winners(verdict)
+    # Those that a dispatch rule may use were examined on everything as well.
+    keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
+    found = [known[key] for key in keys if key in known]
     rows = []
     for one in found:
         passed = [step for step in one.steps if isinstance(step, Passed)]
@@ -106,6 +124,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 notes=one.notes,
                 unexecuted=one.unexecuted,
                 artifacts=one.artifacts,
+                seconds=one.seconds,
             )
         )
     return rows
