@@ -12,6 +12,8 @@ EXTRAS ?= opencl$(GPU)
 # Tests compile CUDA also where there is no GPU.
 TEST_EXTRAS := $(EXTRAS)$(if $(GPU),,$(comma)nvrtc)$(comma)test
 BIN := .venv/bin
+# Tests start hundreds of interpreters: where the environment forbids to keep bytecode, each would compile our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all lint schema docs clean help
 help:
@@ -25,7 +27,7 @@ help:
 define install
 	@if command -v uv >/dev/null 2>&1; then \
 		echo "Setting up .venv with uv: $(1)"; \
-		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
+		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --compile-bytecode --python $(BIN)/python -e '.[$(1)]'; \
 	elif [ -n "$(PYTHON)" ]; then \
 		echo "Setting up .venv with $(PYTHON) and pip: $(1) (a minute or two)"; \
 		$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(1)]'; \
@@ -47,7 +49,7 @@ demo: .venv/.ready
 	$(BIN)/tunesmith tune silu_and_mul --evaluations 40 --rounds 1 --run-dir runs/demo
 
 test: .venv/.ready-test
-	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadgroup
 
 test-all: .venv/.ready-test
 	$(BIN)/python -m pytest -q
@@ -64,7 +66,7 @@ schema: .venv/.ready-test
 # The packages of the extra `docs` are only installed for it: neither tests nor tuning need them.
 .venv/.docs: .venv/.ready
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --python $(BIN)/python -e '.[docs]'; \
+		uv pip install -q --compile-bytecode --python $(BIN)/python -e '.[docs]'; \
 	else \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'; \
 	fi

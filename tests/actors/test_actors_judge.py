@@ -93,7 +93,7 @@ def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
 
     monkeypatch.setattr(judging, "sanitize", tool)
     questions = [question(task, ENDLESS), question(task, FINE)]
-    verdicts = judge(task, device.limits, device.index, questions, deadlines=Limits(run=3.0), listener=note)
+    verdicts = judge(task, device.limits, device.index, questions, deadlines=Limits(run=6.0), listener=note)
     assert [one.reason for one in verdicts] == ["timed_out", ""]
     first = next(at for at, (text, _) in enumerate(seen) if text.startswith("checking"))
     assert not any(free for _, free in seen[first:]), seen

@@ -25,7 +25,7 @@ from tunesmith.kernels.spec.task import Task, TaskError
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
 QUICK = Precision(budget_seconds=0.02, min_samples=3)
-DEADLINES = Deadlines(compile=3.0, visit=3.0, prepare=60.0, start=60.0)
+DEADLINES = Deadlines(compile=6.0, visit=6.0, prepare=60.0, start=60.0)
 WORKLOAD = ("16384",)
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -170,7 +170,7 @@ class TestTroubles:
     def test_a_kernel_that_never_ends_is_ended_at_its_deadline(self, troubles: Troubles) -> None:
         evaluation = troubles.found[ENDLESS]
         assert evaluation.outcomes["16384"] == TimedOut("run", DEADLINES.visit)
-        assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 1
+        assert DEADLINES.visit <= evaluation.lane_seconds < DEADLINES.visit + 5
 
     def test_a_compilation_that_takes_too_long_is_ended(self, troubles: Troubles) -> None:
         assert troubles.found[LONG_COMPILE].outcomes["16384"] == TimedOut("compile", DEADLINES.compile)
@@ -181,8 +181,8 @@ class TestTroubles:
         assert len(outcome.detail) < 200
 
     def test_troubles_cost_their_deadlines_and_little_more(self, troubles: Troubles) -> None:
-        # Two deadlines of 3 s, and three processes replaced.
-        assert troubles.seconds < 6 + 30
+        # Two deadlines of 6 s, and three processes replaced.
+        assert troubles.seconds < 12 + 30
 
     def test_the_order_of_submission_does_not_matter(self, task: Task, troubles: Troubles) -> None:
         quick = [0, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT]

@@ -151,8 +151,10 @@ def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
 
 def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Command) -> None:
     write(folder, "print('hello from the reference'); return {'out': factor * x}")
-    done = command("check", folder, "--source", folder / "baseline.cl", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["verdict"] == "accepted"
+    wrong = folder / "wrong.cl"
+    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
+    done = command("check", folder, "--source", wrong, "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)["reason"] == "mismatch"
     assert "hello from the reference" in done.stderr
 
 

@@ -46,7 +46,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("there is no C compiler")
     folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", STUB], check=True)
+    for name, flags in (("libcuda.so.1", []), ("libcuda_old.so", ["-DBEFORE_CUDA_11_8"])):
+        subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", folder / name, STUB], check=True)
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
     return folder
 
@@ -92,27 +93,28 @@ def test_the_python_dispatch_says_what_tunesmith_would_launch(package: Package, 
         dispatch.choose(("int8",), (16, 4096))
 
 
+@pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda_old.so"])
 def test_the_operators_driver_loads_once_and_passes_every_argument(
-    package: Package, driver: Path, tmp_path: Path
+    library: str, package: Package, driver: Path, tmp_path: Path
 ) -> None:
     out = export_run(package.folder, "torch", tmp_path / "out")
     runtime, kernels, dispatch = load(out / "silu_and_mul_tuned", "_driver", "_kernels", "_dispatch")
-    stub = ctypes.CDLL(str(driver / "libcuda.so.1"))
+    stub = ctypes.CDLL(str(driver / library))
     stub.stub_last.restype = ctypes.POINTER(ctypes.c_longlong)
     before = stub.stub_modules()
-    table = runtime.Kernels(out / "silu_and_mul_tuned", kernels.KERNELS, "p", runtime.Driver(driver / "libcuda.so.1"))
+    table = runtime.Kernels(out / "silu_and_mul_tuned", kernels.KERNELS, "p", runtime.Driver(driver / library))
     number, grid, block, shared = dispatch.choose(("float16",), (32, 5120))
     arguments = [("pointer", 0), ("pointer", 0), ("int32", 32), ("int32", 5120)]
     launch = runtime.Launch(table, 0, ("float16",), number, grid, block, shared, arguments)
     launch.slots[0].value, launch.slots[1].value = 0x1000, 0x2000
-    launch(77)
+    launch.start(77)
     assert tuple(stub.stub_last()[:8]) == (*grid, *block, shared, 77)
     assert [stub.stub_argument(at) for at in range(4)] == [0x1000, 0x2000, 32, 5120]
-    runtime.Launch(table, 0, ("float16",), number, grid, block, shared, arguments)(0)
+    runtime.Launch(table, 0, ("float16",), number, grid, block, shared, arguments).start(0)
     assert stub.stub_modules() == before + 1
     # A thread that has not used the device has no context; the launch sees to it.
     stub.stub_new_thread()
-    launch(78)
+    launch.start(78)
     assert stub.stub_last()[7] == 78
 
 

@@ -143,7 +143,8 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
                 )
             chosen = one.name in scalars
             shown = repr(scalars[one.name]) if chosen else _over_sizes(package, value)
-            entry = {"kind": kind, "value": shown, "chosen": chosen, "given": False}
+            python_type = type(scalars[one.name]).__name__ if chosen else ""
+            entry = {"kind": kind, "value": shown, "chosen": chosen, "python_type": python_type, "given": False}
         else:
             entry = {"kind": "pointer", "value": "0", "chosen": False, "given": one.role != "out"}
         arguments.append({"name": name, "position": position, **entry})

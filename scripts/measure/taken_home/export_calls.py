@@ -3,10 +3,12 @@
     python scripts/measure/taken_home/export_calls.py checks|calls RUN FILE [--no-own-test]
 
 Exports RUN as torch into a folder beside FILE, imports the package from there, and adds what it finds to FILE, as JSON.
-checks: results against the reference, torch.library.opcheck, torch.compile, a captured CUDA graph, the sentences for
-wrong arguments, and the export's own test. calls: microseconds from call to call on the shape with the least traffic,
-beside PyTorch's own expression and launches of the same machine code by hand, through cuda-bindings and CuPy, with the
-output allocated in each call (`allocating`) or once (`bare`).
+checks: results against the reference of the function and of torch.ops, torch.library.opcheck, torch.compile, another
+stream, a captured CUDA graph, the sentences for wrong arguments, and the export's own test. calls: microseconds from
+call to call on the shape with the least traffic, of the package's function (`operator`) and of the registered operator,
+which always goes through PyTorch's dispatcher (`torch.ops`), beside PyTorch's own expression and launches of the same
+machine code by hand, through cuda-bindings and CuPy, with the output allocated in each call (`allocating`) or once
+(`bare`).
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Operator:
     def __init__(self, package: Package, folder: Path, module: Any) -> None:
         self.package, self.folder, self.module = package, folder, module
         self.call: Callable[..., Any] = getattr(module, package.name)
+        self.registered = _registered(package.name)
         self.task = package.task
 
     def shapes(self) -> list[Workload]:
@@ -123,6 +126,13 @@ class Operator:
         return worst
 
 
+def _registered(name: str) -> Callable[..., Any]:
+    import torch
+
+    found: Callable[..., Any] = getattr(getattr(torch.ops, f"{name}_tuned"), name).default
+    return found
+
+
 def checks(operator: Operator) -> list[dict[str, Any]]:
     """A row for each check: ok, what was found or said."""
     import torch
@@ -143,9 +153,40 @@ def checks(operator: Operator) -> list[dict[str, Any]]:
         worst = operator.deviation(arrays, call(*arrays.values()), want, shape)
         return {"shape": shape.name, "share_of_tolerance": worst, "ok": worst <= 1}
 
+    def dispatched(way: Callable[..., Any]) -> int:
+        """How many of two calls of a known shape go through the dispatcher, as a profiler lists them."""
+        arrays = tuple(operator.inputs(small).values())
+        way(*arrays)
+        name = f"{operator.package.name}_tuned::{operator.package.name}"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(2):
+                way(*arrays)
+        return sum(one.count for one in profile.key_averages() if one.key == name)
+
+    def ways() -> dict[str, Any]:
+        found = {"function": dispatched(operator.call), "torch.ops": dispatched(operator.registered)}
+        return {"dispatched_of_two": found, "ok": found == {"function": 0, "torch.ops": 2}}
+
+    def other_stream() -> dict[str, Any]:
+        arrays = operator.inputs(small)
+        want = operator.expected(arrays, small)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # The arrays get their values only after other work of this stream.
+            late = {name: torch.zeros_like(one) for name, one in arrays.items()}
+            busy = torch.ones(4096, 4096, device="cuda")
+            for _ in range(20):
+                busy = busy @ busy / 4096
+            for name, one in arrays.items():
+                late[name].copy_(one)
+            returned = operator.call(*late.values())
+        stream.synchronize()
+        worst = operator.deviation(late, returned, want, small)
+        return {"share_of_tolerance": worst, "ok": worst <= 1}
+
     def opcheck() -> dict[str, Any]:
-        overload = getattr(getattr(torch.ops, f"{operator.package.name}_tuned"), operator.package.name).default
-        found = torch.library.opcheck(overload, tuple(operator.inputs(small).values()))
+        found = torch.library.opcheck(operator.registered, tuple(operator.inputs(small).values()))
         return {"found": found, "ok": all(text == "SUCCESS" for text in found.values())}
 
     def compiled_with_others() -> dict[str, Any]:
@@ -185,10 +226,14 @@ def checks(operator: Operator) -> list[dict[str, Any]]:
         return {"said": "", "ok": False, "error": "it was not refused"}
 
     for shape in shapes[:3]:
-        row("against the reference", partial(compare, shape, operator.call))
+        row("against the reference, the first call", partial(compare, shape, operator.call))
+        row("against the reference, a later call", partial(compare, shape, operator.call))
+        row("against the reference, torch.ops", partial(compare, shape, operator.registered))
+    row("a known shape goes past the dispatcher", ways)
     row("opcheck", opcheck)
     row("torch.compile, fullgraph", lambda: compare(small, torch.compile(operator.call, fullgraph=True)))
     row("torch.compile, other operations around it", compiled_with_others)
+    row("another stream", other_stream)
     row("captured graph", captured)
     row("wrong shape", lambda: refused(lambda given: [given[0].unsqueeze(0), *given[1:]]))
     row("wrong size", lambda: refused(lambda given: [given[0][..., :-1].contiguous(), *given[1:]]))
@@ -227,7 +272,10 @@ def calls(operator: Operator) -> dict[str, Any]:
 
     shape = operator.shapes()[0]
     arrays = list(operator.inputs(shape).values())
-    ways: dict[str, Callable[[], Any]] = {"operator": lambda: operator.call(*arrays)}
+    ways: dict[str, Callable[[], Any]] = {
+        "operator": lambda: operator.call(*arrays),
+        "torch.ops": lambda: operator.registered(*arrays),
+    }
     failed = {}
     makers: dict[str, Callable[[], dict[str, Callable[[], Any]]]] = {
         "eager": lambda: {"PyTorch's expression": _eager(operator, shape, arrays)},

@@ -1,6 +1,8 @@
 """Loads and launches machine code with the CUDA driver, through ctypes alone.
 
-A launch through ctypes with prepared arguments takes about as long as one through the bindings, and needs no package.
+A launch through ctypes takes no longer than one through the bindings, and needs no package, if ctypes has nothing to
+convert: to make the eleven parameters of cuLaunchKernel of Python's numbers costs several times the call itself. So all
+is prepared, and a launch reads configuration and arguments where they lie.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ._nvrtc import compile_source
@@ -17,6 +20,7 @@ from ._nvrtc import compile_source
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 INVALID_CONTEXT = 201
+GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")
 C_TYPES: Mapping[str, Any] = {
     "bool": ctypes.c_bool,
     "int8": ctypes.c_int8,
@@ -37,15 +41,24 @@ class DriverError(RuntimeError):
     """The CUDA driver refuses; the message names its status."""
 
 
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in GEOMETRY),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("number_of_attributes", ctypes.c_uint),
+    ]
+
+
 class Driver:
     """The CUDA driver's library. name: its file."""
 
     def __init__(self, name: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(name)
         # The lock of the interpreter is kept during a launch, which returns at once.
-        self.launch = ctypes.PyDLL(name).cuLaunchKernel
-        self.launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-        self.launch.restype = ctypes.c_int
+        self._launching = ctypes.PyDLL(name)
 
     def call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -79,6 +92,19 @@ class Driver:
     def allow_shared(self, function: Any, size: int) -> None:
         """Lets a function have `size` bytes of dynamic shared memory."""
         self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
+
+    def prepare(self, config: Config, function: int, arguments: Any) -> Any:
+        """A call without arguments that launches `function` with the array `arguments` of addresses of its arguments,
+        as config says at that time, and returns the status."""
+        handle, packed = ctypes.c_void_p(function), ctypes.byref(arguments)
+        try:
+            launch = self._launching.cuLaunchKernelEx
+        except AttributeError:
+            # Drivers before CUDA 11.8 have only the form that takes every value by itself.
+            geometry = [getattr(config, name) for name in GEOMETRY]
+            stream = ctypes.c_void_p.from_buffer(config, Config.stream.offset)
+            return partial(self._launching.cuLaunchKernel, handle, *geometry, stream, packed, None)
+        return partial(launch, ctypes.byref(config), handle, packed, None)
 
 
 class Kernels:
@@ -129,7 +155,7 @@ class Launch:
     arguments: in the kernel's order, pairs of type ("pointer", or that of a scalar) and value.
     """
 
-    __slots__ = ("_context", "_driver", "_fixed", "_launch", "_packed", "slots")
+    __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
 
     def __init__(
         self,
@@ -143,16 +169,19 @@ class Launch:
         arguments: list[tuple[str, Any]],
     ) -> None:
         self.slots: list[Any] = [C_TYPES[kind](value) for kind, value in arguments]
-        addresses = [ctypes.addressof(slot) for slot in self.slots]
-        self._packed = (ctypes.c_void_p * len(self.slots))(*addresses)
-        self._fixed = (kernels.function(device, types, number, shared), *grid, *block, shared)
-        self._driver, self._launch, self._context = kernels.driver, kernels.driver.launch, device
+        packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
+        self._driver, self._device = kernels.driver, device
+        self._config = Config(*grid, *block, shared)
+        function = kernels.function(device, types, number, shared)
+        self._launch = self._driver.prepare(self._config, function, packed)
 
-    def __call__(self, stream: int) -> None:
-        status = self._launch(*self._fixed, stream, self._packed, None)
+    def start(self, stream: int) -> None:
+        """Launches on a stream (its handle). Raises `DriverError`."""
+        self._config.stream = stream
+        status = self._launch()
         if status == INVALID_CONTEXT:
             # A thread that has not used the device before.
-            self._driver.use(self._context)
-            status = self._launch(*self._fixed, stream, self._packed, None)
+            self._driver.use(self._device)
+            status = self._launch()
         if status != 0:
             raise DriverError(f"The launch fails with CUDA status {status}.")
