@@ -181,8 +181,8 @@ def _names(variable: _Variable) -> list[str]:
 
 
 def _roots(kernel: Kernel) -> list[Node]:
-    """The whole indices of pointer parameters, and what is added to one to make a pointer. From where an array begins no
-    index is negative; from a pointer that has moved one may be."""
+    """The whole indices of pointer parameters, and what is added to one to make a pointer. From where an array begins
+    no index is negative; from a pointer that has moved one may be."""
     pointers = {one.name for one in kernel.parameters if one.pointer and not may_change(kernel, one.name)}
     found: list[Node] = []
     for node in walk(kernel.body):
