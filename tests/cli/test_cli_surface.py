@@ -95,7 +95,8 @@ def test_tasks_as_json(here: Any) -> None:
     done = here("tasks", "--json")
     assert done.returncode == 0
     shown = {entry["name"]: entry for entry in json.loads(done.stdout)}
-    assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "softmax", "gemm"} <= set(shown)
+    library = {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "softmax", "gemm", "layernorm", "rope"}
+    assert library <= set(shown)
     assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
 
 

@@ -26,7 +26,7 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Template
 
-TASKS = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
+TASKS = ("fused_add_rmsnorm", "gemm", "layernorm", "merge_attn_states", "rope", "silu_and_mul", "softmax")
 DTYPES = ("float16", "bfloat16", "float32")
 GIB = 1 << 30
 
@@ -35,7 +35,13 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
     "silu_and_mul": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
     "fused_add_rmsnorm": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
     "softmax": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
+    "layernorm": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
     "merge_attn_states": ({"n": 1, "h": 1, "d": 1}, {"n": 5, "h": 3, "d": 75}, {"n": 7, "h": 4, "d": 128}),
+    "rope": (
+        {"n": 1, "h": 1, "k": 1, "pairs": 1},
+        {"n": 5, "h": 3, "k": 2, "pairs": 37},
+        {"n": 7, "h": 5, "k": 1, "pairs": 64},
+    ),
     "gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 40, "n": 96, "k": 72}),
 }
 
@@ -56,7 +62,7 @@ def static_shared(template: Template, config: Config, workload: Workload) -> int
     return parse(template.static_shared_bytes).integer({**workload.names, **config})
 
 
-def test_the_library_holds_the_five_tasks() -> None:
+def test_the_library_holds_these_tasks() -> None:
     assert tuple(library_tasks()) == TASKS
 
 
@@ -91,17 +97,16 @@ class TestDescription:
 
     def test_bytes_count_every_array_once_for_each_direction(self, name: str) -> None:
         task = load_task(name)
-        sizeof = {"float16": 2, "bfloat16": 2, "float32": 4}
+        sizeof = {"float16": 2, "bfloat16": 2, "float32": 4, "int64": 8}
         for workload in task.workloads:
             total = 0
             for argument in task.arguments:
                 if argument.role != "scalar":
                     directions = 2 if argument.role == "inout" else 1
-                    total += (
-                        directions
-                        * math.prod(task.shape_of(argument, workload))
-                        * sizeof[task.dtype_of(argument, workload)]
-                    )
+                    shape = task.shape_of(argument, workload)
+                    if argument.name == "table":  # a row for each position, of which each token needs one
+                        shape = (min(workload.sizes["n"], shape[0]), *shape[1:])
+                    total += directions * math.prod(shape) * sizeof[task.dtype_of(argument, workload)]
             assert task.bytes_of(workload) == total
 
     def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
@@ -167,6 +172,30 @@ class TestReferences:
         out = self.reference("softmax")(input=np.array([[1e4, 1e4, -1e4]]), n=1, d=3)["out"]
         assert np.allclose(out, [[0.5, 0.5, 0.0]])
 
+    def test_layernorm_of_rows_far_from_zero(self) -> None:
+        input, weight, bias = np.array([[1e6 + 1, 1e6 - 1]]), np.array([2.0, 3.0]), np.array([0.5, 0.0])
+        out = self.reference("layernorm")(input=input, weight=weight, bias=bias, eps=0.0, n=1, d=2)["out"]
+        assert np.allclose(out, [[2.5, -3.0]])
+
+    def test_rope_turns_each_token_by_its_position(self) -> None:
+        angles = np.arange(3)[:, None] * np.array([1.0, 0.1])
+        one = np.ones((1, 2, 4))
+        results = self.reference("rope")(
+            positions=np.array([2.0]),
+            query=one,
+            key=3 * one[:, :1],
+            table=np.concatenate([np.cos(angles), np.sin(angles)], axis=1),
+            n=1,
+            h=2,
+            k=1,
+            pairs=2,
+        )
+        # From (1, 1), which is at an eighth of a turn, by 2 and by 0.2.
+        a, b = math.pi / 4 + 2.0, math.pi / 4 + 0.2
+        turned = math.sqrt(2) * np.array([math.cos(a), math.cos(b), math.sin(a), math.sin(b)])
+        assert np.allclose(results["query"], [[turned, turned]])
+        assert np.allclose(results["key"], [[3 * turned]])
+
 
 class TestTolerances:
     """They refuse an accumulation in float16, and accept one in float with several roundings to the storage type."""
@@ -200,6 +229,24 @@ class TestTolerances:
                 squares = squares[:, ::2] + squares[:, 1::2]
         half = (rounded.astype(np.float32) / np.sqrt(squares.astype(np.float32) / 4096) * weight).astype(np.float16)
         assert self.share("fused_add_rmsnorm", half, norm * weight) > 1
+
+    def test_layernorm(self) -> None:
+        x = (2 + 4 * np.random.default_rng(0).standard_normal((2, 4096))).astype(np.float16)
+        rng = np.random.default_rng(1)
+        weight, bias = (rng.uniform(low, low + 1, 4096).astype(np.float16).astype(float) for low in (0.5, -0.5))
+        centred = x - x.mean(axis=1, keepdims=True, dtype=float)
+        expected = centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + 1e-5) * weight + bias
+
+        def normed(sum_type: Any) -> np.ndarray:
+            mean = np.add.accumulate(x, axis=1, dtype=sum_type)[:, -1:].astype(np.float32) / 4096
+            away = x.astype(np.float32) - mean
+            # Halved, as their sum is beyond float16.
+            halves = np.add.accumulate((away * away / 2).astype(sum_type), axis=1, dtype=sum_type)[:, -1:]
+            found: np.ndarray = away / np.sqrt(halves.astype(np.float32) / 2048 + 1e-5) * weight + bias
+            return found.astype(np.float16)
+
+        assert self.share("layernorm", normed(np.float16), expected) > 1
+        assert self.share("layernorm", normed(np.float32), expected) < 1
 
     def test_gemm(self) -> None:
         rng = np.random.default_rng(0)

@@ -91,6 +91,7 @@ BARE = task_of(
 )
 OWN = {task.name: task for task in (SAXPY, EARLY, STRIDE, BARE)}
 RAW_NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
+# layernorm and rope, which the library has too, are the raw ones here.
 LIBRARY_NAMES = ("fused_add_rmsnorm", "gemm", "merge_attn_states", "silu_and_mul", "softmax")
 
 

@@ -1,0 +1,71 @@
+"""CUDA templates of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation import contents, run_kernel
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.launch.workload_data import reference_results
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Workload
+
+# Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
+SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
+    "layernorm": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "HOLD_FLOAT": held, "ONE_PASS": once}
+        | {"WEIGHT_EARLY": early, "GRID_CAP": cap, "CACHE": cache}
+        for x, y, vec, items, held, once, early, cap, cache in (
+            (32, 2, 4, 1, 0, 0, 0, 0, 0),
+            (32, 2, 8, 8, 1, 1, 1, 528, 1),
+            (64, 1, 4, 1, 0, 1, 0, 528, 0),
+            (64, 2, 8, 2, 1, 0, 1, 0, 1),
+        )
+    ),
+    "rope": tuple(
+        {"LANES": lanes, "ROWS": rows, "VEC": vec, "HEADS": heads, "LOADS_FIRST": first}
+        | {"WALK": walk, "GRID_CAP": 528, "CACHE": cache}
+        for lanes, rows, vec, heads, first, walk, cache in (
+            (4, 16, 1, 1, 0, 0, 0),
+            (4, 16, 4, 4, 1, 0, 1),
+            (8, 8, 2, 8, 0, 1, 1),
+            (16, 4, 8, 2, 1, 1, 0),
+        )
+    ),
+}
+SIZES: dict[str, tuple[dict[str, int], ...]] = {
+    # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
+    "layernorm": ({"n": 3, "d": 512}, {"n": 2, "d": 1208}, {"n": 3, "d": 333}, {"n": 1061, "d": 8}, {"n": 1, "d": 1}),
+    "rope": (
+        {"n": 3, "h": 5, "k": 2, "pairs": 64},
+        {"n": 5, "h": 3, "k": 1, "pairs": 37},
+        {"n": 1, "h": 1, "k": 1, "pairs": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        pytest.param(name, config, id=f"{name}-{at}", marks=[] if at == 1 else pytest.mark.slow)
+        for name, configs in SMALL_BLOCKS.items()
+        for at, config in enumerate(configs)
+    ],
+)
+def test_a_template_computes_what_the_reference_does(name: str, config: Config, tmp_path: Path) -> None:
+    task = load_task(name)
+    [template] = task.sources("cuda").templates
+    for sizes in SIZES[name]:
+        workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
+        assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
+        arrays = contents(task, workload, seed=3)
+        read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
+        expected = reference_results(task, workload, read)
+        found = run_kernel(template, config, task, workload, arrays, tmp_path)
+        for output, values in expected.items():
+            assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5), (sizes, output)
