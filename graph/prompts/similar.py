@@ -3,7 +3,7 @@
 By what the kernel does, as far as its plain source and its declared traffic say: arithmetic per byte, whether threads
 work together (barriers, shared memory, shuffles, atomics), loops, and functions beyond arithmetic. Retrieval by such
 features instead of by names is the idea of Trümper et al., "Performance Embeddings" (ICS 2023); theirs are learned,
-these are counted, since there are five kernels to choose from.
+these are counted, since there are a handful of kernels to choose from.
 """
 
 from __future__ import annotations
