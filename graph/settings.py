@@ -245,7 +245,7 @@ class SearchSettings(BaseModel):
     )
     allow_unexecuted: bool = Field(
         False,
-        description="Also export a winner of which some lines ran in no check, which CUDA tells; the report names them.",
+        description="Also export a winner of which some lines ran in no check (CUDA tells); the report names them.",
     )
 
 
