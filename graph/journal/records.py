@@ -203,7 +203,8 @@ class Examination(Record):
     """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
 
     verdict "not examined": the examination itself failed, and `detail` says why. steps: what was passed and skipped;
-    unexecuted: which lines of the source ran in no step, a sentence for each combination of types with some;
+    unexecuted: which parts of the kernel ran in no step, a clause for each combination of types with some; unreached:
+    whether lines of the source are among them that ran nowhere else either (a compiler makes several copies of a line);
     artifacts: content hashes of the machine code of the candidate and of the baseline; seconds: its share of what
     examining the winners took, who are examined together.
     """
@@ -217,6 +218,7 @@ class Examination(Record):
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     unexecuted: tuple[str, ...] = ()
+    unreached: bool = False
     artifacts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seconds: float = 0.0
 
@@ -224,7 +226,7 @@ class Examination(Record):
 class ExaminationRow(Record):
     """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
     largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance; unexecuted, seconds: as in `Examination`."""
+    tolerance; unexecuted, unreached, seconds: as in `Examination`."""
 
     template: str
     config: Config
@@ -237,6 +239,7 @@ class ExaminationRow(Record):
     baseline_error: float | None
     notes: tuple[str, ...]
     unexecuted: tuple[str, ...] = ()
+    unreached: bool = False
     artifacts: dict[str, tuple[str, ...]]
     seconds: float = 0.0
 

@@ -16,7 +16,13 @@ def _with_numpy(function, outputs):
 
     def call(**given):
         where = next((value for value in given.values() if hasattr(value, "__cuda_array_interface__")), None)
-        device = "cpu" if where is None else "cuda"
+        device = "cpu"
+        if where is not None:
+            import cupy
+
+            # PyTorch works on a stream of its own, which does not wait for what still writes these arrays.
+            cupy.cuda.Device().synchronize()
+            device = "cuda"
         tensors = {
             name: torch.as_tensor(value, device=device) if getattr(value, "ndim", 0) else value
             for name, value in given.items()
@@ -27,8 +33,6 @@ def _with_numpy(function, outputs):
             results = dict(zip(outputs, results if isinstance(results, (tuple, list)) else [results]))
         if where is None:
             return {name: value.detach().cpu().numpy() for name, value in results.items()}
-        import cupy
-
         torch.cuda.current_stream().synchronize()
         return {name: cupy.from_dlpack(value.detach().contiguous()) for name, value in results.items()}
 

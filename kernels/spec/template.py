@@ -145,8 +145,13 @@ class Template(BaseModel):
 
     def runs_on(self, device: Mapping[str, int]) -> bool:
         """Whether the constraints that name nothing but the device hold. device: a value for each of `DEVICE_NAMES`."""
-        parsed = [parse(constraint.expression) for constraint in self.constraints]
-        return all(bool(one.evaluate(dict(device))) for one in parsed if one.names and one.names <= DEVICE_NAMES)
+        return not self.refusals(device)
+
+    def refusals(self, device: Mapping[str, int]) -> list[str]:
+        """The constraints that name nothing but the device, and do not hold on this one."""
+        parsed = {one.expression: parse(one.expression) for one in self.constraints}
+        alone = {text: one for text, one in parsed.items() if one.names and one.names <= DEVICE_NAMES}
+        return [text for text, one in alone.items() if not one.evaluate(dict(device))]
 
     def expressions(self) -> list[tuple[str, str]]:
         """Every expression with the key it stands at."""

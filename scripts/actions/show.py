@@ -17,7 +17,7 @@ from tunesmith.graph.results.summary import read_summary
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import feasible, reason_of, require_points, rules
+from tunesmith.kernels.space.feasible import device_names, feasible, reason_of, require_points, rules
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.parameter import assignments
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -95,7 +95,10 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
         raise TaskError(f"The task {task.name} has no workload for a {limits.kind}; name one with --workload.")
     brought = task
     task, reasons = with_rules(task, limits.backend)
-    templates = task.sources(limits.backend).templates
+    every, device = task.sources(limits.backend).templates, device_names(limits)
+    # Where none runs here, the first one's reason is the answer.
+    templates = tuple(one for one in every if one.runs_on(device)) or every
+    others = {one.name: one.refusals(device) for one in every if one not in templates}
     found = [
         _space(template, workloads, task.workloads_for(limits.kind, held_out=True), limits) for template in templates
     ]
@@ -115,6 +118,7 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
                 "arch": limits.arch,
                 "workloads": [w.name for w in workloads],
                 "templates": found,
+                "for_other_devices": others,
             }
         )
         return
@@ -146,6 +150,11 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             table.add_row(str(rejection["points"]), *map(escape, told))
         if entry["rejected"]:
             print_table(out, table)
+    for other, refusals in others.items():
+        why = ", ".join(f"`{one}`" for one in refusals)
+        out.print(
+            f"Template {other} is for other devices than {limits.name}: it needs {why}.", markup=False, soft_wrap=True
+        )
 
 
 def _space(

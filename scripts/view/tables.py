@@ -104,7 +104,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
         if one.verdict == "not examined":
             why = one.detail.rstrip(".")
             out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=not out.is_terminal)
-        for lines in one.unexecuted:
+        for lines in one.unexecuted if one.unreached else ():
             out.print(
                 f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=not out.is_terminal
             )

@@ -100,6 +100,19 @@ def test_tasks_as_json(here: Any) -> None:
     assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
 
 
+def test_a_space_tells_which_templates_are_for_other_devices(here: Any) -> None:
+    told = here("space", "gemm", "--target", "sm_80")
+    assert told.returncode == 0, told.stderr
+    assert "gemm, template tensor_cores, on compute capability 8.0" in told.stdout
+    assert (
+        "Template warpgroups is for other devices than compute capability 8.0: it needs `compute_capability == 90`."
+        in told.stdout
+    )
+    found = json.loads(here("space", "gemm", "--target", "sm_80", "--json").stdout)
+    assert [one["template"] for one in found["templates"]] == ["tensor_cores", "tiles"]
+    assert found["for_other_devices"] == {"warpgroups": ["compute_capability == 90"]}
+
+
 def test_a_space_as_json_adds_up(here: Any) -> None:
     done = here("space", "silu_and_mul", "--target", "sm_90", "--json")
     assert done.returncode == 0 and done.stderr == ""

@@ -31,6 +31,8 @@ class SimulatedPool:
     wrong: ClassVar[list[dict[str, Any]]] = []
     """Configurations that only an examination finds wrong."""
     partial: ClassVar[list[dict[str, Any]]] = []
+    lines: ClassVar[tuple[int, ...]] = (12,)
+    """Of what ran in no check, for configurations in `partial`."""
     """Configurations of which an examination finds lines that never ran."""
 
     @property
@@ -76,7 +78,7 @@ class SimulatedPool:
     ) -> list[Verdict]:
         self.examined.extend(config_key(config) for _, config, _ in jobs)
         wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
-        lines = (Unexecuted("T=float32", 1, 9, (12,)),)
+        lines = (Unexecuted("T=float32", 1, 9, self.lines),)
         right = [Verdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs]
         return [wrong if config in self.wrong else found for found, (_, config, _) in zip(right, jobs, strict=True)]
 

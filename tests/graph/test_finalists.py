@@ -85,6 +85,20 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
         assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {lines}"]
 
 
+def test_copies_of_lines_that_ran_are_no_reason_against_a_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    SimulatedPool.partial.append(winner)
+    monkeypatch.setattr(SimulatedPool, "lines", ())
+    settings: Any = {"strategy": "exhaustive", "evaluations": 100, "rounds": 1}
+    result = tune(TASK, run_dir=tmp_path / "run", backend="opencl", **settings)
+    print_summary(result.summary, result.folder)
+    assert result.summary.general is not None and result.summary.general.config == winner
+    assert result.summary.examined[0].unexecuted == ("T=float32: 1 of 9 blocks, in lines that also ran",)
+    assert "Ran in no check" not in capsys.readouterr().out
+
+
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,12 +152,12 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
 
 
 @pytest.mark.gpu
-def test_what_is_meant_for_one_workload_is_launched_on_others_until_all_of_it_ran() -> None:
+def test_what_is_meant_for_one_workload_is_launched_on_others_until_all_lines_ran() -> None:
     device = probe_cuda().devices[0]
     task = load_task("fused_add_rmsnorm")
     template, workload = task.sources("cuda").templates[0], task.workloads[0]
     (found,) = judge(task, device.limits, device.index, [(template, template.default_config, workload.name)])
-    assert found.accepted and found.unexecuted == (), found
+    assert found.accepted and not any(one.lines for one in found.unexecuted), found
     assert any("(derived)" in step.step for step in found.steps)
 
 

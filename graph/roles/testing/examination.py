@@ -39,7 +39,7 @@ def disqualified(context: Context) -> dict[Examinee, str]:
     for key, one in context.log.examinations().items():
         if one.verdict == "rejected":
             found[key] = one.detail
-        elif one.unexecuted and not context.settings.allow_unexecuted:
+        elif one.unreached and not context.settings.allow_unexecuted:
             found[key] = f"some of its lines ran in no check: {'; '.join(one.unexecuted)}"
     return found
 
@@ -123,6 +123,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
                 notes=one.notes,
                 unexecuted=one.unexecuted,
+                unreached=one.unreached,
                 artifacts=one.artifacts,
                 seconds=one.seconds,
             )
@@ -147,7 +148,8 @@ def _key(template: str, config: Config, workload: str) -> Examinee:
 
 def _fields(found: judge.Verdict) -> dict[str, Any]:
     fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
-    return fields | {"unexecuted": tuple(map(str, found.unexecuted))}
+    unreached = any(one.lines for one in found.unexecuted)
+    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
 
 
 def _largest(deviations: Iterable[Deviation]) -> float | None:
