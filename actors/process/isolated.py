@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
 import warnings
@@ -33,6 +34,9 @@ from tunesmith.kernels.spec.template import BackendName
 
 START_SECONDS = 120.0
 """For starting a process and making the object in it."""
+START_ATTEMPTS = 5
+START_PAUSE_SECONDS = 0.05
+"""Before another attempt, for the death of a fork server to be noticed."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 IMPORTS: dict[BackendName, tuple[str, ...]] = {
@@ -131,11 +135,17 @@ class Isolated:
         self._made = False
 
     def _start(self) -> None:
-        try:
-            self._pipe, self._process = _fork(self._directly)
-        except (EOFError, ConnectionError):
-            # The server is being ended, as a system does that is short of memory; the next attempt has a new one.
-            self._pipe, self._process = _fork(directly=False)
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self._pipe, self._process = _fork(self._directly and attempt == 0)
+                break
+            except (EOFError, ConnectionError):
+                # The server is being ended, as a system does that is short of memory. Until its death is noticed, it
+                # is asked again; then there is a new one.
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+                time.sleep(START_PAUSE_SECONDS * 2**attempt)
+        assert self._pipe is not None
         with contextlib.suppress(ConnectionError):
             self._pipe.send((self._make, self._arguments))
 
