@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -29,6 +30,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# Importing and collecting make a million objects that stay: looking for garbage among them again and again takes longer
+# than the garbage is worth, here and in the tests after it.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -71,9 +84,9 @@ def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of two processors and three pretended GPUs in this process; runs started here join it."""
     import ray
 
-    ray.init(
-        address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
+    from tunesmith.actors.cluster.cluster import start_local
+
+    start_local(num_cpus=2, num_gpus=3)
     yield ray
     ray.shutdown()
 
@@ -130,13 +143,16 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that share a cluster or a finished run stay together, in two groups, each of which takes less than half of the
-    time; and so do those that use a GPU, of which there is one."""
+    that share a cluster, a finished run or a library that is slow to import stay together, in groups, each of which
+    takes less than half of the time; and so do those that use a GPU, of which there is one."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))
         elif item.path.parent.name == "cli":
             item.add_marker(pytest.mark.xdist_group("cli"))
+        elif item.path.parent.name == "models":
+            # LangChain's chat models take two seconds to import.
+            item.add_marker(pytest.mark.xdist_group("models"))
         elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("actors"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
 from tunesmith.graph.models.answer import Invalid, Valid, read_answer
-from tunesmith.graph.models.chat import Chats
 from tunesmith.graph.models.transport import Completion
 from tunesmith.graph.settings import Settings
 
@@ -34,13 +34,18 @@ def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", 
     return Call(role, stage, name, messages, Move)
 
 
-CHATS = Chats("http://127.0.0.1:9/v1", None, 1.0, {})
+@functools.cache
+def chats() -> Any:
+    # Imported here: each process that collects tests would take seconds for it, and one runs those that need it.
+    from tunesmith.graph.models.chat import Chats
+
+    return Chats("http://127.0.0.1:9/v1", None, 1.0, {})
 
 
 def read(completion: dict[str, Any], schema: type[BaseModel] = Move) -> Valid | Invalid | ModelFailed:
     """The answer in a chat completion."""
     try:
-        return read_answer(asyncio.run(CHATS.read(Completion(completion))), schema)
+        return read_answer(asyncio.run(chats().read(Completion(completion))), schema)
     except ValidationError:
         return Invalid("", "it is not a JSON object.")
 

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opened_models import CHATS, Move, call, read
+from opened_models import Move, call, chats, read
 from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.models import ModelFailed
 from tunesmith.graph.models.answer import Invalid, Valid
-from tunesmith.graph.models.chat import is_strict
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 
@@ -81,7 +80,7 @@ def asked_for(schema: type[BaseModel], method: Method) -> dict[str, Any]:
 
     asked = call()
     asked = type(asked)(asked.role, asked.stage, asked.name, asked.messages, schema)
-    asyncio.run(CHATS.ask(asked, "m", method, exchange))
+    asyncio.run(chats().ask(asked, "m", method, exchange))
     return bodies[0]
 
 
@@ -97,6 +96,8 @@ def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> N
 
 @pytest.mark.parametrize("schema", [Free, Anything, Tree])
 def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
+    from tunesmith.graph.models.chat import is_strict
+
     whole = schema.model_json_schema()
     assert not is_strict(whole)
     described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
