@@ -84,9 +84,9 @@ def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of two processors and three pretended GPUs in this process; runs started here join it."""
     import ray
 
-    from tunesmith.actors.cluster.cluster import start_local
-
-    start_local(num_cpus=2, num_gpus=3)
+    ray.init(
+        address="local", num_cpus=2, num_gpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     yield ray
     ray.shutdown()
 
