@@ -7,7 +7,7 @@
 #if TROUBLE == 8
 #define TWICE(x) x x
 #define M4(x) TWICE(TWICE(TWICE(TWICE(x))))
-#define LONG(x) M4(M4(M4(x)))
+#define LONG(x) TWICE(TWICE(M4(M4(M4(x)))))
 #endif
 
 __kernel void scale_add(__global const float* x, __global const float* y, __global float* out, float a, int n) {
