@@ -103,7 +103,7 @@ def command(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
 
     def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=110, cwd=cwd, env=environment
+            [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=280, cwd=cwd, env=environment
         )
 
     return run
