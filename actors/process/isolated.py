@@ -14,6 +14,7 @@ that has only just begun may have a child forked from itself (`directly`), which
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -207,6 +208,9 @@ def _serve(pipe: Connection) -> None:
     # Standard output is for results: what a reference or a kernel prints is not one.
     sys.stdout.flush()
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What has been printed is seen although this process may be killed.
+        sys.stdout.reconfigure(line_buffering=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     make, arguments = pipe.recv()
     failed, made = _attempt(make, *arguments)
