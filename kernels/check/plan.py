@@ -52,7 +52,7 @@ FEW_RESULTS = 16
 """Of a workload on which such contents say too little, so that it is checked on the task's own too."""
 SOUGHT = 96
 """Steps on sizes that a source speaks of, at most, for each combination of types."""
-SMALLEST_SOUGHT = 17
+SMALLEST_SOUGHT = 8
 """Every size up to here comes up in any case, or a neighbour of it."""
 REACHED = 64
 """Steps on further sizes, at most, for a candidate that is meant for one workload."""

@@ -89,7 +89,7 @@ class TestThreeLanes:
         served = [lane.served for lane in pool.workers.lanes]
         assert len({lane.name for lane in pool.workers.lanes}) == 3
         # On a machine that is busy otherwise they do not get equal parts.
-        assert sum(served) == 90 and min(served) >= 5
+        assert sum(served) == 90 and min(served) >= 10
 
     def test_lanes_that_do_not_agree_are_left_out(self, uneven: tuple[Pool, list[str]]) -> None:
         pool, said = uneven

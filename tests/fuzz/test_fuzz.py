@@ -120,7 +120,7 @@ def test_expressions() -> None:
         except ExpressionError as error:
             assert str(error).endswith(".")
 
-    fuzz("expressions", 100, EXPRESSIONS, check)
+    fuzz("expressions", 200, EXPRESSIONS, check)
 
 
 def test_constraints() -> None:
@@ -157,7 +157,7 @@ def test_task_files(task: Path, device: Any, said: Callable[..., int]) -> None:
         (task / "task.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
         said("space", task / "task.toml")
 
-    fuzz("task files", 24, toml_texts(whole), check)
+    fuzz("task files", 40, toml_texts(whole), check)
 
 
 def test_template_files(task: Path, device: Any, said: Callable[..., int]) -> None:
