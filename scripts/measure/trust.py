@@ -235,11 +235,18 @@ def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str,
     path = out / "agreement.pickle"
     path.write_bytes(pickle.dumps((device.limits, device.index, jobs)))
     unknown: list[float | None] = [None] * len(jobs)
-    others = {
-        "ncu": _ncu(path, jobs, out, "none"),
-        "ncu_flushed": _ncu(path, jobs, out, "all"),
-        "do_bench": _triton(path),
+    others: dict[str, list[float] | None] = {}
+    tools: dict[str, Callable[[], list[float] | None]] = {
+        "ncu": lambda: _ncu(path, jobs, out, "none"),
+        "ncu_flushed": lambda: _ncu(path, jobs, out, "all"),
+        "do_bench": lambda: _triton(path),
     }
+    for name, tool in tools.items():
+        started = time.perf_counter()
+        others[name] = tool()
+        print(f"agree    {name}: {time.perf_counter() - started:.1f} s for {len(jobs)} kernels", flush=True)
+        times = {"ours": [row["seconds"] for row in rows], **others}
+        (out / "agreement-times.json").write_text(json.dumps({"rows": rows, "times": times}), encoding="utf-8")
     for at, row in enumerate(rows):
         ours = row["seconds"]
         for name, times in others.items():
