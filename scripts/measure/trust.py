@@ -245,8 +245,8 @@ def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str,
         started = time.perf_counter()
         others[name] = tool()
         print(f"agree    {name}: {time.perf_counter() - started:.1f} s for {len(jobs)} kernels", flush=True)
-        times = {"ours": [row["seconds"] for row in rows], **others}
-        (out / "agreement-times.json").write_text(json.dumps({"rows": rows, "times": times}), encoding="utf-8")
+        so_far = {"rows": rows, "others": others}
+        (out / "agreement-times.json").write_text(json.dumps(so_far), encoding="utf-8")
     for at, row in enumerate(rows):
         ours = row["seconds"]
         for name, times in others.items():
