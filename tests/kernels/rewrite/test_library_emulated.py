@@ -38,6 +38,15 @@ SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
             (16, 4, 8, 2, 1, 1, 0),
         )
     ),
+    "softmax": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "HOLD_EXP": held, "ONLINE": online}
+        | {"GRID_CAP": cap, "CACHE": 0, "FAST_EXP": 0}
+        for x, y, vec, items, held, online, cap in (
+            (32, 2, 4, 1, 0, 0, 528),
+            (64, 2, 8, 2, 1, 1, 528),
+            (128, 1, 4, 4, 0, 1, 0),
+        )
+    ),
 }
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
@@ -47,6 +56,8 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"n": 5, "h": 3, "k": 1, "pairs": 37},
         {"n": 1, "h": 1, "k": 1, "pairs": 1},
     ),
+    # Also between vectors with few elements for each thread, and with more.
+    "softmax": ({"n": 3, "d": 2056}, {"n": 2, "d": 333}, {"n": 3, "d": 127}, {"n": 1061, "d": 7}, {"n": 1, "d": 1}),
 }
 
 
