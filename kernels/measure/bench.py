@@ -316,7 +316,7 @@ class Bench:
     def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
         """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
         all sets the last cache may still hold when their turn comes again."""
-        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.set_bytes))
+        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.touched_bytes))
         least = floor * (1 - held) * FLOOR_MARGIN[self.limits.kind]
         if timed.high >= least:
             return None
