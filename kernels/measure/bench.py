@@ -30,7 +30,7 @@ from tunesmith.kernels.measure.calibrate import measure_roofline
 from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
 from tunesmith.kernels.measure.modes import Modes, measure_modes
-from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, prepare_opponent
+from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, forget_compiled, prepare_opponent
 from tunesmith.kernels.measure.timing import (
     Comparison,
     Estimate,
@@ -160,6 +160,7 @@ class Bench:
             return WorkloadComparison(workload, tuple(entrants[0] for _ in candidates))
         running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
 
+        forget_compiled()
         functions = [
             prepare_opponent(self.device, one, data, seconds) for one in opponents if not isinstance(one, KernelRival)
         ]

@@ -69,6 +69,13 @@ class Ready:
     load: Callable[[], Rotation]
 
 
+def forget_compiled() -> None:
+    """Has PyTorch give up what it compiled for earlier workloads: of a function it compiles eight shapes, and runs it as
+    it is from then on."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.compiler.reset()
+
+
 def prepare_opponent(
     device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
 ) -> Ready | Encounter:
