@@ -66,7 +66,7 @@ def build_graph(
         targets = [following, *(BACK if further else ()), *([END] if may_end else ())]
         if isinstance(roles[name], Templater):
             targets.append(DRAFT)
-        # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, and none for a partial.
+        # Of a function LangGraph reads the bytecode, in search of subgraphs: 5 ms at each start, none for a partial.
         step = partial(_take_step, roles[name], following, may_end, open_context)
         graph.add_node(name, step, destinations=tuple(dict.fromkeys(targets)))
     if isinstance(roles.get("template"), Templater):
