@@ -216,7 +216,7 @@ class TestTroubles:
         started = time.monotonic()
         again = troubles.pool.evaluate([request(task, ENDLESS, 5)])[0]
         assert troubles.found[ENDLESS].outcomes == again.outcomes == {"16384": TimedOut("run", DEADLINES.visit)}
-        assert time.monotonic() - started < DEADLINES.visit / 2
+        assert time.monotonic() - started < DEADLINES.visit
 
     def test_collect_waits_no_longer_than_it_is_asked(self, task: Task, device: Any, troubles: Troubles) -> None:
         pool, started = troubles.pool, time.monotonic()
