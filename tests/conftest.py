@@ -23,6 +23,10 @@ COMMAND = [sys.executable, "-m", "tunesmith.cli.main"]
 # What tests find is nothing to tell the user of this machine; processes that tests start follow it.
 os.environ["TUNESMITH_WISDOM"] = "off"
 
+# Ray gives its workers a niceness of 15. Beside tests that compute, and whatever else a machine does, a lane or a
+# compile worker would wait for most of its deadline.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores interrupts, and so would all that these tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -148,13 +152,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))
+        elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("actors"))
         elif item.path.parent.name == "cli":
             item.add_marker(pytest.mark.xdist_group("cli"))
         elif item.path.parent.name == "models":
             # LangChain's chat models take two seconds to import.
             item.add_marker(pytest.mark.xdist_group("models"))
-        elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("actors"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := no_cuda_device()) is not None:
         for item in on_gpu:

@@ -6,6 +6,7 @@ at once together; each comes back as a `Reply` whose value has passed the call's
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -35,6 +36,12 @@ class Message:
     content: str
 
 
+@functools.cache
+def _schema_of(answer: type[BaseModel]) -> dict[str, Any]:
+    """Kept, as pydantic takes 2 ms to write one, and the digest of a call is asked for many times. For reading only."""
+    return answer.model_json_schema()
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One question. role: who asks; stage: in which round, such as "round-2"; name: which question of that role in that
@@ -54,7 +61,7 @@ class Call:
     def digest(self) -> str:
         """Hash of all that the model gets to read: an answer fits a call only when this is the same."""
         content: Any = [[message.role, message.content] for message in self.messages]
-        payload = json.dumps([content, self.schema.__name__, self.schema.model_json_schema()], sort_keys=True)
+        payload = json.dumps([content, self.schema.__name__, _schema_of(self.schema)], sort_keys=True)
         return hashlib.sha256(payload.encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,7 @@ Owns compiling and reading what ptxas reports. Loading and launching are `tunesm
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -88,23 +89,11 @@ class NvrtcCompiler:
             "--ptxas-options=-v",
         ]
         # Newer NVRTCs remember results on disk, and then say nothing of registers, as ptxas does not run.
-        if self._accepts("--no-cache"):
+        if _accepts(arch, "--no-cache"):
             self._options.append("--no-cache")
         # Leaves textures, surfaces and complex numbers out of what is parsed before each source: 2 to 5 ms less.
-        self._shorter = ["--minimal"] if self._accepts("--minimal") else []
+        self._shorter = ["--minimal"] if _accepts(arch, "--minimal") else []
         self._precompiled: dict[tuple[str, bool, str], int | None] = {}
-
-    def _accepts(self, option: str) -> bool:
-        from cuda.bindings import nvrtc
-
-        program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
-        try:
-            (status,) = nvrtc.nvrtcCompileProgram(
-                program, 2, [f"--gpu-architecture={self.arch}".encode(), option.encode()]
-            )
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
-        return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""
@@ -236,6 +225,19 @@ def _target(arch: str, source: str) -> str:
     """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
     number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there."""
     return f"{arch}a" if _OWN_INSTRUCTIONS.search(source) else arch
+
+
+@functools.cache
+def _accepts(arch: str, option: str) -> bool:
+    """Whether this NVRTC knows an option, which takes it 40 ms to say."""
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, 2, [f"--gpu-architecture={arch}".encode(), option.encode()])
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

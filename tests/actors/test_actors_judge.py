@@ -17,24 +17,28 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.check import sanitize
-from tunesmith.kernels.outcome import CompileFailed
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-FINE, ENDLESS = 0, 1
+FINE, CRASH = 0, 2
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("outcome", "reason"),
     [
         # As NVRTC 13.0 said it under a bound on its address space.
-        ("candidate(11): catastrophic error: out of memory", "compile_crashed"),
-        ('candidate(3): error: identifier "memory" is undefined', "compile_failed"),
+        (CompileFailed("candidate(11): catastrophic error: out of memory"), "compile_crashed"),
+        (CompileFailed('candidate(3): error: identifier "memory" is undefined'), "compile_failed"),
+        (TimedOut("compile", 6.0), "compile_timeout"),
+        (TimedOut("run", 6.0), "timed_out"),
+        (Crashed("run", "it is gone"), "crashed"),
     ],
 )
-def test_a_compiler_that_ran_out_of_memory_did_not_refuse_the_source(said: str, reason: str) -> None:
-    assert reason_of(CompileFailed(said)) == reason
+def test_an_outcome_has_a_reason(outcome: Outcome, reason: str) -> None:
+    """A compiler that ran out of memory did not refuse the source."""
+    assert reason_of(outcome) == reason
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +96,9 @@ def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
         return sanitize.sanitize(*arguments)
 
     monkeypatch.setattr(judging, "sanitize", tool)
-    questions = [question(task, ENDLESS), question(task, FINE)]
-    verdicts = judge(task, device.limits, device.index, questions, deadlines=Limits(run=6.0), listener=note)
-    assert [one.reason for one in verdicts] == ["timed_out", ""]
+    questions = [question(task, CRASH), question(task, FINE)]
+    verdicts = judge(task, device.limits, device.index, questions, listener=note)
+    assert [one.reason for one in verdicts] == ["crashed", ""]
     first = next(at for at, (text, _) in enumerate(seen) if text.startswith("checking"))
     assert not any(free for _, free in seen[first:]), seen
     assert seen[-1][0] == "sanitizer"

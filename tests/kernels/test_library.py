@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Launch
+from tunesmith.kernels.backends import Compiler, Launch
 from tunesmith.kernels.build.cubin import global_variables
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import check_set, deviation
@@ -260,13 +261,19 @@ class TestTolerances:
         assert self.share("gemm", (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16), expected) < 1
 
 
+@functools.cache
+def nvrtc(arch: str) -> Compiler:
+    """One for all tasks, which keeps the headers that it has compiled."""
+    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+
+    return NvrtcCompiler(arch)
+
+
 def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> None:
     """Baseline, kernels that are opponents and some configurations compile, take the shared memory they declare, and
     can be launched."""
-    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
-
     limits = resolve_target(target)
-    compiler = NvrtcCompiler(limits.arch)
+    compiler = nvrtc(limits.arch)
     sources = load_task(name).sources("cuda")
     workload = small_workloads(name, dtype)[-1]
     candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]

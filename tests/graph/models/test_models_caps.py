@@ -92,7 +92,7 @@ def test_money(live: Live, server: FakeOpenAI, prices: str) -> None:
 
 def test_what_may_have_been_worked_on_is_counted(live: Live, server: FakeOpenAI, prices: str) -> None:
     server.next(hang(20), closed(), closed())
-    run = live(max_calls=2, model_timeout=0.3, model_retries=1, prices=prices)
+    run = live(max_calls=2, model_timeout=3.0, model_retries=1, prices=prices)
     assert kinds(run.ask(call())) == ["unreachable"]
     spent = account(run)
     assert spent["calls"] == spent["unaccounted"] == 2 and spent["cost"] > 0

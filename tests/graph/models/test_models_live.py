@@ -170,9 +170,9 @@ def test_a_server_that_failed_to_the_end_is_not_pressed(live: Live, server: Fake
 def test_a_hang(live: Live, server: FakeOpenAI) -> None:
     server.next(*[hang(30)] * 5)
     started = time.monotonic()
-    run = live(model_timeout=0.4)
+    run = live(model_timeout=2.0)
     assert run.failure().kind == "timeout"
-    assert len(server.requests) == 2 and time.monotonic() - started < 10
+    assert len(server.requests) == 2 and time.monotonic() - started < 30
     summary = run_account(run)
     assert summary["calls"] == summary["unaccounted"] == 2, "the server may have worked on them, and count them"
 

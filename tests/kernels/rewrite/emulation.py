@@ -136,15 +136,15 @@ OPTIONS = ("-std=c++17", "-O0", "-w", "-fPIC")
 
 @functools.cache
 def shim(compiler: str) -> tuple[Path, Path]:
-    """The shim as a compiled header and an object, made once: the C++ library that both use takes the compiler several
-    times as long as a kernel does."""
+    """The shim as a compiled header and a library, made once: the C++ library that it uses takes compiler and linker
+    several times as long as a kernel does, which needs none of it."""
     folder = Path(tempfile.mkdtemp(prefix="tunesmith-shim-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header, code, made = folder / "shim.hpp", folder / "shim.cpp", folder / "shim.o"
+    header, code, made = folder / "shim.hpp", folder / "shim.cpp", folder / "libshim.so"
     header.write_text("#pragma once\n" + DECLARED)
     code.write_text(DECLARED + DEFINED)
     build([compiler, *OPTIONS, "-x", "c++-header", "-o", f"{header}.gch", str(header)])
-    build([compiler, *OPTIONS, "-O1", "-c", "-o", str(made), str(code)])
+    build([compiler, *OPTIONS, "-O1", "-shared", "-o", str(made), str(code)])
     return header, made
 
 
@@ -174,7 +174,8 @@ def run_kernel(
     file, library = folder / "kernel.cpp", folder / f"kernel{len(list(folder.iterdir()))}.so"
     file.write_text(source + launcher)
     header, made = shim(compiler)
-    build([compiler, *OPTIONS, "-include", str(header), "-shared", "-o", str(library), str(file), str(made)])
+    linked = ["-shared", "-nodefaultlibs", "-o", str(library), str(file), str(made), "-lm", "-lc", "-lgcc"]
+    build([compiler, *OPTIONS, "-include", str(header), *linked])
     where = geometry(template, config, workload)
     copies = {name: np.array(value, copy=True) for name, value in arrays.items()}
     arguments: list[Any] = [*map(ctypes.c_uint, (*where.grid, *where.block))]

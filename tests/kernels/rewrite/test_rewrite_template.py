@@ -10,7 +10,7 @@ from emulation import contents, run_kernel
 from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, SAXPY, plain_task
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends import Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.specialise import specialise
@@ -35,6 +35,13 @@ EMULATED = (
     "silu_and_mul",
     "softmax",
 )
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    """One for all, which keeps the headers that it has compiled."""
+    pytest.importorskip("cuda.bindings")
+    return open_compiler(H200, 0)
 
 
 def template_of(task: Task) -> Template:
@@ -69,20 +76,17 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_default_is_compiled_to_the_same_code(self, name: str) -> None:
-        pytest.importorskip("cuda.bindings")
+    def test_its_default_is_compiled_to_the_same_code(self, name: str, compiler: Compiler) -> None:
         task = plain_task(name)
         template, plain = template_of(task), task.sources("cuda").baseline.template
-        compiler = open_compiler(H200, 0)
         made, came = (
             compiler.compile(specialise(one, one.default_config, task.workloads[0].types)) for one in (template, plain)
         )
         assert isinstance(made, Artifact) and isinstance(came, Artifact)
         assert made.resources.registers == came.resources.registers
 
-    def test_its_points_compile(self, name: str) -> None:
-        pytest.importorskip("cuda.bindings")
-        task, compiler = plain_task(name), open_compiler(H200, 0)
+    def test_its_points_compile(self, name: str, compiler: Compiler) -> None:
+        task = plain_task(name)
         template, workload = template_of(task), task.workloads[0]
         for config in points(template, workload, 2):
             source = specialise(template, config, workload.types)
