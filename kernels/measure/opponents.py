@@ -70,8 +70,8 @@ class Ready:
 
 
 def forget_compiled() -> None:
-    """Has PyTorch give up what it compiled for earlier workloads: of a function it compiles eight shapes, and runs it as
-    it is from then on."""
+    """Has PyTorch give up what it compiled for earlier workloads: of a function it compiles eight shapes, and runs it
+    as it is from then on."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.compiler.reset()
 
