@@ -13,6 +13,7 @@ __device__ __forceinline__ void copy_later(unsigned to, const T* from, bool vali
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;\n"); }
 template <int LEFT> __device__ __forceinline__ void wait_groups() { asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT)); }
 
+#ifdef GROUP
 // Blocks go down GROUP tiles of C before they go right: what neighbours in time read stays in the last cache.
 __device__ __forceinline__ int2 first_of_tile(int m, int n) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
@@ -20,6 +21,7 @@ __device__ __forceinline__ int2 first_of_tile(int m, int n) {
     const int within = blockIdx.x % (GROUP * tiles_n);
     return make_int2((band * GROUP + within % high) * BM, within / high * BN);
 }
+#endif
 
 #if SPLIT > 1
 __device__ __forceinline__ void meet_cluster() {
