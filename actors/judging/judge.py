@@ -279,10 +279,11 @@ class _Bench:
         room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
         findings = run_steps(self.runners, asked, steps, room)
         passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
-        if only is not None and coverage is not None:
-            # What it was made for enters only some of its parts: other sizes enter the rest.
-            further = reaching_steps(task, self.limits, task.workload(only), self.seed)
-            while wrong is None and covered and coverage.unexecuted() and further:
+        if coverage is not None and wrong is None and covered and (unreached := coverage.unreached()):
+            # Other sizes enter what neither the task's nor the usual ones do.
+            like = task.workload(only) if only is not None else steps[-1].workload
+            further = reaching_steps(task, self.limits, like, unreached, self.seed, tried=only is None)
+            while wrong is None and covered and further and coverage.unreached():
                 findings = run_steps(self.runners, asked, further[:REACHING], room)
                 further = further[REACHING:]
                 passed, wrong, covered = passed + findings.passed(), findings.wrong(), findings.covered

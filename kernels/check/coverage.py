@@ -61,18 +61,26 @@ class Coverage:
         """Blocks, by their numbers, that a launch with these types entered."""
         self._ran.setdefault(key, set()).update(ran)
 
+    def unreached(self) -> list[dict[str, str]]:
+        """The combinations of types for which some line has not run."""
+        return [dict(key) for key in self.marked if self._missing(key)[1]]
+
     def unexecuted(self) -> tuple[Unexecuted, ...]:
         """The blocks that no launch entered, for each combination of types with some."""
         found = []
         for key, one in self.marked.items():
-            ran = self._ran.get(key, set())
-            missing = [block for number, block in enumerate(one.blocks) if number not in ran]
-            if missing:
-                seen = {line for number, block in enumerate(one.blocks) if number in ran for line in block.lines}
-                lines = {line for block in missing for line in block.lines} - seen
+            count, lines = self._missing(key)
+            if count:
                 types = ", ".join(f"{name}={dtype}" for name, dtype in key)
-                found.append(Unexecuted(types, len(missing), len(one.blocks), tuple(sorted(lines))))
+                found.append(Unexecuted(types, count, len(one.blocks), tuple(sorted(lines))))
         return tuple(found)
+
+    def _missing(self, key: TypesKey) -> tuple[int, set[int]]:
+        """How many blocks have not run, and the lines that only such blocks come from."""
+        blocks, ran = self.marked[key].blocks, self._ran.get(key, set())
+        seen = {line for number, block in enumerate(blocks) if number in ran for line in block.lines}
+        missing = [block for number, block in enumerate(blocks) if number not in ran]
+        return len(missing), {line for block in missing for line in block.lines} - seen
 
 
 def launch_marked(

@@ -55,7 +55,9 @@ SOUGHT = 96
 SMALLEST_SOUGHT = 8
 """Every size up to here comes up in any case, or a neighbour of it."""
 REACHED = 64
-"""Steps on further sizes, at most, for a candidate that is meant for one workload."""
+"""Steps on further sizes, at most, for a candidate of which some lines have not run."""
+LONG = 1536
+"""The shortest long size. The others are its multiples by powers of two: vectors of any width divide them."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 SECOND_SEED = 7919
 SCALARS = ("negated", "zero", "other", "thousandfold")
@@ -184,13 +186,42 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
     return sorted(made.values(), key=lambda step: _array_bytes(task, step.workload))
 
 
-def reaching_steps(task: Task, limits: DeviceLimits, workload: Workload, seed: int) -> list[Step]:
-    """Derived steps in the types of `workload`, at most `REACHED`, sizes of all magnitudes among the first: to enter
-    what no launch on that workload enters."""
-    found = [step for step in derived_steps(task, limits, workload, seed) if step.workload.types == workload.types]
-    # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
-    order = sorted(range(len(found)), key=lambda at: at * GOLDEN % 1)
-    return [found[at] for at in order[:REACHED]]
+def reaching_steps(
+    task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int, tried: bool
+) -> list[Step]:
+    """Derived steps to enter what no launch has entered, at most `REACHED` for each of the combinations of `types`,
+    sizes of all magnitudes among the first. Each size in turn becomes as long as the memory budget allows, as a
+    parameter of the template may be what a row must exceed. tried: whether the steps of `derived_steps` have been
+    carried out; if not, they are among these."""
+    found = []
+    for own in types:
+        steps = list(_long_steps(task, limits, like, own, seed))
+        if not tried:
+            steps += [one for one in derived_steps(task, limits, like, seed) if one.workload.types == own]
+        # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
+        order = sorted(range(len(steps)), key=lambda at: at * GOLDEN % 1)
+        found.append([steps[at] for at in order[:REACHED]])
+    return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
+
+
+def _long_steps(
+    task: Task, limits: DeviceLimits, like: Workload, types: Mapping[str, str], seed: int
+) -> Iterator[Step]:
+    """Each size long, with and without a rest behind the last vector, while the others are small."""
+    turn = 0
+    for name in like.sizes:
+        length = LONG
+        while _is_cheap(task, limits, like, length):
+            for more in (0, 1):
+                turn += 1
+                small = {other: 1 + (at + turn) % 3 for at, other in enumerate(like.sizes)}
+                sizes = _within(task, limits, like, small | {name: length + more}, types, name)
+                shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
+                made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
+                contents = Contents("task", seed, CHANGES[turn % len(CHANGES)])
+                if sizes[name] == length + more:  # and not cut to what another length gave
+                    yield Step(like.model_copy(update=made), contents, derived=True)
+            length *= 2
 
 
 def sought_steps(

@@ -109,7 +109,9 @@ def _about(options: argparse.Namespace) -> dict[str, Any]:
 def errors_in(found: Any) -> list[str]:
     """The errors in the rows of a part, however deep."""
     if isinstance(found, dict):
-        mine = [str(found["error"])] if found.get("error") else []
+        # An energy's relative error is a number of that name.
+        error = found.get("error")
+        mine = [error] if isinstance(error, str) and error else []
         return mine + [one for value in found.values() for one in errors_in(value)]
     if isinstance(found, list):
         return [one for value in found for one in errors_in(value)]

@@ -108,6 +108,10 @@ NCU_LAUNCHES = 9
 """Launches of a kernel that count, after one on each set of buffers, so that they find their data gone from the cache.
 """
 COUNTS = "launches.json"
+NOTHING = "nothing"
+"""The name of a kernel that does nothing, and of its row."""
+GRAPH_SECONDS, GRAPH_REPEATS = 0.01, 9
+"""How long a plain captured graph takes, about, and how often it is replayed."""
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 FINE = Precision(target=0.002, max_samples=200, budget_seconds=1.0)
 
@@ -206,8 +210,8 @@ def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
 
 
 def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str, Any]:
-    """Our cold time, of many samples and of a search's few, beside Nsight Compute's and triton's do_bench for the same
-    machine code."""
+    """Our cold time, of many samples and of a search's few, for the same machine code beside that of a plain captured
+    graph, Nsight Compute's and triton's do_bench. The last row is of a kernel that does nothing."""
     jobs = []
     rows: list[dict[str, Any]] = []
     for name, workload in agreement_workloads(which):
@@ -234,9 +238,11 @@ def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str,
             jobs.append((candidate, task, workload))
     path = out / "agreement.pickle"
     path.write_bytes(pickle.dumps((device.limits, device.index, jobs)))
-    unknown: list[float | None] = [None] * len(jobs)
+    rows.append({"task": "", "workload": "", "kernel": NOTHING, "seconds": None, "search_seconds": None})
+    unknown: list[float | None] = [None] * len(rows)
     others: dict[str, list[float] | None] = {}
     tools: dict[str, Callable[[], list[float] | None]] = {
+        "graph": lambda: _child("--graph-child", path),
         "ncu": lambda: _ncu(path, jobs, out, "none"),
         "ncu_flushed": lambda: _ncu(path, jobs, out, "all"),
         "do_bench": lambda: _triton(path),
@@ -258,8 +264,8 @@ def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str,
         parts = [f"{value:+7.2%}" if value is not None else "      -" for value in ratios]
         what = f"{row['task']:18} {row['workload']:22} {row['kernel']:9}"
         print(
-            f"agree    {what} ours {shown[0]}  in a search {shown[1]}  ncu {shown[2]}  ncu flushed {shown[3]}  "
-            f"do_bench {shown[4]} us   {' '.join(parts)}",
+            f"agree    {what} ours {shown[0]}  in a search {shown[1]}  graph {shown[2]}  ncu {shown[3]}  "
+            f"ncu flushed {shown[4]}  do_bench {shown[5]} us   {' '.join(parts)}",
             flush=True,
         )
     return {"rows": rows}
@@ -272,7 +278,7 @@ def _ncu(path: Path, jobs: Sequence[tuple[Candidate, Task, str]], out: Path, cac
     if tool is None:
         print("agree    ncu is not installed", flush=True)
         return None
-    names = "|".join(sorted({candidate.template.entry for candidate, _, _ in jobs}))
+    names = "|".join(sorted({NOTHING, *(candidate.template.entry for candidate, _, _ in jobs)}))
     command = [tool, "--clock-control", "none", "--cache-control", caches, "--metrics", "gpu__time_duration.sum"]
     command += ["--csv", "--print-units", "base", "-k", f"regex:^({names})$"]
     command += [sys.executable, __file__, "--child", str(path)]
@@ -286,7 +292,7 @@ def _ncu(path: Path, jobs: Sequence[tuple[Candidate, Task, str]], out: Path, cac
     ]
     counts = path.with_name(COUNTS)
     ends = list(itertools.accumulate(json.loads(counts.read_text(encoding="utf-8")) if counts.is_file() else []))
-    if len(ends) != len(jobs) or len(values) != ends[-1]:
+    if len(ends) != len(jobs) + 1 or len(values) != ends[-1]:
         print(f"agree    ncu gave {len(values)} times for {len(ends)} of {len(jobs)} kernels: see its csv", flush=True)
         return None
     return [statistics.median(values[end - NCU_LAUNCHES : end]) for end in ends]
@@ -393,10 +399,15 @@ def _triton(path: Path) -> list[float] | None:
     if find_spec("torch") is None or find_spec("triton") is None:
         print("agree    triton is not installed", flush=True)
         return None
-    command = [sys.executable, __file__, "--triton-child", str(path)]
+    return _child("--triton-child", path)
+
+
+def _child(option: str, path: Path) -> list[float] | None:
+    """The times that a process of this script prints, in seconds."""
+    command = [sys.executable, __file__, option, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     if done.returncode != 0:
-        print(f"agree    do_bench failed: {done.stderr[-500:]}", flush=True)
+        print(f"agree    {option} failed: {done.stderr[-500:]}", flush=True)
         return None
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
     return times
@@ -412,13 +423,62 @@ def ncu_child(path: Path) -> None:
         for number in range(counts[-1]):
             device.launch(launches[number % len(launches)])
             device.synchronize()
+    counts.append(NCU_LAUNCHES)
+    empty = _empty_kernel()
+    for _ in range(counts[-1]):
+        empty((1,), (32,), ())
+        device.synchronize()
     path.with_name(COUNTS).write_text(json.dumps(counts), encoding="utf-8")
+
+
+def _empty_kernel() -> Any:
+    return import_module("cupy").RawKernel(f'extern "C" __global__ void {NOTHING}() {{}}', NOTHING)
+
+
+def graph_child(path: Path) -> None:
+    """Prints what a launch takes in a captured graph that goes round the sets, between two events: medians, in seconds.
+    Nothing of our own timing takes part in it."""
+    cupy = import_module("cupy")
+    limits, index, jobs = pickle.loads(path.read_bytes())
+    stream, times = cupy.cuda.Stream(non_blocking=True), []
+
+    def replays(launch: Callable[[int], None], sets: int, rounds: int, repeats: int) -> list[float]:
+        with stream:
+            stream.begin_capture()
+            for number in range(rounds * sets):
+                launch(number % sets)
+            graph = stream.end_capture()
+            begin, end, taken = cupy.cuda.Event(), cupy.cuda.Event(), []
+            for _ in range(repeats + 1):
+                begin.record(stream)
+                graph.launch(stream)
+                end.record(stream)
+                end.synchronize()
+                taken.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
+        return taken[1:]
+
+    def per_launch(launch: Callable[[int], None], sets: int) -> float:
+        (once,) = replays(launch, sets, 1, 1)
+        rounds = max(1, round(GRAPH_SECONDS / once))
+        return statistics.median(replays(launch, sets, rounds, GRAPH_REPEATS)) / (rounds * sets)
+
+    for candidate, task, workload in jobs:
+        device, launches = _bound(limits, index, candidate, task, workload)
+        device.stream = stream
+        times.append(per_launch(functools.partial(_launch_one, device, launches), len(launches)))
+    empty = _empty_kernel()
+    times.append(per_launch(lambda _: empty((1,), (32,), ()), 1))
+    print(json.dumps(times))
+
+
+def _launch_one(device: Any, launches: Sequence[Launch], number: int) -> None:
+    device.launch(launches[number])
 
 
 def triton_child(path: Path) -> None:
     """Prints the medians of triton's do_bench, in seconds."""
     cupy, torch = import_module("cupy"), import_module("torch")
-    do_bench = import_module("triton.testing").do_bench
+    do_bench, empty = import_module("triton.testing").do_bench, _empty_kernel()
     limits, index, jobs = pickle.loads(path.read_bytes())
     times = []
     for candidate, task, workload in jobs:
@@ -426,6 +486,7 @@ def triton_child(path: Path) -> None:
         device.stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
         run = functools.partial(device.launch, launches[0])
         times.append(do_bench(run, warmup=50, rep=200, return_mode="median") * 1e-3)
+    times.append(do_bench(lambda: empty((1,), (32,), ()), warmup=50, rep=200, return_mode="median") * 1e-3)
     print(json.dumps(times))
 
 
@@ -543,10 +604,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", default="silu_and_mul", help="for `tunings`")
     parser.add_argument("--evaluations", type=int, default=60, help="for `tunings`")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--graph-child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--triton-child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child is not None:
         ncu_child(options.child)
+        return 0
+    if options.graph_child is not None:
+        graph_child(options.graph_child)
         return 0
     if options.triton_child is not None:
         triton_child(options.triton_child)

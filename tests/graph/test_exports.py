@@ -93,6 +93,17 @@ def test_the_python_dispatch_says_what_tunesmith_would_launch(package: Package, 
         dispatch.choose(("int8",), (16, 4096))
 
 
+def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(package.folder, folder)
+    (file,) = (folder / "best").glob("general*/launch.json")
+    about = json.loads(file.read_text("utf-8"))
+    about["requires"] = ["sizeof(float32) * d <= 100000", *about["requires"]]
+    file.write_text(json.dumps(about), encoding="utf-8")
+    (kernel,) = [one for one in Package(folder, package.task).kernels if one.folder != "baseline"]
+    assert kernel.text(kernel.requires[0], {"T": "float16"}) == "4 * d <= 100000"
+
+
 @pytest.mark.parametrize("library", ["libcuda.so.1", "libcuda_old.so"])
 def test_the_operators_driver_loads_once_and_passes_every_argument(
     library: str, package: Package, driver: Path, tmp_path: Path

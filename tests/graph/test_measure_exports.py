@@ -70,10 +70,12 @@ def test_calls_are_timed_in_turn_and_compared_round_by_round() -> None:
 
 
 def test_errors_are_found_wherever_they_are() -> None:
-    assert exports.errors_in([{"a": 1}, {"calls": {"error": "no"}, "checks": [{"error": "bad"}, {"error": ""}]}]) == [
-        "no",
-        "bad",
+    rows = [
+        {"a": 1},
+        {"calls": {"error": "no"}, "checks": [{"error": "bad"}, {"error": ""}]},
+        {"mj": 90, "error": 0.02},
     ]
+    assert exports.errors_in(rows) == ["no", "bad"], "an energy's relative error is none"
 
 
 def test_commands_run_side_by_side_and_their_failures_are_kept() -> None:

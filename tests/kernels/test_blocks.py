@@ -161,6 +161,19 @@ def test_what_is_meant_for_one_workload_is_launched_on_others_until_all_lines_ra
     assert any("(derived)" in step.step for step in found.steps)
 
 
+@pytest.mark.gpu
+def test_lines_for_rows_longer_than_any_of_the_task_are_reached() -> None:
+    device = probe_cuda().devices[0]
+    task = load_task("fused_add_rmsnorm")
+    # Threads hold rows of up to 16,384 elements; longer ones take loops of their own.
+    alone = task.model_copy(update={"workloads": (task.workload("8192x8192"),)})
+    template = task.sources("cuda").templates[0]
+    config = {**template.default_config, "BLOCK_X": 256, "BLOCK_Y": 2, "VEC": 8, "ITEMS": 8}
+    (found,) = judge(alone, device.limits, device.index, [(template, config, None)])
+    assert found.accepted and not any(one.lines for one in found.unexecuted), found
+    assert any("(long)" in step.step for step in found.steps)
+
+
 def library_templates() -> list[Any]:
     tasks = [load_task(name) for name in library_tasks()]
     return [

@@ -51,11 +51,26 @@ def test_the_plan_has_all_workloads_distributions_and_two_seeds(limits: DeviceLi
 def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> None:
     task = load_task("silu_and_mul")
     workload = task.workloads[0]
-    steps = reaching_steps(task, GPU, workload, seed=0)
+    steps = reaching_steps(task, GPU, workload, [workload.types], seed=0, tried=False)
     assert 8 < len(steps) <= REACHED and all(one.derived and one.workload.types == workload.types for one in steps)
     first = [math.prod(one.workload.sizes.values()) for one in steps[:8]]
     assert min(first) < 100 and max(first) > 1e5 and sum(1e3 < size < 1e5 for size in first) > 1
     assert any(one.workload.sizes["d"] % 8 for one in steps[:8])
+
+
+def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget_allows() -> None:
+    task = load_task("fused_add_rmsnorm")
+    workload, both = task.workloads[0], [{"T": "float16"}, {"T": "float32"}]
+    steps = reaching_steps(task, GPU, workload, both, seed=0, tried=True)
+    assert len({one.name for one in steps}) == len(steps)
+    for types in both:
+        mine = [one.workload.sizes for one in steps if one.workload.types == types]
+        for size in ("n", "d"):
+            # Up to half of what the budget holds, and with every length one that no vector divides.
+            assert max(one[size] for one in mine) > 100_000
+            assert {one[size] % 16 for one in mine if one[size] >= 1536} == {0, 1}
+    moved = [task.bytes_of(one.workload) for one in steps]
+    assert max(moved) <= 2 * MOST_BYTES["gpu"]
 
 
 def derived(name: str, limits: DeviceLimits = GPU) -> tuple[Task, list[tuple[dict[str, int], str, Kind, bool]]]:

@@ -146,7 +146,7 @@ class Package:
     def _require_expressions(self, file: str, texts: Iterable[str]) -> None:
         for text in texts:
             try:
-                folded(text, dict.fromkeys(DTYPES, 0))
+                folded(text, {name: name for name in DTYPES})
             except ExpressionError as error:
                 raise self._damaged(file, f"{json.dumps(text)[:80]} is not an expression") from error
 
