@@ -17,7 +17,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.space.feasible import device_names
-from tunesmith.kernels.spec.task import BackendSources, Task, Workload
+from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ class Context:
         devices = [device_names(limits) for limits in self.limits]
         usable = tuple(template for template in found.templates if all(map(template.runs_on, devices)))
         return found.model_copy(update={"templates": usable})
+
+    @property
+    def opponents(self) -> tuple[AnyOpponent, ...]:
+        """Those that the run is to time."""
+        return self.task.opponents_on(self.device.backend, self.settings.opponents)
 
     @property
     def tuned(self) -> tuple[Workload, ...]:

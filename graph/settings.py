@@ -243,6 +243,11 @@ class SearchSettings(BaseModel):
         le=64,
         description="Number of configurations that are compared with the baseline at the end of a round.",
     )
+    opponents: Literal["usual", "all", "none"] = Field(
+        "usual",
+        description="Which of the task's opponents the last test times: usual (those that are not on request), all, or "
+        "none.",
+    )
     allow_unexecuted: bool = Field(
         False,
         description="Also export a winner of which some lines ran in no check (CUDA tells); the report names them.",

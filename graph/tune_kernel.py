@@ -245,12 +245,12 @@ def tune_kernel(
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
     task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
     if opponents:
-        from tunesmith.kernels.spec.task import Opponent
+        from tunesmith.kernels.spec.task import FunctionOpponent
 
         task = task.model_copy(
             update={
                 "opponents": tuple(
-                    Opponent(
+                    FunctionOpponent(
                         name=name,
                         label="eager" if _uncompiled(function) is function else "compiled",
                         source=_text(signature, function, _call(signature, function), "numpy"),

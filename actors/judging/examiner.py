@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory
@@ -14,6 +16,7 @@ from tunesmith.kernels.check.verify import Passed, Skipped, measure_baseline, pr
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.modes import Modes
+from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import LaunchFailed, Outcome
 from tunesmith.kernels.spec.task import Task
@@ -102,9 +105,18 @@ class Examiner:
         return self._bench.visit(candidate, [workload], precision)[workload]
 
     def compare(
-        self, baseline: Candidate, candidate: Candidate, workload: str, rounds: int, seconds: float, floor: float
+        self,
+        baseline: Candidate,
+        candidate: Candidate,
+        workload: str,
+        rounds: int,
+        seconds: float,
+        floor: float,
+        opponents: Sequence[Rival] = (),
     ) -> WorkloadComparison:
-        return self._bench.compare(baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor)
+        return self._bench.compare(
+            baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor, opponents=opponents
+        )
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         return self._bench.modes(candidate, workload)

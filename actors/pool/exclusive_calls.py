@@ -23,8 +23,9 @@ from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Energy, Failure, LaunchFailed, Outcome, TimedOut
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent, Task
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.judge import Question, Verdict
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EXAMINATION_SECONDS = 1800.0
 """For one examination, which has deadlines of its own inside."""
+FUNCTION_SECONDS = 120.0
+"""More for an opponent that is a function: its framework is imported, and may compile it."""
+ENDED = "the process ended, or overran its deadline, while the opponents were timed"
 USES_DEVICE = ("compare", "calibrate", "examine")
 """Calls of a lane that launch kernels, before which it waits for the device."""
 AGREE = 0.01
@@ -96,6 +100,7 @@ class ExclusiveCalls:
         seed: int,
         rounds: int,
         budget_seconds: float,
+        opponents: Sequence[AnyOpponent] = (),
     ) -> WorkloadComparison:
         """See `Pool.compare`."""
         compiled = [self._compile(request) for request in (baseline, *candidates)]
@@ -106,15 +111,23 @@ class ExclusiveCalls:
         if lane.seed != seed:
             lane.reset_in_place(seed)
 
-        def compare_with(entrants: list[Candidate]) -> Any:
+        beside = [self._rival(one, workload) for one in opponents]
+
+        def compare_with(entrants: list[Candidate], rivals: Sequence[Rival] = ()) -> Any:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
             lane = self._workers.lanes[0]
             self._call(lane, "prepare", self._deadlines.prepare, [workload])
-            deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(self._task.opponents))
+            deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(rivals))
+            deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in rivals)
             limits = (rounds, budget_seconds, self._floor(workload), self._energy_seconds)
-            return self._call(lane, "compare", deadline, base, entrants, workload, *limits)
+            return self._call(lane, "compare", deadline, base, entrants, workload, *limits, list(rivals))
 
-        answer = compare_with(ready)
+        answer = compare_with(ready, beside)
+        met = answer.opponents if isinstance(answer, WorkloadComparison) else ()
+        if beside and _ended_process(answer):
+            # An opponent is not on trial, and must cost no finalist anything.
+            met = tuple(Encounter(one.name, one.label, why=ENDED) for one in beside)
+            answer = compare_with(ready)
         if len(ready) > 1 and _ended_process(answer):
             # Which of them did it is not known, and must not be held against the others: each is compared alone.
             alone = [compare_with([one]) for one in ready]
@@ -130,7 +143,6 @@ class ExclusiveCalls:
         results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
         key = types_key(self._task.workload(workload))
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
-        met = answer.opponents if isinstance(answer, WorkloadComparison) else ()
         others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
         # Where nobody asked for energies, or all failed, there are none at all.
         joules = (energies[0], *_placed(energies[1:], compiled[1:])) if any(energies) else ()
@@ -146,6 +158,12 @@ class ExclusiveCalls:
             self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline
         )
         return found
+
+    def _rival(self, opponent: AnyOpponent, workload: str) -> Rival:
+        if isinstance(opponent, FunctionOpponent):
+            return opponent
+        made = self._compile(Request(0, opponent.template, {}, (workload,)))
+        return KernelRival(opponent.name, opponent.label, made)
 
     def _compile(self, request: Request) -> Candidate | Outcome:
         artifacts: dict[TypesKey, Artifact] = {}

@@ -28,7 +28,7 @@ from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Evaluation, Failure
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import AnyOpponent, Task
 
 __all__ = ["Deadlines", "LaneStatus", "Pool", "PoolError", "Request"]
 
@@ -179,13 +179,22 @@ class Pool:
         seed: int,
         rounds: int,
         budget_seconds: float,
+        opponents: Sequence[AnyOpponent] = (),
     ) -> WorkloadComparison:
         """Baseline and candidates interleaved on `workload`, on fresh contents in a process that did not search.
 
         Comparisons of the same `seed` share a process, on one device. Nothing else may be in flight.
         """
         calls = self._exclusive_calls()
-        return calls.compare(baseline, candidates, workload, seed=seed, rounds=rounds, budget_seconds=budget_seconds)
+        return calls.compare(
+            baseline,
+            candidates,
+            workload,
+            seed=seed,
+            rounds=rounds,
+            budget_seconds=budget_seconds,
+            opponents=opponents,
+        )
 
     def examine(
         self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf

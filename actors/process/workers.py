@@ -29,6 +29,7 @@ from tunesmith.kernels.check import fused_check
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.calibrate import compile_probes
 from tunesmith.kernels.measure.health import compile_health, trouble
+from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName
@@ -178,6 +179,7 @@ class Lane:
         budget_seconds: float,
         floor: float = 0.0,
         energy_seconds: float = 0.0,
+        opponents: Sequence[Rival] = (),
     ) -> WorkloadComparison:
         return self._bench.compare(
             baseline,
@@ -187,6 +189,7 @@ class Lane:
             budget_seconds=budget_seconds,
             floor=floor,
             energy_seconds=energy_seconds,
+            opponents=opponents,
         )
 
     def calibrate(self, probes: dict[str, Artifact]) -> Roofline:

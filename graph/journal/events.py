@@ -294,8 +294,8 @@ class Compared(Event):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    opponents: how those of the task did, `against` in the order of the entries. Empty in journals of versions that did
-    not keep them. baseline_energy: None where energy was not measured."""
+    opponents: how those did that were timed, `against` in the order of the entries. Empty in journals of versions that
+    did not keep them. baseline_energy: None where energy was not measured."""
 
     kind: ClassVar[str] = "comparison"
     former: ClassVar[tuple[str, ...]] = ("duel",)

@@ -33,6 +33,8 @@ RED_ZONE = 2048
 MOST_GAP = 4096
 """Bytes that a layout may add before an array."""
 MAX_SETS = 512
+MOST_ROOM = 8
+"""Most that all sets take, in bytes that cold caches need, where launches touch a part of their arrays alone."""
 VARIANTS = 2
 ROUNDING = 2.0**-23
 """By what share of itself an input is changed to see how well the result is determined: a rounding of float32."""
@@ -205,7 +207,8 @@ def _nan_bytes(rng: np.random.Generator) -> tuple[int, ...]:
 class WorkloadData:
     """Everything a launch on `workload` needs, on `device`, drawn from `seed` as `kind` says.
 
-    sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one.
+    sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
+    touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
     layout: where arrays lie, drawn anew for each object if left out. `max_bytes` bounds the device memory taken. Raises
     `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
@@ -243,8 +246,10 @@ class WorkloadData:
         self.variants = tuple(self._variant(inputs) for inputs in drawn)
         del drawn
         # One more than cold caches need: in-place kernels are checked on a set that a sample goes over only once.
-        wanted = 1 + max(2, math.ceil(device.cold_bytes / self.set_bytes))
-        self.sets = max(1, min(wanted, max_sets, room // self.set_bytes))
+        self.touched_bytes = self._touched()
+        wanted = 1 + max(2, math.ceil(device.cold_bytes / self.touched_bytes))
+        roomy = max(3, round(MOST_ROOM * device.cold_bytes / self.set_bytes))
+        self.sets = max(1, min(wanted, max_sets, roomy, room // self.set_bytes))
         self._arena = device.allocate(self.sets * self.set_bytes)
         self._held = [0] * self.sets
         self._scalars = {
@@ -260,6 +265,12 @@ class WorkloadData:
         self._sensitivities: dict[int, dict[str, Any]] = {}
         self._nans: dict[int, dict[str, Any]] = {}
         self.restore()
+
+    def _touched(self) -> int:
+        # What is read and written counts twice in the traffic, but takes the cache once.
+        twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
+        least = self.task.bytes_of(self.workload)
+        return max(1, min(self.set_bytes, round(max(least - twice, least / 2))))
 
     def rearrange(self, rng: np.random.Generator) -> None:
         """Lays the arrays of every set out anew, in another order and with other gaps, and restores all sets.

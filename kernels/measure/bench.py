@@ -30,7 +30,7 @@ from tunesmith.kernels.measure.calibrate import measure_roofline
 from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
 from tunesmith.kernels.measure.modes import Modes, measure_modes
-from tunesmith.kernels.measure.opponents import Encounter, Ready, prepare_opponent
+from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, prepare_opponent
 from tunesmith.kernels.measure.timing import (
     Comparison,
     Estimate,
@@ -40,7 +40,7 @@ from tunesmith.kernels.measure.timing import (
     interleaved,
     sample_until,
 )
-from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult
+from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, Workload
 
 MEMORY_SHARE = 0.7
@@ -61,8 +61,8 @@ COMPARISON_SAMPLE_FACTOR = 13
 class WorkloadComparison:
     """Candidates against the baseline on one workload, interleaved: a `Comparison` for each, or why not.
 
-    opponents: how those of the task did. energies: of a launch of the baseline, then of each candidate; None for one
-    that failed, and no entry at all where nobody asked.
+    opponents: how those that were asked for did. energies: of a launch of the baseline, then of each candidate; None
+    for one that failed, and no entry at all where nobody asked.
     codes: the digest of the machine code (`Artifact.code_digest`) of the baseline, then of each candidate, empty for
     one that did not compile; compiler: what it came from, with its version. Both are empty where nobody filled them in.
     """
@@ -75,10 +75,10 @@ class WorkloadComparison:
     energies: tuple[Energy | None, ...] = ()
 
 
-def _encounter(ready: Ready, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
+def _encounter(name: str, label: str, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
     """What the samples of an opponent say of it, of the baseline (0 of `timed`) and of the candidates (1 and on)."""
     against = tuple(compare(timed[at], samples) if at in timed else None for at in range(1, candidates + 1))
-    return Encounter(ready.opponent.name, ready.opponent.label, compare(samples, timed[0]), against)
+    return Encounter(name, label, compare(samples, timed[0]), against)
 
 
 class Bench:
@@ -140,25 +140,30 @@ class Bench:
         target: float = TARGET,
         floor: float = 0.0,
         energy_seconds: float = 0.0,
+        opponents: Sequence[Rival] = (),
     ) -> WorkloadComparison:
         """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
 
         `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
-        `energy_seconds`: how long launches of each are repeated then for their energy; 0 for not at all.
+        `energy_seconds`: how long launches of each are repeated then for their energy; 0 for not at all. An opponent
+        that cannot be timed says why and changes nothing else.
         """
         try:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
             return WorkloadComparison(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
         seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
-        named = (baseline, *candidates)
+        kernels = [one for one in opponents if isinstance(one, KernelRival)]
+        named = (baseline, *candidates, *(one.made for one in kernels if isinstance(one.made, Candidate)))
         entrants = [prepare(self.device, one, data, seconds) for one in named]
         if not isinstance(entrants[0], Checked):
             return WorkloadComparison(workload, tuple(entrants[0] for _ in candidates))
         running = {at: one for at, one in enumerate(entrants) if isinstance(one, Checked)}
 
-        rivals = [prepare_opponent(self.device, one, data, seconds) for one in self.task.opponents]
-        met = [one for one in rivals if isinstance(one, Ready)]
+        functions = [
+            prepare_opponent(self.device, one, data, seconds) for one in opponents if not isinstance(one, KernelRival)
+        ]
+        met = [one for one in functions if isinstance(one, Ready)]
 
         def load(at: int) -> Rotation:
             running[at] = load_again(self.device, named[at], running[at], data)
@@ -185,7 +190,9 @@ class Bench:
                 target=target,
                 before_block=lay_out,
             )
-            energies = {at: self._energy(one.rotation, energy_seconds) for at, one in running.items()}
+            # Of opponents nobody asks for energy.
+            asked = {at: one for at, one in running.items() if at <= len(candidates)}
+            energies = {at: self._energy(one.rotation, energy_seconds) for at, one in asked.items()}
             wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:
             return WorkloadComparison(
@@ -196,17 +203,35 @@ class Bench:
         timed = dict(zip(running, samples, strict=False))
         beside = iter(samples[len(running) :])
         results = list[Comparison | Outcome]()
-        for at, one in enumerate(entrants[1:], 1):
+        for at, one in enumerate(entrants[1 : 1 + len(candidates)], 1):
             if not isinstance(one, Checked):
                 results.append(one)
                 continue
             comparison = compare(timed[at], timed[0])
             results.append(wrong[at] or self._implausible(comparison.candidate, floor, data) or comparison)
-        others = tuple(
-            _encounter(one, next(beside), timed, len(candidates)) if isinstance(one, Ready) else one for one in rivals
-        )
-        joules = tuple(energies.get(at) for at in range(len(entrants))) if energy_seconds else ()
-        return WorkloadComparison(workload, tuple(results), opponents=others, energies=joules)
+        others = list[Encounter]()
+        places = iter(range(1 + len(candidates), len(entrants)))
+        for kernel in kernels:
+            failed: Outcome | None
+            if isinstance(kernel.made, Candidate):
+                at = next(places)
+                one = entrants[at]
+                failed = wrong[at] if isinstance(one, Checked) else one
+            else:
+                failed = kernel.made
+            others.append(
+                Encounter(kernel.name, kernel.label, why=describe(failed))
+                if failed is not None
+                else _encounter(kernel.name, kernel.label, timed[at], timed, len(candidates))
+            )
+        for rival in functions:
+            if isinstance(rival, Ready):
+                name, label = rival.opponent.name, rival.opponent.label
+                others.append(_encounter(name, label, next(beside), timed, len(candidates)))
+            else:
+                others.append(rival)
+        joules = tuple(energies.get(at) for at in range(1 + len(candidates))) if energy_seconds else ()
+        return WorkloadComparison(workload, tuple(results), opponents=tuple(others), energies=joules)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
         """Warm-cache and call-to-call times of a candidate, beside which `compare` gives the cold ones."""
@@ -291,7 +316,7 @@ class Bench:
     def _implausible(self, timed: Estimate, floor: float, data: WorkloadData) -> Implausible | None:
         """The error of being faster than the memory: the interval lies below the floor, less a margin and what part of
         all sets the last cache may still hold when their turn comes again."""
-        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.set_bytes))
+        held = min(1.0, (self.limits.l2_bytes or 0) / (max(1, data.sets - 1) * data.touched_bytes))
         least = floor * (1 - held) * FLOOR_MARGIN[self.limits.kind]
         if timed.high >= least:
             return None

@@ -2,11 +2,12 @@
 
 Owns giving them a workload's arrays, the look at their results, and their launches. With CUDA they are captured as
 graphs, so that the time is the device's, without Python's. They are no candidates: nothing searches or ships them, and
-their memory is their framework's own.
+what they allocate is their framework's own. Opponents that are kernels are checked and launched as candidates are.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.backends import Call, Device, DeviceError
+from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Opponent
+from tunesmith.kernels.spec.task import FunctionOpponent
 
 FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
 """Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
@@ -42,15 +45,28 @@ class Encounter:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """An opponent whose results are right. load: a sampler of its launches on the places that the arrays have now."""
+class KernelRival:
+    """An opponent that is a kernel, compiled, or why it is not."""
 
-    opponent: Opponent
+    name: str
+    label: str
+    made: Candidate | Outcome
+
+
+Rival = KernelRival | FunctionOpponent
+"""What a comparison times beside the candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A function whose results are right. load: a sampler of its launches on the places that the arrays have now."""
+
+    opponent: FunctionOpponent
     load: Callable[[], Rotation]
 
 
 def prepare_opponent(
-    device: Device, opponent: Opponent, data: WorkloadData, sample_seconds: float | None = None
+    device: Device, opponent: FunctionOpponent, data: WorkloadData, sample_seconds: float | None = None
 ) -> Ready | Encounter:
     """The opponent ready to be timed on `data`, or why it cannot be. sample_seconds: how long a sample should last."""
 
@@ -64,7 +80,10 @@ def prepare_opponent(
         calls = _Calls(device, opponent, data)
         data.restore()
         for _ in range(WARM_UP):
-            results = calls.once(0)
+            calls.once(0)
+        # What is changed in place is judged after one call.
+        data.restore()
+        results = calls.once(0)
         if (wrong := _wrong(data, calls.on_host(results))) is not None:
             return refused(wrong)
         # Memory that it takes is found by now, and capturing finds it again.
@@ -87,7 +106,7 @@ def prepare_opponent(
 class _Calls:
     """Calls of an opponent on the sets of `data`."""
 
-    def __init__(self, device: Device, opponent: Opponent, data: WorkloadData) -> None:
+    def __init__(self, device: Device, opponent: FunctionOpponent, data: WorkloadData) -> None:
         self._device, self._opponent, self._data = device, opponent, data
         namespace: dict[str, Any] = {"__name__": f"opponent {opponent.name}"}
         exec(compile(opponent.source, f"<opponent {opponent.name}>", "exec"), namespace)
@@ -95,6 +114,10 @@ class _Calls:
             raise NameError(f"there is no function {opponent.function} in its file")
         self._function = namespace[opponent.function]
         task, workload = data.task, data.workload
+        # One that takes every output writes where the kernels do, so that it does the same work in the same memory.
+        named = inspect.signature(self._function).parameters
+        written = [argument.name for argument in task.arguments if argument.role == "out"]
+        self._takes_outputs = all(name in named for name in written)
         self._scalars = {
             argument.name: task.scalar_of(argument, workload)
             for argument in task.arguments
@@ -110,8 +133,11 @@ class _Calls:
 
     def once(self, index: int) -> Any:
         """What a call gives."""
-        found = self._run(self._given(index))
+        given = self._given(index)
+        found = self._run(given)
         self._device.synchronize()
+        if found is None and self._takes_outputs:
+            return {argument.name: given[argument.name] for argument in self._data.task.outputs}
         return found
 
     def on_host(self, results: Any) -> dict[str, Any]:
@@ -159,11 +185,11 @@ class _Calls:
             yield
 
     def _given(self, index: int) -> dict[str, Any]:
-        """What the opponent is called with: arrays that are read, in their storage types, and scalars."""
+        """What the opponent is called with: arrays in their storage types, and scalars."""
         arrays = {
             place.argument.name: self._array(place.dtype, self._data.view(place, index)).reshape(place.shape)
             for place in self._data.places
-            if place.argument.role != "out"
+            if place.argument.role != "out" or self._takes_outputs
         }
         return {**arrays, **self._scalars}
 

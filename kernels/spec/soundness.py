@@ -63,6 +63,8 @@ def require_sound_task(task: Task, where: str) -> None:
     for backend, sources in task.backends.items():
         for workload in task.workloads:
             _require_launch(sources.baseline.template, workload, f"{where}, key backends.{backend}.baseline.launch")
+            for one in sources.opponents:
+                _require_launch(one.template, workload, f"{where}, backends.{backend}, opponent {one.name}, launch")
 
 
 def require_sound_reference(task: Task, where: str) -> None:

@@ -161,24 +161,44 @@ class Baseline(_Strict):
     template: Template
 
 
-class BackendSources(_Strict):
-    baseline: Baseline
-    templates: tuple[Template, ...] = ()
-
-
 class Opponent(_Strict):
-    """What a user would have called instead of the kernel: a function in Python, timed beside the kernels.
-
-    label: what it honestly is. source, function: Python text and the function in it, called with every argument that is
-    read by name, arrays in their storage types; it returns the outputs as a dict, in their order, or alone. framework:
-    whose arrays it takes; CuPy's and PyTorch's on CUDA, NumPy's and PyTorch's with OpenCL.
-    """
+    """What a user would have called instead of the kernel, timed beside the kernels. label: what it honestly is.
+    on_request: timed only where all opponents are asked for, as it costs seconds to start or to compile."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
     label: Literal["vendor library", "eager", "compiled", "production"]
+    on_request: bool = False
+
+
+class KernelOpponent(Opponent):
+    """A kernel with the task's signature, compiled, checked and launched as the baseline is."""
+
+    template: Template
+
+
+class FunctionOpponent(Opponent):
+    """A function in Python.
+
+    source, function: Python text and the function in it, called with every argument that is read by name, arrays in
+    their storage types; it returns the outputs as a dict, in their order, or alone. One with a parameter for each `out`
+    argument gets those arrays too, and may return nothing: then it wrote them, and changed the `inout` ones in place.
+    framework: whose arrays it takes; CuPy's and PyTorch's on CUDA, NumPy's and PyTorch's with OpenCL.
+    """
+
     source: str
     function: Identifier
     framework: Literal["numpy", "cupy", "torch"]
+
+
+AnyOpponent = KernelOpponent | FunctionOpponent
+OpponentChoice = Literal["usual", "all", "none"]
+"""Which opponents are timed: those that are not on request, every one, or none."""
+
+
+class BackendSources(_Strict):
+    baseline: Baseline
+    templates: tuple[Template, ...] = ()
+    opponents: tuple[KernelOpponent, ...] = ()
 
 
 class Task(_Strict):
@@ -206,14 +226,13 @@ class Task(_Strict):
     tolerance: dict[str, Tolerance] = {}
     workloads: Annotated[tuple[Workload, ...], Field(min_length=1)]
     backends: dict[BackendName, BackendSources]
-    opponents: tuple[Opponent, ...] = ()
+    opponents: tuple[FunctionOpponent, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not any(argument.role in ("out", "inout") for argument in self.arguments):
             raise ValueError("no argument has the role out or inout, so there is nothing to check")
         _reject_repeats("argument", [argument.name for argument in self.arguments])
-        _reject_repeats("opponent", [opponent.name for opponent in self.opponents])
         _reject_repeats("workload", [workload.name for workload in self.workloads])
         for name, options in self.types.items():
             if not options:
@@ -245,6 +264,7 @@ class Task(_Strict):
                 if backend not in DTYPES[dtype].c_names:
                     raise ValueError(DTYPES[dtype].unavailable(backend))
             _reject_repeats(f"{backend} template", [template.name for template in sources.templates])
+            _reject_repeats("opponent", [one.name for one in (*sources.opponents, *self.opponents)])
         if not any(not workload.held_out for workload in self.workloads):
             raise ValueError("every workload is held out; leave at least one to tune on")
         return self
@@ -287,6 +307,11 @@ class Task(_Strict):
             f"The task {self.name} has no {backend} sources; it has {', '.join(self.backends) or 'none'}: "
             f"add [backends.{backend}] to its task.toml or choose another --backend."
         )
+
+    def opponents_on(self, backend: str, which: OpponentChoice) -> tuple[AnyOpponent, ...]:
+        """The opponents of a choice, those that are kernels first."""
+        found: tuple[AnyOpponent, ...] = (*self.sources(backend).opponents, *self.opponents)
+        return tuple(one for one in found if which == "all" or (which == "usual" and not one.on_request))
 
     def dtype_of(self, argument: Argument, workload: Workload) -> str:
         return workload.types.get(argument.dtype, argument.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.modes import Modes
+from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
 
 ROUNDS, SECONDS = 40, 1.0
 DEADLINE = 120.0
@@ -45,6 +47,7 @@ def run_bench(
     workload: str | None,
     backend: str,
     seed: int,
+    opponents: OpponentChoice,
     *,
     as_json: bool,
 ) -> int:
@@ -60,7 +63,7 @@ def run_bench(
     reference.examine(meant_for(task, device.limits))
     reference.result()
     preload(device.limits.backend)
-    found = _measure(task, device, config, vs, template, chosen, seed)
+    found = _measure(task, device, config, vs, template, chosen, seed, opponents)
     if as_json:
         json.dump(found, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -70,7 +73,14 @@ def run_bench(
 
 
 def _measure(
-    task: Task, device: Device, config: str, vs: str, template: Path | None, workloads: tuple[Workload, ...], seed: int
+    task: Task,
+    device: Device,
+    config: str,
+    vs: str,
+    template: Path | None,
+    workloads: tuple[Workload, ...],
+    seed: int,
+    opponents: OpponentChoice,
 ) -> dict[str, Any]:
     limits = device.limits
     task, _ = with_rules(task, device.backend)
@@ -90,6 +100,12 @@ def _measure(
     ):
         candidate = _compiled(compiler, made, point, workloads)
         baseline = _compiled(compiler, other, {}, workloads)
+        rivals = [
+            KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
+            if isinstance(one, KernelOpponent)
+            else one
+            for one in task.opponents_on(device.backend, opponents)
+        ]
         probes = compiler.call("probes", DEADLINE)
         lock = lock_of(examiner)
         # The first data is made before the device is held, as a reference may take its time.
@@ -98,7 +114,7 @@ def _measure(
         with lock:
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
             roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-            rows = [_row(examiner, task, workload, candidate, baseline, roofline) for workload in workloads]
+            rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
     roofline, beaten = roofline.without_beaten(_timed(task, rows))
     for row, workload in zip(rows, workloads, strict=True):
         row["floor_seconds"] = _floor(roofline, task, workload)
@@ -149,7 +165,13 @@ def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
 
 
 def _row(
-    examiner: Isolated, task: Task, workload: Workload, candidate: Candidate, baseline: Candidate, roofline: Roofline
+    examiner: Isolated,
+    task: Task,
+    workload: Workload,
+    candidate: Candidate,
+    baseline: Candidate,
+    rivals: Sequence[Rival],
+    roofline: Roofline,
 ) -> dict[str, Any]:
     floor = _floor(roofline, task, workload)
     row: dict[str, Any] = {
@@ -159,7 +181,9 @@ def _row(
         "floor_seconds": floor,
     }
     _prepare(examiner, task, workload)
-    compared = examiner.call("compare", DEADLINE, baseline, candidate, workload.name, ROUNDS, SECONDS, floor or 0.0)
+    limits = (ROUNDS, SECONDS, floor or 0.0)
+    deadline = DEADLINE * (1 + sum(isinstance(one, FunctionOpponent) for one in rivals))
+    compared = examiner.call("compare", deadline, baseline, candidate, workload.name, *limits, list(rivals))
     result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
     if isinstance(compared, WorkloadComparison) and compared.opponents:
         row["opponents"] = [asdict(one) for one in compared.opponents]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -25,6 +25,10 @@ def bench(
         typer.Option(help="One workload (default: all tuned workloads)."),
     ] = None,
     backend: Backend = "auto",
+    opponents: Annotated[
+        Literal["usual", "all", "none"],
+        typer.Option(help="Which of the task's opponents to time: usual (not those on request), all, none."),
+    ] = "usual",
     seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
     reference_deadline: ReferenceDeadline = 60.0,
     json: Json = False,
@@ -35,4 +39,4 @@ def bench(
     with examined(task, seed=seed, deadline=reference_deadline) as reference:
         from tunesmith.cli.actions.bench import run_bench
 
-        raise typer.Exit(run_bench(reference, config, vs, template, workload, backend, seed, as_json=json))
+        raise typer.Exit(run_bench(reference, config, vs, template, workload, backend, seed, opponents, as_json=json))

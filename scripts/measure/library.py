@@ -1,8 +1,9 @@
 """Measures the library on a GPU: runs the tests that need one, tunes every task, and writes all figures as JSON.
 
-    python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,b] [--commit SHA] [--no-tests]
+    python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,b] [--time-limit 100s] [--no-tests]
 
-Figures in the documentation come from files this script wrote (docs/results/).
+Figures in the documentation come from files this script wrote (docs/results/). Several GPUs share the tasks: one call
+with CUDA_VISIBLE_DEVICES, --tasks and --out of its own for each, and library_table.py makes one table of all files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from tunesmith.graph import tune
 from tunesmith.graph.progress import Listener, Progress
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.files.taskfile import library_tasks
 
 
@@ -29,32 +31,45 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", default=",".join(library_tasks()))
+    parser.add_argument("--time-limit", help="for each task, as of `tunesmith tune` (default: none)")
+    parser.add_argument("--opponents", choices=("usual", "all", "none"), default="all")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"))
     parser.add_argument("--no-tests", action="store_true")
     parser.add_argument("--concurrent", action="store_true", help="two tunings at once, against the same alone")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     tests = None if options.no_tests else _run_tests()
-    runs = {}
+    runs: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    record: dict[str, Any] = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests}
+    record |= {"runs": runs, "failed": failed}
     for name in options.tasks.split(","):
         started = time.monotonic()
-        result = tune(
-            name,
-            backend="cuda",
-            evaluations=options.evaluations,
-            rounds=options.rounds,
-            seed=options.seed,
-            run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-            listener=_listener(name),
-        )
+        try:
+            result = tune(
+                name,
+                backend="cuda",
+                evaluations=options.evaluations,
+                rounds=options.rounds,
+                seed=options.seed,
+                opponents=options.opponents,
+                time_limit=options.time_limit,
+                run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
+                listener=_listener(name),
+            )
+        except TunesmithError as error:
+            # The other tasks are worth having.
+            failed[name] = str(error)
+            print(f"{name}: {error}", flush=True)
+            _write(options.out, record)
+            continue
         runs[name] = result.summary.to_json() | {"wall_seconds": round(time.monotonic() - started, 1)}
         _table(runs[name])
-        record = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests, "runs": runs}
         _write(options.out, record)
     if options.concurrent:
         record["concurrent"] = _concurrent(list(runs)[:2], runs)
         _write(options.out, record)
-    return 0 if tests is None or tests["exit_code"] == 0 else 1
+    return 1 if failed or (tests is not None and tests["exit_code"] != 0) else 0
 
 
 def _write(out: Path, record: dict[str, Any]) -> None:
@@ -115,6 +130,9 @@ def _table(summary: dict[str, Any]) -> None:
             texts = [f"{value * 1e6:9.2f}" if value else "        -" for value in figures]
             labelled = zip(("floor", "baseline", "general", "best"), texts, strict=True)
             print(f"  {kind:8} {row['workload']:24}", *(f"{label} {text}" for label, text in labelled))
+            for one in row["opponents"]:
+                told = f"{one['seconds'] * 1e6:9.2f}" if one["seconds"] else one["why"]
+                print(f"           {one['name']} ({one['label']}): {told}")
     for item in summary["disqualified"]:
         print("  out:", item["workload"], item["why"], item["config"])
     sys.stdout.flush()

@@ -107,7 +107,15 @@ def pretending(
             pass
 
         def compare(
-            self, baseline: Any, candidates: Any, workload: str, rounds: int, budget: float, floor: float, energy: float
+            self,
+            baseline: Any,
+            candidates: Any,
+            workload: str,
+            rounds: int,
+            budget: float,
+            floor: float,
+            energy: float,
+            opponents: Any,
         ) -> WorkloadComparison:
             samples = compare([[1e-5] * 3] * 3, [[2e-5] * 3] * 3)
             joules = tuple(Energy(1e-3 * (2 - at), energy, 1000, 0.01) for at in range(1 + len(candidates)))

@@ -20,7 +20,7 @@ from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
 from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, TaskError
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
@@ -337,6 +337,28 @@ def test_a_comparison_holds_a_crash_against_the_one_that_crashed(task: Task, dev
         # The search goes on afterwards, on its own contents.
         pool.submit(request(task, 0))
         assert isinstance(drain(pool)[0].outcomes["16384"], Measured)
+
+
+@pytest.mark.slow
+def test_an_opponent_that_ends_the_process_costs_no_candidate_anything(task: Task, device: Any) -> None:
+    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    kernel = task.sources("opencl").baseline.template
+    opponents = [
+        FunctionOpponent(
+            name="ends", label="eager", source="import os\ndef f(**_): os._exit(3)", function="f", framework="numpy"
+        ),
+        KernelOpponent(name="same", label="production", template=kernel),
+    ]
+    with make_pool(task, device) as pool:
+        for beside in (opponents, opponents[1:]):
+            compared = pool.compare(
+                baseline, [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05, opponents=beside
+            )
+            assert [type(result) for result in compared.results] == [Comparison]
+            whole = [(one.name, one.comparison is not None, "process ended" in one.why) for one in compared.opponents]
+            assert whole == (
+                [("ends", False, True), ("same", False, True)] if len(beside) > 1 else [("same", True, False)]
+            )
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ class SimulatedPool:
         return Roofline()
 
     def compare(
-        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: float
+        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: Any
     ) -> WorkloadComparison:
         base = [[seconds(baseline.config, workload)]] * 5
         times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]

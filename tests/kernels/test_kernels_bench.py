@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.launch.workload_data import RED_ZONE, WorkloadData
+from tunesmith.kernels.launch.workload_data import MOST_ROOM, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.files.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -52,6 +54,8 @@ def test_a_time_far_below_the_floor_is_an_error(
         return seconds(sequence) * 0 + sequence.count * 1e-3
 
     monkeypatch.setattr(OpenclSequence, "seconds", steady)
+    # Some processors' last cache holds all sets of so small a task: then no time is too short.
+    monkeypatch.setattr(bench, "limits", replace(bench.limits, l2_bytes=1 << 20))
     fine = visit(bench, candidate)
     assert isinstance(fine, Measured)
     assert isinstance(visit(bench, candidate, floor=fine.low), Measured)
@@ -71,6 +75,21 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
     misled = visit(bench, candidate)
     assert isinstance(usual, Measured) and isinstance(misled, Measured)
     assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
+
+
+def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = load_task("rope")  # a table of 2 MB, of which a launch reads a row for each token
+    workload = task.workload("33x7x3x45")
+    # Each token's query and key, read and written in place, its row of the table, and its position.
+    touched = 33 * (10 * 90 * DTYPES[workload.types["T"]].size + 90 * 4 + 8)
+    monkeypatch.setattr(bench.device, "cold_bytes", 40 * touched)
+    data = WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28)
+    assert data.touched_bytes == touched < data.set_bytes / 10
+    assert data.sets == max(3, round(MOST_ROOM * 40 * touched / data.set_bytes)) < 40
+    monkeypatch.setattr(bench.device, "cold_bytes", 40 * data.set_bytes)
+    assert WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28).sets > 80
 
 
 def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(

@@ -261,7 +261,8 @@ class TestTolerances:
 
 
 def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> None:
-    """The baseline and some configurations compile, take the shared memory they declare, and can be launched."""
+    """Baseline, kernels that are opponents and some configurations compile, take the shared memory they declare, and
+    can be launched."""
     from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
 
     limits = resolve_target(target)
@@ -269,6 +270,7 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
     sources = load_task(name).sources("cuda")
     workload = small_workloads(name, dtype)[-1]
     candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]
+    candidates += [(one.template, {}) for one in sources.opponents]
     for template in sources.templates:
         if template.runs_on(device_names(limits)):
             candidates += [(template, config) for config in some_configs(template, workload, limits, count, seed)]

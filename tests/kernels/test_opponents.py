@@ -14,7 +14,11 @@ from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import Task
 
@@ -37,6 +41,18 @@ def short(x, y, a, n):
 
 def raises(x, y, a, n):
     raise RuntimeError("no")
+
+def written(x, y, a, n, out):
+    np.add(np.float32(a) * x, y, out=out)
+
+def unwritten(x, y, a, n, out):
+    pass
+"""
+IN_PLACE = """
+import numpy as np
+
+def in_place(x, y, a, n):
+    y += np.float32(a) * x
 """
 
 
@@ -62,18 +78,95 @@ def candidate(task: Task, device: Any) -> Candidate:
 
 
 def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any) -> None:
-    made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises")
+    made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises", "written", "unwritten")
     plain = candidate(made, device)
     bench = Bench(made, device.limits, device.index)
-    compared = bench.compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.2)
-    right, as_dict, wrong, short, raises = compared.opponents
-    for one in (right, as_dict):
+    name = made.workloads[0].name
+    compared = bench.compare(plain, [plain], name, rounds=9, budget_seconds=0.2, opponents=made.opponents)
+    right, as_dict, wrong, short, raises, written, unwritten = compared.opponents
+    for one in (right, as_dict, written):
         assert one.why == "" and one.comparison is not None and one.against[0] is not None
         # The kernel is the baseline: its time over the opponent's is one over the opponent's over the baseline's.
         assert one.comparison.ratio * one.against[0].ratio == pytest.approx(1, rel=0.5)
     assert "it computes something else: out[" in wrong.why and wrong.comparison is None
     assert short.why == "its out has 16383 elements, not 16384"
     assert raises.why == "it raises RuntimeError: no"
+    # The outputs are poisoned before the call that is looked at.
+    assert "it computes something else: out[0]" in unwritten.why
+
+
+def test_one_that_works_in_place_is_judged_after_one_call(tmp_path: Path, device: Any) -> None:
+    made = task(tmp_path, "in_place")
+    arguments = [
+        one.model_copy(update={"role": "inout"}) if one.name == "y" else one
+        for one in made.arguments
+        if one.name != "out"
+    ]
+    made = made.model_copy(
+        update={
+            "arguments": tuple(arguments),
+            "reference": "def scale_add(x, y, a, n):\n    return {'y': a * x + y}\n",
+            "opponents": tuple(one.model_copy(update={"source": IN_PLACE}) for one in made.opponents),
+        }
+    )
+    bench = Bench(made, device.limits, device.index)
+    data = WorkloadData(bench.device, made, made.workloads[0], seed=0, max_bytes=1 << 28)
+    found = prepare_opponent(bench.device, made.opponents[0], data)
+    assert isinstance(found, Ready), found
+
+
+def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any) -> None:
+    task(tmp_path)
+    folder = tmp_path / "task"
+    plain = (folder / "baseline.cl").read_text()
+    for name, text in (("right", plain), ("wrong", plain.replace("a * x[i]", "x[i]"))):
+        assert name == "right" or text != plain
+        (folder / f"{name}.cl").write_text(text)
+        with (folder / "task.toml").open("a") as file:
+            file.write(
+                f'\n[[backends.opencl.opponents]]\nname = "{name}"\nlabel = "production"\nfast_math = "True"\n'
+                f'source_file = "{name}.cl"\nlaunch = {{ grid = ["ceil_div(n, 64)"], block = [64] }}\n'
+            )
+    made = read_task(folder / "task.toml")
+    kernels = made.sources("opencl").opponents
+    assert [one.template.fast_math for one in kernels] == ["True", "True"]
+    compiler = open_compiler(device.limits, device.index)
+    workload = made.workloads[0]
+    rivals = [KernelRival("none", "production", CompileFailed("error: no", "error: no"))]
+    for one in kernels:
+        code = compiler.compile(specialise(one.template, {}, {}))
+        assert isinstance(code, Artifact)
+        rivals.append(KernelRival(one.name, one.label, Candidate(one.template, {}, {types_key(workload): code})))
+    baseline = candidate(made, device)
+    bench = Bench(made, device.limits, device.index)
+    compared = bench.compare(
+        baseline, [baseline], workload.name, rounds=9, budget_seconds=0.2, opponents=rivals, energy_seconds=0.1
+    )
+    assert len(compared.results) == 1 and isinstance(compared.results[0], Comparison)
+    assert len(compared.energies) == 2
+    none, right, wrong = compared.opponents
+    assert "error: no" in none.why and none.comparison is None
+    assert right.why == "" and right.comparison is not None and len(right.against) == 1
+    assert right.label == "production" and right.against[0] is not None
+    assert "out[" in wrong.why and wrong.comparison is None
+
+
+def test_a_kernel_without_a_launch_is_named(tmp_path: Path) -> None:
+    task(tmp_path)
+    path = tmp_path / "task" / "task.toml"
+    with path.open("a") as file:
+        file.write('\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n')
+    with pytest.raises(TunesmithError, match=r"backends\.opencl, opponent one: give `source_file` and `launch`"):
+        read_task(path)
+
+
+def test_those_on_request_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
+    task(tmp_path, "right", "as_dict")
+    path = tmp_path / "task" / "task.toml"
+    path.write_text(path.read_text() + "on_request = true\n")
+    made = read_task(path)
+    found = {which: [one.name for one in made.opponents_on("opencl", which)] for which in ("usual", "all", "none")}
+    assert found == {"usual": ["right"], "all": ["right", "as_dict"], "none": []}
 
 
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
@@ -81,7 +174,7 @@ def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> 
     plain = candidate(made, device)
     [one] = (
         Bench(made, device.limits, device.index)
-        .compare(plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01)
+        .compare(plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01, opponents=made.opponents)
         .opponents
     )
     assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
@@ -126,7 +219,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     plain = candidate(made, gpu)
     [one] = (
         Bench(made, gpu.limits, gpu.index)
-        .compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5)
+        .compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5, opponents=made.opponents)
         .opponents
     )
     assert one.why == "" and one.comparison is not None

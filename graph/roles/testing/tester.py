@@ -26,7 +26,7 @@ from tunesmith.kernels.space.feasible import rules
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import AnyOpponent, Workload
 
 PER_SHAPE = 2
 """Finalists that a workload sends beside the general ones."""
@@ -57,23 +57,16 @@ class Tester:
         if known is not None:
             over = _done(context, number, known.event.verdict)
             return {"done": "" if context.log.extended_after(known) else over}
-        compared = context.log.comparisons(stage)
-        wanted = [workload for workload in (*context.tuned, *context.held_out) if workload.name not in compared]
-        for position, workload in enumerate(wanted):
-            # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
-            if workload.held_out and context.seconds_left() <= 0:
-                names = ", ".join(one.name for one in wanted[position:])
-                context.note("test", f"The time limit left no time for the held-out workloads {names}.", stage)
-                break
-            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            if entrants:
-                share = max(0.0, context.seconds_left()) / (len(wanted) - position)
-                compared[workload.name] = self._compare(context, workload, entrants, number, share)
-        comparisons = list(compared.values())
+        # Opponents cost time, and only what the run ends with is put beside them.
+        beside = context.opponents if _done(context, number, None) else ()
+        comparisons = self._compared(context, number, general, per_shape, beside)
         verdict = build_verdict(context, comparisons, general, disqualified(context))
         if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
             verdict = build_verdict(context, comparisons, general, disqualified(context))
         done = _done(context, number, verdict)
+        if done and len(beside) < len(context.opponents) and context.seconds_left() > 0:
+            # That it is the last could not be known before, as where the limit of the device is reached.
+            comparisons = self._compared(context, number, general, per_shape, context.opponents)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = examine_winners(context, lambda out: build_verdict(context, comparisons, general, out))
@@ -81,9 +74,41 @@ class Tester:
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}
 
+    def _compared(
+        self,
+        context: Context,
+        number: int,
+        general: list[Finalist],
+        per_shape: dict[str, list[Finalist]],
+        beside: Sequence[AnyOpponent],
+    ) -> list[Compared]:
+        """The finalists on every workload, `beside` these opponents. What the journal has is not measured again."""
+        stage = f"round-{number}"
+        known = context.log.comparisons(stage)
+        names = {one.name for one in beside}
+        complete = {name for name, event in known.items() if names <= {one.name for one in event.opponents}}
+        wanted = [workload for workload in (*context.tuned, *context.held_out) if workload.name not in complete]
+        for position, workload in enumerate(wanted):
+            # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
+            if workload.held_out and context.seconds_left() <= 0:
+                if left := ", ".join(one.name for one in wanted[position:] if one.name not in known):
+                    context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
+                break
+            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            if entrants:
+                share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+                self._compare(context, workload, entrants, number, share, beside)
+        return list(context.log.comparisons(stage).values())
+
     def _compare(
-        self, context: Context, workload: Workload, entrants: list[Finalist], number: int, share: float
-    ) -> Compared:
+        self,
+        context: Context,
+        workload: Workload,
+        entrants: list[Finalist],
+        number: int,
+        share: float,
+        beside: Sequence[AnyOpponent],
+    ) -> None:
         """share: seconds of the time limit that are left to this comparison."""
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
         requests = [
@@ -96,7 +121,8 @@ class Tester:
             workload.name,
             seed=context.settings.seed + number * FRESH_SEED,
             rounds=ROUNDS,
-            budget_seconds=min(SECONDS, max(LEAST_SECONDS, share / (2 * (1 + len(entrants))))),
+            budget_seconds=min(SECONDS, max(LEAST_SECONDS, share / (2 * (1 + len(entrants) + len(beside))))),
+            opponents=beside,
         )
         event = Compared(
             workload=workload.name,
@@ -107,7 +133,6 @@ class Tester:
             baseline_energy=found.energies[0] if found.energies else None,
         )
         context.journal.append(event, f"round-{number}")
-        return event
 
 
 def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:

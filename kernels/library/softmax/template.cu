@@ -5,6 +5,7 @@ using Address = unsigned long long;
 enum {
     STEP = BLOCK_X * VEC,
     WARPS = BLOCK_X / 32,
+    FEW = 4,  // elements of a thread, of rows that no vector divides and that are read once
     WALKS = GRID_CAP > 0,  // a block goes on to further rows
 };
 // Below every maximum, but finite: the difference of two infinities would be no number.
@@ -222,6 +223,43 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
     } while (WALKS && row - threadIdx.y < n);
 }
 
+// Of such rows those of a few elements for each thread, which are read once: what three readings cost shows most there.
+__device__ __forceinline__ void short_rows(const T* __restrict__ input, T* __restrict__ out, int n, int d,
+                                           Partials& partials) {
+    long long row = (long long)blockIdx.x * BLOCK_Y + threadIdx.y;
+    do {
+        const int end = row < n ? d : 0;
+        const T* from = input + row * d;
+        T* to = out + row * d;
+        float x[FEW];
+        float largest = LOWEST;
+#pragma unroll
+        for (int i = 0; i < FEW; ++i) {
+            const int col = threadIdx.x + i * BLOCK_X;
+            if (col < end) {
+                x[i] = to_float(from[col]);
+                largest = fmaxf(largest, x[i]);
+            }
+        }
+        largest = fold(Largest{}, largest, partials.in_turn.maxima);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < FEW; ++i) {
+            if (threadIdx.x + i * BLOCK_X < end) {
+                x[i] = exponential(x[i] - largest);
+                sum += x[i];
+            }
+        }
+        const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
+#pragma unroll
+        for (int i = 0; i < FEW; ++i) {
+            const int col = threadIdx.x + i * BLOCK_X;
+            if (col < end) from_float(to[col], x[i] * scale);
+        }
+        row += (long long)gridDim.x * BLOCK_Y;
+    } while (WALKS && row - threadIdx.y < n);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y, 1)
 softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
     __shared__ Partials partials;
@@ -229,6 +267,8 @@ softmax(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
     const Address addresses = reinterpret_cast<Address>(input) | reinterpret_cast<Address>(out);
     if (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0)
         rows(input, out, n, d, partials);
+    else if (d <= FEW * BLOCK_X)
+        short_rows(input, out, n, d, partials);
     else
         unaligned_rows(input, out, n, d, partials);
 }

@@ -116,14 +116,18 @@ def read_template(path: Path, backend: str, entry: str, source: str | None = Non
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
     data.setdefault("entry", entry)
     data.setdefault("name", path.stem)
-    files = data.pop("source_file", None)
-    parts = files if isinstance(files, list) and files else [files] if files is not None else []
+    parts = _parts(data.pop("source_file", None))
     texts = [
         _text(path.parent / str(file), path, "source_file") for file in (parts[:-1] if source is not None else parts)
     ]
     if texts or source is not None:
         data["source"] = "\n".join(texts if source is None else [*texts, source])
     return _validated(Template, data, path)
+
+
+def _parts(files: object) -> list[Any]:
+    """The files of a `source_file`, which names one or lists several."""
+    return files if isinstance(files, list) and files else [files] if files is not None else []
 
 
 def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Path) -> None:
@@ -144,6 +148,26 @@ def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Pa
         if not isinstance(file, str) or not (path.parent / file).is_file():
             raise TaskError(f"{path}, key backends.{backend}.templates: there is no file {file!r} beside it.")
     sources["templates"] = [read_template(path.parent / file, backend, entry) for file in files]
+    opponents = sources.get("opponents", [])
+    if not isinstance(opponents, list) or not all(isinstance(one, dict) for one in opponents):
+        raise TaskError(
+            f"{path}, key backends.{backend}.opponents: give a list of tables ([[backends.{backend}.opponents]])."
+        )
+    sources["opponents"] = [
+        _kernel_opponent(one, backend, entry, path, number) for number, one in enumerate(opponents, 1)
+    ]
+
+
+def _kernel_opponent(given: Mapping[str, Any], backend: str, entry: str, path: Path, number: int) -> dict[str, Any]:
+    """An opponent that is a kernel: what a baseline has, and a name."""
+    where = f"backends.{backend}, opponent {given.get('name', number)}"
+    if "source_file" not in given or "launch" not in given:
+        raise TaskError(f"{path}, {where}: give `source_file` and `launch` (grid and block).")
+    own = {key: given[key] for key in ("name", "label", "on_request") if key in given}
+    fields = {key: value for key, value in given.items() if key not in (*own, "source_file")}
+    files = _parts(given["source_file"])
+    source = "\n".join(_text(path.parent / str(file), path, f"{where}, source_file") for file in files)
+    return {**own, "template": {"name": "opponent", "backend": backend, "entry": entry, "source": source, **fields}}
 
 
 def _resolve_opponents(data: dict[str, Any], path: Path) -> None:
@@ -220,6 +244,9 @@ def _validate_expressions(task: Task, path: Path) -> None:
         except TaskError as error:
             raise TaskError(f"{path}: {error}") from error
     for name, sources in task.backends.items():
+        for one in sources.opponents:
+            where = f"{path}, {name} opponent {one.name}"
+            one.template.validate_names(sizes, frozenset(task.types), where)
         for template in (sources.baseline.template, *sources.templates):
             where = f"{path}, {name} template {template.name}"
             template.validate_names(sizes, frozenset(task.types), where)

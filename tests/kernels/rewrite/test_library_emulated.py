@@ -1,4 +1,4 @@
-"""CUDA templates of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
+"""CUDA kernels of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tunesmith.kernels.launch.workload_data import reference_results
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
 
 # Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
 SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
@@ -37,6 +38,15 @@ SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
             (16, 4, 8, 2, 1, 1, 0),
         )
     ),
+    "softmax": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "HOLD_EXP": held, "ONLINE": online}
+        | {"GRID_CAP": cap, "CACHE": 0, "FAST_EXP": 0}
+        for x, y, vec, items, held, online, cap in (
+            (32, 2, 4, 1, 0, 0, 528),
+            (64, 2, 8, 2, 1, 1, 528),
+            (128, 1, 4, 4, 0, 1, 0),
+        )
+    ),
 }
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
@@ -46,7 +56,29 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"n": 5, "h": 3, "k": 1, "pairs": 37},
         {"n": 1, "h": 1, "k": 1, "pairs": 1},
     ),
+    # Also between vectors with few elements for each thread, and with more.
+    "softmax": ({"n": 3, "d": 2056}, {"n": 2, "d": 333}, {"n": 3, "d": 127}, {"n": 1061, "d": 7}, {"n": 1, "d": 1}),
 }
+
+
+def require_right(task: Task, template: Template, config: Config, workload: Workload, folder: Path) -> None:
+    arrays = contents(task, workload, seed=3)
+    read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
+    expected = reference_results(task, workload, read)
+    found = run_kernel(template, config, task, workload, arrays, folder)
+    for output, values in expected.items():
+        assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5), (workload.sizes, output)
+
+
+@pytest.mark.parametrize("name", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
+def test_an_opponent_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
+    """With vectors, between them, and longer than a block."""
+    task = load_task(name)
+    [opponent] = task.sources("cuda").opponents
+    more = {"h": 3} if name == "merge_attn_states" else {}
+    for n, d in ((3, 512), (2, 333), (1, 1)):
+        workload = Workload(name="small", sizes={"n": n, **more, "d": d}, types={"T": "float32"})
+        require_right(task, opponent.template, {}, workload, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +95,4 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
     for sizes in SIZES[name]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
-        arrays = contents(task, workload, seed=3)
-        read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
-        expected = reference_results(task, workload, read)
-        found = run_kernel(template, config, task, workload, arrays, tmp_path)
-        for output, values in expected.items():
-            assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5), (sizes, output)
+        require_right(task, template, config, workload, tmp_path)

@@ -1,0 +1,116 @@
+"""Opponents in runs, on a simulated device: when they are timed, and the table of what was found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.cli.measure import library_table
+from tunesmith.graph import tune
+from tunesmith.graph.journal.events import Compared
+from tunesmith.graph.journal.store import Journal
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.opponents import Encounter
+from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.task import FunctionOpponent, Task
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
+
+
+class OpponentPool(SimulatedPool):
+    asked: ClassVar[list[tuple[str, ...]]] = []
+
+    def compare(
+        self, baseline: Any, candidates: Sequence[Any], workload: str, *, opponents: Any = (), **more: Any
+    ) -> WorkloadComparison:
+        found = super().compare(baseline, candidates, workload, **more)
+        self.asked.append(tuple(one.name for one in opponents))
+        base, mine = [[20e-6]] * 5, [[10e-6]] * 5
+        met = [
+            Encounter(one.name, one.label, compare(mine, base), tuple(compare(base, mine) for _ in candidates))
+            for one in opponents
+        ]
+        return replace(found, opponents=tuple(met))
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
+    simulate_device(monkeypatch)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", OpponentPool)
+    OpponentPool.asked.clear()
+    yield
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    made = {"source": "def f(): pass", "function": "f", "framework": "numpy"}
+    others = (
+        FunctionOpponent(name="near", label="eager", **made),
+        FunctionOpponent(name="far", label="compiled", on_request=True, **made),
+    )
+    return load_task(str(TASK)).model_copy(update={"opponents": others})
+
+
+def run(task: Task, folder: Path, **settings: Any) -> Any:
+    chosen: dict[str, Any] = {"backend": "opencl", "evaluations": 20, "rounds": 2}
+    return tune(task, run_dir=folder, **(chosen | settings))
+
+
+@pytest.mark.parametrize(("which", "names"), [("usual", ("near",)), ("all", ("near", "far")), ("none", ())])
+def test_only_the_last_test_times_them(task: Task, tmp_path: Path, which: str, names: tuple[str, ...]) -> None:
+    summary = run(task, tmp_path / "run", opponents=which).summary
+    with Journal(tmp_path / "run", create=False) as journal:
+        stages = [entry.stage for entry in journal.entries(Compared)]
+    timed = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-2"]
+    earlier = [asked for asked, stage in zip(OpponentPool.asked, stages, strict=True) if stage == "round-1"]
+    assert timed and set(timed) == {names} and set(earlier) <= {()}
+    for row in (*summary.tuned, *summary.held_out):
+        assert tuple(one.name for one in row.opponents) == names
+
+
+def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(context: Any, number: int, verdict: Any) -> str:
+        return "floor" if verdict is not None else ""
+
+    monkeypatch.setattr("tunesmith.graph.roles.testing.tester._done", done)
+    summary = run(task, tmp_path / "run").summary
+    half = len(OpponentPool.asked) // 2
+    assert set(OpponentPool.asked[:half]) == {()} and set(OpponentPool.asked[half:]) == {("near",)}
+    assert all([one.name for one in row.opponents] == ["near"] for row in summary.tuned)
+
+
+def test_the_table_has_every_label_with_intervals(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads(json.dumps(run(task, tmp_path / "run", opponents="all").summary.to_json()))
+    summary["tuned"][0]["opponents"][1] |= {"seconds": None, "ratio": None, "why": "it raises ModuleNotFoundError: no"}
+    files = []
+    for name in ("scale_add", "another"):
+        files.append(str(tmp_path / f"{name}.json"))
+        Path(files[-1]).write_text(json.dumps({"runs": {name: summary}}))
+    assert library_table.main(files) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(" | ")[2:] == [
+        "floor",
+        "plain",
+        "vendor library",
+        *library_table.LABELS[1:],
+        "general",
+        "best |",
+    ]
+    row = next(line for line in lines if line.startswith("| another |")).strip("| ").split(" | ")
+    assert row[3:8] == ["20.00", "-", "-", "10.00 (0.50x, 0.50 - 0.50)", "-"]
+    assert row[8].endswith(")") and "x, " in row[9]
+    assert "- Not timed: another, far (compiled): it raises ModuleNotFoundError: no" in lines[-2]
+    with pytest.raises(TunesmithError, match="another file has the task a too"):
+        library_table.merged([("x", {"runs": {"a": 1}}), ("y", {"runs": {"a": 1}})])
