@@ -8,9 +8,12 @@ what they allocate is their framework's own. Opponents that are kernels are chec
 from __future__ import annotations
 
 import inspect
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
 """Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
 WARM_UP = 3
 """Calls before the first is timed: what compiles, chooses an algorithm or allocates has done so then."""
+_NUMBERS = itertools.count(1)
 SLACK = 4.0
 """How many times a kernel's tolerance an opponent may be off: it rounds in other places, and is not on trial."""
 
@@ -103,16 +107,23 @@ def prepare_opponent(
     return Ready(opponent, load)
 
 
+def _function_of(opponent: FunctionOpponent) -> Any:
+    # torch.compile imports the module of the function that it compiles, by its name. Each workload has a module of its
+    # own, whose functions are compiled for its sizes alone.
+    module = ModuleType(f"tunesmith_opponent_{next(_NUMBERS)}")
+    sys.modules[module.__name__] = module
+    exec(compile(opponent.source, f"<opponent {opponent.name}>", "exec"), module.__dict__)
+    if not hasattr(module, opponent.function):
+        raise NameError(f"there is no function {opponent.function} in its file")
+    return getattr(module, opponent.function)
+
+
 class _Calls:
     """Calls of an opponent on the sets of `data`."""
 
     def __init__(self, device: Device, opponent: FunctionOpponent, data: WorkloadData) -> None:
         self._device, self._opponent, self._data = device, opponent, data
-        namespace: dict[str, Any] = {"__name__": f"opponent {opponent.name}"}
-        exec(compile(opponent.source, f"<opponent {opponent.name}>", "exec"), namespace)
-        if opponent.function not in namespace:
-            raise NameError(f"there is no function {opponent.function} in its file")
-        self._function = namespace[opponent.function]
+        self._function = _function_of(opponent)
         task, workload = data.task, data.workload
         # One that takes every output writes where the kernels do, so that it does the same work in the same memory.
         named = inspect.signature(self._function).parameters
