@@ -238,7 +238,8 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k
     const bool b_chunks = n % CHUNK == 0 && reinterpret_cast<unsigned long long>(b) % 16 == 0;
 #if MAPS
     const int2 last = tile_of(blockIdx.x + (units - 1 - blockIdx.x) / gridDim.x * gridDim.x, m, n);
-    const bool boxes = a_chunks && b_chunks && place_in(c, last, m, n, blockIdx.z * 2 + 1) != nullptr;
+    // A block that copies nothing describes nothing: only data that have come tell that a description is not needed any more.
+    const bool boxes = count > 0 && a_chunks && b_chunks && place_in(c, last, m, n, blockIdx.z * 2 + 1) != nullptr;
 #else
     const bool boxes = false;
 #endif
