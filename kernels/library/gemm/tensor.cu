@@ -71,6 +71,19 @@ __device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+#if SPLIT > 1
+__device__ __forceinline__ void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ float2 read_from(unsigned local, int rank) {
+    unsigned there;
+    float2 value;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(local), "r"(rank));
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(there));
+    return value;
+}
+#endif
+
 extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
@@ -85,7 +98,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     const int slice = warp / (WARPS_M * WARPS_N);
     const int warp_m = warp % (WARPS_M * WARPS_N) / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    const int2 first = first_of_tile(m, n);
+    const int2 first = tile_of(blockIdx.x, m, n);
     const int row0 = first.x, col0 = first.y;
 
     // This block's share of the depth, in whole tiles.

@@ -1,5 +1,4 @@
-// What both kinds of tensor-core templates have in common: asynchronous copies, the order of blocks, clusters that divide
-// the depth, stores, and the product of float32 factors on the ordinary units.
+// What both kinds of tensor-core templates have in common: asynchronous copies, the order of tiles, stores, and the product of float32 factors on the ordinary units.
 
 __device__ __forceinline__ unsigned shared_address(const void* at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -13,26 +12,13 @@ __device__ __forceinline__ void copy_later(unsigned to, const T* from, bool vali
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;\n"); }
 template <int LEFT> __device__ __forceinline__ void wait_groups() { asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT)); }
 
-// Blocks go down GROUP tiles of C before they go right: what neighbours in time read stays in the last cache.
-__device__ __forceinline__ int2 first_of_tile(int m, int n) {
+// First row and column of a tile of C. Tiles are counted GROUP down before the next to the right: what neighbours in time read
+// stays in the last cache.
+__device__ __forceinline__ int2 tile_of(int at, int m, int n) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
-    const int band = blockIdx.x / (GROUP * tiles_n), high = min(GROUP, tiles_m - band * GROUP);
-    const int within = blockIdx.x % (GROUP * tiles_n);
+    const int band = at / (GROUP * tiles_n), high = min(GROUP, tiles_m - band * GROUP), within = at % (GROUP * tiles_n);
     return make_int2((band * GROUP + within % high) * BM, within / high * BN);
 }
-
-#if SPLIT > 1
-__device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
-}
-__device__ __forceinline__ float2 read_from(unsigned local, int rank) {
-    unsigned there;
-    float2 value;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(local), "r"(rank));
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(there));
-    return value;
-}
-#endif
 
 __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m, int n, float x, float y) {
     if (row >= m || col >= n) return;
@@ -49,14 +35,16 @@ __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m
 #if T_IS_FLOAT32
 // Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units, an element at a time.
 __device__ __forceinline__ void plainly(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
-    const int tiles_n = (n + BN - 1) / BN;
-    const int row0 = blockIdx.x / tiles_n * BM, col0 = blockIdx.x % tiles_n * BN;
-    for (int at = threadIdx.x + blockIdx.z * blockDim.x; at < BM * BN; at += blockDim.x * gridDim.z) {
-        const int row = row0 + at / BN, col = col0 + at % BN;
-        if (row >= m || col >= n) continue;
-        float sum = 0.0f;
-        for (int i = 0; i < k; ++i) sum += a[(long long)row * k + i] * b[(long long)i * n + col];
-        c[(long long)row * n + col] = sum;
+    const int tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const int2 first = tile_of(tile, m, n);
+        for (int at = threadIdx.x + blockIdx.z * blockDim.x; at < BM * BN; at += blockDim.x * gridDim.z) {
+            const int row = first.x + at / BN, col = first.y + at % BN;
+            if (row >= m || col >= n) continue;
+            float sum = 0.0f;
+            for (int i = 0; i < k; ++i) sum += a[(long long)row * k + i] * b[(long long)i * n + col];
+            c[(long long)row * n + col] = sum;
+        }
     }
 }
 #endif

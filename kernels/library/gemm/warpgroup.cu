@@ -1,48 +1,152 @@
 // Matrix multiplication by products of whole warpgroups (wgmma, float accumulation; PTX ISA, "Asynchronous warpgroup level
-// matrix instructions"), for 16-bit floats on compute capability 9.0.
+// matrix instructions"), for 16-bit floats on compute capability 9.0. One warpgroup copies, the others multiply.
 //
-// A block computes BM x BN results with DOWN x ACROSS warpgroups of 128 threads. Tiles of A and B, BK deep, arrive in shared
-// memory by asynchronous copies, STAGES - 1 tiles ahead; the products read both factors from there and run on while the
-// threads start the copies of a later tile. Both factors lie in slabs whose rows are 128 bytes: 64 elements in depth of each
-// row of A, 64 columns of each row of B. In a row, 16-byte chunks are exchanged by the row's last three bits, which is the
-// layout that the instruction calls a 128-byte swizzle. With SPLIT > 1 a cluster of blocks divides the depth.
+// Tiles of A and B, 64 deep, arrive in a ring of STAGES places in shared memory; barriers there (mbarrier) say when a tile has
+// come and when its place is free again. The copying warpgroup gives registers to the others (setmaxnreg). Both factors lie in
+// slabs whose rows are 128 bytes, with 16-byte chunks exchanged by the row's last three bits: the 128-byte swizzle of tensor
+// copies and products alike. A block goes on to a further tile of C while its copies for that are under way. With SPLIT > 1 a
+// cluster of blocks divides the depth, and each block adds up a part of the columns, which the others write into its memory.
+//
+// With MAPS, one thread for each factor starts tensor copies (cp.async.bulk.tensor). They need a description of the matrix in
+// global memory, which a kernel without help from its caller has to make itself (tensormap.replace). It lies in the last tile
+// of C that the block computes, which is overwritten by results when nothing is copied any more: no memory beside the
+// arguments is used, and nothing outlasts the launch. Without MAPS, and where a tile of C is too small for that, all threads
+// of the warpgroup copy 16 bytes at a time (cp.async), which starts sooner; rows that are no multiple of 16 bytes are copied
+// an element at a time.
 
 enum {
-    ROWS = BM / DOWN, COLS = BN / ACROSS,  // of a warpgroup
-    THREADS = DOWN * ACROSS * 128, CHUNK = 8, SLAB = 64,
-    A_SLAB = BM * 128, B_SLAB = BK * 128,  // bytes
-    A_BYTES = BK / SLAB * A_SLAB, STAGE_BYTES = A_BYTES + BN / SLAB * B_SLAB,
+    ROWS = BM / DOWN, COLS = BN / ACROSS,  // of a warpgroup that multiplies
+    GROUPS = DOWN * ACROSS, MULTIPLIERS = GROUPS * 128, THREADS = MULTIPLIERS + 128,
+    BK = 64, CHUNK = 8, SLAB = 64, SLABS = BN / SLAB,
+    A_BYTES = BM * 128, B_SLAB = BK * 128, STAGE_BYTES = A_BYTES + SLABS * B_SLAB,
     PARTS = ROWS / 64, VALUES = COLS / 2,  // products side by side, and the results that a thread holds of each
+    // Columns that a block of a cluster adds up, and the floats from row to row of them: rows begin in different banks.
+    SHARE = BN / SPLIT, PITCH = SHARE + 8, SUM_BYTES = SPLIT > 1 ? SPLIT * BM * PITCH * 4 : 0,
+    MAP_BYTES = 128,
+    BEHIND = STAGES - 2,  // tiles under way; a place is given back one tile late
+    // Registers of a thread at the start, then of one that copies, and of one that multiplies (multiples of 8).
+    CAP = 65536 / MIN_BLOCKS / THREADS / 8 * 8, COPY_REGISTERS = 80,
+    MULTIPLY_REGISTERS = (CAP * (GROUPS + 1) - COPY_REGISTERS) / GROUPS / 8 * 8,
 };
 
-__device__ __forceinline__ int place(int row, int chunk) { return row * 128 + (chunk ^ (row & 7)) * 16; }
+__device__ __forceinline__ void start_barrier(unsigned barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void wait_for(unsigned barrier, int parity) {
+    unsigned done;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (done == 0);
+}
+__device__ __forceinline__ void arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void expect(unsigned barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+#if SPLIT > 1
+// A cluster's barrier in two steps: what was written before the one is seen after the other, unless nothing is to be seen.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive;\n" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive_bare() { asm volatile("barrier.cluster.arrive.relaxed;\n" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;\n" ::: "memory"); }
+// Two floats to the place of block `rank` that is `local` in this block.
+__device__ __forceinline__ void give(unsigned local, int rank, float x, float y) {
+    unsigned there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(local), "r"(rank));
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};\n" ::"r"(there), "f"(x), "f"(y) : "memory");
+}
+#endif
 
-// Columns col0 to col0 + 64 of `HIGH` rows from row0 on, as a slab.
+#if MAPS
+// The box of a described matrix whose first element is (row, col) to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_box(unsigned to, const void* map, int row, int col, unsigned barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n"
+                 ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(barrier) : "memory");
+}
+
+// Describes a row-major matrix of 16-bit floats in 128 bytes of shared memory that are zero: boxes of `high` rows and 64
+// columns, zeros beyond the matrix. (PTX ISA, "tensormap.replace"; encodings of its "Tensor-map fields".)
+__device__ __forceinline__ void describe(unsigned map, const T* matrix, int rows, int cols, int high) {
+    asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;\n" ::"r"(map), "l"(matrix) : "memory");
+    asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 1;\n" ::"r"(map) : "memory");
+#define SET(field, type, at, value, kind) \
+    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024." type " [%0], " at ", %1;\n" \
+                 ::"r"(map), kind(value) : "memory")
+    SET("box_dim", "b32", "0", (int)SLAB, "r");
+    SET("box_dim", "b32", "1", high, "r");
+    SET("global_dim", "b32", "0", cols, "r");
+    SET("global_dim", "b32", "1", rows, "r");
+    SET("global_stride", "b64", "0", (long long)cols * 2, "l");
+    SET("element_stride", "b32", "0", 1, "r");
+    SET("element_stride", "b32", "1", 1, "r");
+#undef SET
+#define SET(field, code) \
+    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b32 [%0], " code ";\n" ::"r"(map) : "memory")
+#if T_IS_BFLOAT16
+    SET("elemtype", "0xa");
+#else
+    SET("elemtype", "0x6");
+#endif
+    SET("interleave_layout", "0x0");
+    SET("swizzle_mode", "0x3");
+    SET("fill_mode", "0x0");
+#undef SET
+}
+// What was described, in global memory, for copies that a thread starts which has acquired it.
+__device__ __forceinline__ void publish(void* to, unsigned map) {
+    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;\n"
+                 ::"l"(to), "r"(map) : "memory");
+}
+__device__ __forceinline__ void acquire(const void* map) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;\n" ::"l"(map) : "memory");
+}
+
+// Place `wanted` of 128 aligned bytes within a tile of C; null where it has none.
+__device__ __forceinline__ char* place_in(T* c, int2 tile, int m, int n, int wanted) {
+    const int width = min((int)BN, n - tile.y);
+    for (int row = tile.x; row < min(tile.x + BM, m); ++row) {
+        const unsigned long long begin = reinterpret_cast<unsigned long long>(c + (long long)row * n + tile.y);
+        const unsigned long long first = (begin + MAP_BYTES - 1) / MAP_BYTES * MAP_BYTES, end = begin + width * 2;
+        const int places = first < end ? int((end - first) / MAP_BYTES) : 0;
+        if (wanted < places) return reinterpret_cast<char*>(first) + wanted * MAP_BYTES;
+        wanted -= places;
+    }
+    return nullptr;
+}
+#endif
+
+// Columns col0 to col0 + 64 of HIGH rows from row0 on, as a slab. chunks: every row starts and ends on 16 bytes.
 template <int HIGH>
 __device__ __forceinline__ void fetch_slab(
-    char* to, const T* __restrict__ matrix, int row0, int col0, int rows, int cols, bool chunks
+    char* to, const T* __restrict__ matrix, int row0, int col0, int rows, int cols, bool chunks, int thread
 ) {
-    constexpr int ALL = HIGH * SLAB / CHUNK;
     if (chunks) {
-#pragma unroll
-        for (int first = 0; first < ALL; first += THREADS) {
-            const int at = first + threadIdx.x;
-            if (ALL % THREADS != 0 && at >= ALL) break;
-            const int row = at / 8, chunk = at % 8, r = row0 + row, col = col0 + chunk * CHUNK;
-            const bool valid = r < rows && col < cols;
-            copy_later(shared_address(to) + place(row, chunk), matrix + (valid ? (long long)r * cols + col : 0), valid);
-        }
+        const int chunk = thread % CHUNK, first = thread / CHUNK, col = col0 + chunk * CHUNK;
+        const unsigned place = shared_address(to) + first * 128 + (chunk ^ (first & 7)) * 16;
+        const T* from = matrix + (long long)(row0 + first) * cols + col;
+        const int there = col < cols ? rows - row0 : 0;  // rows of these columns that the matrix has
+#pragma unroll 4
+        for (int row = 0; row < HIGH; row += 16, from += 16ll * cols)
+            copy_later(place + row * 128, first + row < there ? from : matrix, first + row < there);
         return;
     }
+    const int col = thread % SLAB, first = thread / SLAB;
+    const T* from = matrix + (long long)(row0 + first) * cols + col0 + col;
+    const int there = col0 + col < cols ? rows - row0 : 0;
+    char* const place = to + col % CHUNK * 2;
 #pragma unroll 1
-    for (int at = threadIdx.x; at < HIGH * SLAB; at += THREADS) {
-        const int row = at / SLAB, col = at % SLAB, r = row0 + row;
-        T* target = reinterpret_cast<T*>(to + place(row, col / CHUNK)) + col % CHUNK;
-        *target = r < rows && col0 + col < cols ? matrix[(long long)r * cols + col0 + col] : T(0.0f);
+    for (int row = first; row < HIGH; row += 32, from += 32ll * cols) {
+        T values[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) values[i] = row + i * 2 < there ? from[(long long)i * 2 * cols] : T(0.0f);
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+            *reinterpret_cast<T*>(place + (row + i * 2) * 128 + (col / CHUNK ^ (row + i * 2 & 7)) * 16) = values[i];
     }
 }
 
-// A matrix in shared memory as the instruction wants it described: address and two strides in units of 16 bytes, 128-byte
+// A matrix in shared memory as the product wants it described: address and two strides in units of 16 bytes, 128-byte
 // swizzle. For A (its depth lies in a row) `stride` is from 8 rows to the next 8; for B (its columns lie in a row) `stride`
 // is from 8 rows in depth to the next 8, and `leading` from 64 columns to the next 64.
 __device__ __forceinline__ unsigned long long described(unsigned address, int leading, int stride) {
@@ -86,106 +190,240 @@ __device__ __forceinline__ void multiply(float (&d)[VALUES], unsigned long long 
 #endif
 }
 
+__device__ __forceinline__ unsigned packed(float x, float y) {
+    alignas(4) T pair[2] = {T(x), T(y)};
+    return *reinterpret_cast<const unsigned*>(pair);
+}
+
+// 32 columns of one row, of which each of four neighbouring threads has two of every eight: each stores 16 bytes.
+__device__ __forceinline__ void store_together(T* __restrict__ row, int col, int n, unsigned (&x)[4]) {
+    const int lane = threadIdx.x % 4;
+    const bool odd = lane & 1, upper = lane & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const unsigned got = __shfl_xor_sync(0xffffffff, odd ? x[i] : x[i + 1], 1);
+        if (odd) x[i] = got; else x[i + 1] = got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const unsigned got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + 2], 2);
+        if (upper) x[i] = got; else x[i + 2] = got;
+    }
+    if (row != nullptr && col + lane * 8 < n)
+        *reinterpret_cast<uint4*>(row + col + lane * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+}
+
 extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
 #endif
 __launch_bounds__(THREADS, MIN_BLOCKS)
-gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
+gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k) {
 #if T_IS_FLOAT32
     plainly(a, b, c, m, n, k);
 #else
     extern __shared__ char dynamic[];
     // The swizzle repeats every 1024 bytes, to which stages are aligned.
     char* shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-    const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
-    const int group_row = group / ACROSS * ROWS, group_col = group % ACROSS * COLS;
-    const int2 first = first_of_tile(m, n);
-    const int row0 = first.x, col0 = first.y;
+    const unsigned stages = shared_address(shared);
+    const unsigned scratch = stages + STAGES * STAGE_BYTES + SUM_BYTES;  // for two descriptions
+    const unsigned full = scratch + 2 * MAP_BYTES, empty = full + STAGES * 8;  // barriers
+    const int units = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);  // tiles of C
 
     // This block's share of the depth, in whole tiles.
     const int tiles = (k + BK - 1) / BK;
     const int share = (tiles + SPLIT - 1) / SPLIT, begin = blockIdx.z * share, count = max(0, min(share, tiles - begin));
+
     const bool a_chunks = k % CHUNK == 0 && reinterpret_cast<unsigned long long>(a) % 16 == 0;
     const bool b_chunks = n % CHUNK == 0 && reinterpret_cast<unsigned long long>(b) % 16 == 0;
+#if MAPS
+    const int2 last = tile_of(blockIdx.x + (units - 1 - blockIdx.x) / gridDim.x * gridDim.x, m, n);
+    // A block that copies nothing describes nothing: only data that have come tell that a description is not needed any more.
+    const bool boxes = count > 0 && a_chunks && b_chunks && place_in(c, last, m, n, blockIdx.z * 2 + 1) != nullptr;
+#else
+    const bool boxes = false;
+#endif
 
-    const auto fetch_tile = [&](int tile) {
-        char* stage = shared + tile % STAGES * STAGE_BYTES;
-        const int depth = (begin + tile) * BK;
-#pragma unroll
-        for (int s = 0; s < BK / SLAB; ++s)
-            fetch_slab<BM>(stage + s * A_SLAB, a, row0, depth + s * SLAB, m, k, a_chunks);
-#pragma unroll
-        for (int s = 0; s < BN / SLAB; ++s)
-            fetch_slab<BK>(stage + A_BYTES + s * B_SLAB, b, depth, col0 + s * SLAB, k, n, b_chunks);
-    };
-
-    float acc[PARTS][VALUES];
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-        for (int v = 0; v < VALUES; ++v) acc[part][v] = 0.0f;
-
-#pragma unroll 1
-    for (int tile = 0; tile < STAGES - 2; ++tile) {
-        if (tile < count) fetch_tile(tile);
-        close_group();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            start_barrier(full + stage * 8, boxes ? 2 : 4);
+            start_barrier(empty + stage * 8, GROUPS * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
     }
-#pragma unroll 1
-    for (int tile = 0; tile < count; ++tile) {
-        wait_groups<STAGES - 3>();
-        // What copies and stores have written becomes visible to the products, which read by another path.
-        asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-        __syncthreads();
-        const unsigned stage = shared_address(shared) + tile % STAGES * STAGE_BYTES;
-        asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+    __syncthreads();
+#if SPLIT > 1
+    cluster_arrive_bare();
+#endif
+
+    if (warp >= GROUPS * 4) {
+#if DOWN * ACROSS > 1
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"((int)COPY_REGISTERS));
+#endif
+        int stage = 0, parity = 1;
+#if MAPS
+        if (boxes && warp < GROUPS * 4 + 2) {
+            const bool right = warp == GROUPS * 4;  // this warp copies B, the next one A
+            const unsigned made = scratch + (right ? 0 : MAP_BYTES);
+            char* const map = place_in(c, last, m, n, blockIdx.z * 2 + (right ? 0 : 1));
+            reinterpret_cast<unsigned*>(shared + (made - stages))[lane] = 0;
+            __syncwarp();
+            if (lane == 0) describe(made, right ? b : a, right ? k : m, right ? n : k, right ? BK : BM);
+            __syncwarp();
+            publish(map, made);
+            if (lane == 0) {
+                acquire(map);
+                for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+                    const int2 tile = tile_of(unit, m, n);
+                    for (int at = 0; at < count; ++at) {
+                        const int depth = (begin + at) * BK;
+                        const unsigned to = stages + stage * STAGE_BYTES, barrier = full + stage * 8;
+                        wait_for(empty + stage * 8, parity);
+                        expect(barrier, right ? SLABS * B_SLAB : A_BYTES);
+                        if (right) {
 #pragma unroll
-        for (int step = 0; step < BK / 16; ++step) {
-            const unsigned left = stage + step / 4 * A_SLAB + group_row * 128 + step % 4 * 32;
-            const unsigned right = stage + A_BYTES + group_col / SLAB * B_SLAB + step * 16 * 128;
+                            for (int i = 0; i < SLABS; ++i)
+                                copy_box(to + A_BYTES + i * B_SLAB, map, depth, tile.y + i * SLAB, barrier);
+                        } else {
+                            copy_box(to, map, tile.x, depth, barrier);
+                        }
+                        if (++stage == STAGES) stage = 0, parity ^= 1;
+                    }
+                }
+            }
+        }
+#endif
+        if (!boxes) {
+            const int thread = threadIdx.x - MULTIPLIERS;
+            int landed = 0, under_way = 0;  // the place that is told next, and those that are not told yet
+            const auto tell = [&]() {
+                asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+                __syncwarp();
+                if (lane == 0) arrive(full + landed * 8);
+                if (++landed == STAGES) landed = 0;
+                --under_way;
+            };
+            for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+                const int2 tile = tile_of(unit, m, n);
+                for (int at = 0; at < count; ++at) {
+                    const int depth = (begin + at) * BK;
+                    char* to = shared + stage * STAGE_BYTES;
+                    wait_for(empty + stage * 8, parity);
+#pragma unroll 1
+                    for (int i = 0; i < SLABS; ++i)
+                        fetch_slab<BK>(to + A_BYTES + i * B_SLAB, b, depth, tile.y + i * SLAB, k, n, b_chunks, thread);
+                    fetch_slab<BM>(to, a, tile.x, depth, m, k, a_chunks, thread);
+                    close_group();
+                    if (++under_way > BEHIND) {
+                        wait_groups<BEHIND>();
+                        tell();
+                    }
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+            wait_groups<0>();
+            while (under_way > 0) tell();
+        }
+#if SPLIT > 1
+        __syncwarp();
+        cluster_wait();
+        cluster_arrive_bare();
+        cluster_wait();
+#endif
+    } else {
+#if DOWN * ACROSS > 1
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"((int)MULTIPLY_REGISTERS));
+#endif
+        const int group = warp / 4, group_row = group / ACROSS * ROWS, group_col = group % ACROSS * COLS;
+        // Where a thread's results lie: four neighbouring threads share a row's 8 columns, a warp 16 rows.
+        const int row = group_row + warp % 4 * 16 + lane / 4, col = group_col + lane % 4 * 2;
+        const auto release = [&](int stage) {
+            if (lane == 0) arrive(empty + stage * 8);
+        };
+        int stage = 0, parity = 0;
+        float acc[PARTS][VALUES];
+        for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+            const int2 tile = tile_of(unit, m, n);
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
-                multiply(acc[part], described(left + part * 64 * 128, 16, 1024), described(right, B_SLAB, 1024));
-        }
-        asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
-        // One tile's products may be under way: the stage of the one before is free once all have passed the barrier above
-        // of the next tile, so copies go two tiles behind what is multiplied.
-        if (tile + STAGES - 2 < count) fetch_tile(tile + STAGES - 2);
-        close_group();
-        asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");
-    }
-    asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
-    wait_groups<0>();
-
-    // Where a thread's results lie: four neighbouring threads share a row's 8 columns, a warp 16 rows.
-    const int row = group_row + threadIdx.x % 128 / 32 * 16 + lane / 4, col = group_col + lane % 4 * 2;
+#pragma unroll
+                for (int v = 0; v < VALUES; ++v) acc[part][v] = 0.0f;
+            int before = 0;
+            for (int at = 0; at < count; ++at) {
+                const unsigned left = stages + stage * STAGE_BYTES + group_row * 128;
+                const unsigned right = stages + stage * STAGE_BYTES + A_BYTES + group_col / SLAB * B_SLAB;
+                wait_for(full + stage * 8, parity);
+                asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+#pragma unroll
+                for (int step = 0; step < BK / 16; ++step)
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part)
+                        multiply(acc[part], described(left + part * 64 * 128 + step * 32, 16, 1024),
+                                 described(right + step * 16 * 128, B_SLAB, 1024));
+                asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+                // The products of the tile before are done: its place is free.
+                asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");
+                if (at > 0) release(before);
+                before = stage;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+            if (count > 0) release(before);
 #if SPLIT > 1
-    float* sums = reinterpret_cast<float*>(dynamic);
-    __syncthreads();
+            // A cluster has one tile of C. Each block writes what it has of a share of columns into the block that adds it up.
+            float* const sums = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES);
+            const int high = min((int)BM, m - tile.x);
+            cluster_wait();  // all blocks have begun
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part)
+            for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int v = 0; v < VALUES; v += 2)
-            *reinterpret_cast<float2*>(sums + (row + part * 64 + v / 2 % 2 * 8) * BN + col + v / 4 * 8) =
-                make_float2(acc[part][v], acc[part][v + 1]);
-    meet_cluster();
-    for (int pair = blockIdx.z * THREADS + threadIdx.x; pair < BM * BN / 2; pair += SPLIT * THREADS) {
-        float2 sum = make_float2(0.0f, 0.0f);
+                for (int v = 0; v < VALUES; v += 2) {
+                    const int r = row + part * 64 + v / 2 % 2 * 8, at = group_col + v / 4 * 8;
+                    float* const place = sums + (blockIdx.z * BM + r) * PITCH + at % SHARE + lane % 4 * 2;
+                    if (r < high) give(shared_address(place), at / SHARE, acc[part][v], acc[part][v + 1]);
+                }
+            cluster_arrive();
+            cluster_wait();
+            for (int at = threadIdx.x; at < high * SHARE / 4; at += MULTIPLIERS) {
+                const int r = at / (SHARE / 4), right = at % (SHARE / 4) * 4;
+                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-        for (int rank = 0; rank < SPLIT; ++rank) {
-            const float2 there = read_from(shared_address(sums + pair * 2), rank);
-            sum.x += there.x;
-            sum.y += there.y;
-        }
-        write(c, row0 + pair * 2 / BN, col0 + pair * 2 % BN, m, n, sum.x, sum.y);
-    }
-    meet_cluster();  // others may still read what is here
+                for (int from = 0; from < SPLIT; ++from) {
+                    const float4 x = *reinterpret_cast<const float4*>(sums + (from * BM + r) * PITCH + right);
+                    sum.x += x.x;
+                    sum.y += x.y;
+                    sum.z += x.z;
+                    sum.w += x.w;
+                }
+                const int to = tile.y + blockIdx.z * SHARE + right;
+                write(c, tile.x + r, to, m, n, sum.x, sum.y);
+                write(c, tile.x + r, to + 2, m, n, sum.z, sum.w);
+            }
 #else
+            const bool wide = n % CHUNK == 0 && reinterpret_cast<unsigned long long>(c) % 16 == 0;
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part)
+            for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int v = 0; v < VALUES; v += 2)
-            write(c, row0 + row + part * 64 + v / 2 % 2 * 8, col0 + col + v / 4 * 8, m, n, acc[part][v], acc[part][v + 1]);
+                for (int half = 0; half < 2; ++half) {
+                    const int r = tile.x + row + part * 64 + half * 8;
+                    T* const to = r < m ? c + (long long)r * n : nullptr;
+                    if (wide) {
+#pragma unroll
+                        for (int v = half * 2; v < VALUES; v += 16) {
+                            unsigned x[4];
+#pragma unroll
+                            for (int i = 0; i < 4; ++i) x[i] = packed(acc[part][v + i * 4], acc[part][v + i * 4 + 1]);
+                            store_together(to, tile.y + group_col + v / 16 * 32, n, x);
+                        }
+                    } else {
+#pragma unroll
+                        for (int v = half * 2; v < VALUES; v += 4)
+                            write(c, r, tile.y + col + v / 4 * 8, m, n, acc[part][v], acc[part][v + 1]);
+                    }
+                }
 #endif
+        }
+    }
 #endif
 }
