@@ -36,9 +36,9 @@ GAIN = 0.005
 """What a test must save, as a share of the time of the shapes that reach it."""
 RISK = 0.25
 """What of its slowest measured shape, anywhere, a kernel must make up for in each leaf that names it. Shapes that
-nobody measured are not all like those of the leaf. In six records of 30 shapes on an H200 (four tasks; two thirds fitted,
-the others chosen for, twenty times over), 20 of 1,200 choices are slower than the baseline by 2 % instead of 25 without
-it, and all take 0.3 % less time in the geometric mean."""
+nobody measured are not all like those of the leaf. In six records of 30 shapes on an H200 (four tasks; two thirds
+fitted, the others chosen for, twenty times over), 20 of 1,200 choices are slower than the baseline by 2 % instead of 25
+without it, and all take 0.3 % less time in the geometric mean."""
 FOLDS = 5
 """Parts of the cross-validation that chooses the depth."""
 THRESHOLDS = 32
