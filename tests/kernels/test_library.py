@@ -396,4 +396,4 @@ def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
 
     assert usable("sm_75") == ["tiles"]
     assert usable("sm_80") == usable("sm_120") == ["tensor_cores", "tiles"]
-    assert usable("sm_90") == ["tensor_cores", "warpgroups", "tiles"]
+    assert usable("sm_90") == ["warpgroups", "tensor_cores", "tiles"]
