@@ -15,8 +15,10 @@ from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
 from tunesmith.graph.roles.testing.examination import disqualified
 from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import config_key
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import Task, Workload
 
 
 class Policy(Record):
@@ -75,7 +77,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
         general = numbers.get(winner_key(verdict.general)) if verdict.general is not None else None
         fitted = [] if general is None else _of_verdict(context, verdict, general)
         tested = []
-    rule = fit_rule(fitted, len(kernels))
+    rule = fit_rule(fitted, len(kernels), row_sizes(context.task, [one.workload for one in fitted]))
     if verdict.objective != "time":
         gains = sum(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
         rule = Rule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
@@ -88,6 +90,21 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
         policies=tuple(_policies(rule, tested, verdict, numbers)) if tested else (),
         excluded=tuple(excluded),
     )
+
+
+def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """The sizes along which the large arrays of a task lie in memory, those of at least half of the largest one's bytes
+    on some workload: vectors divide them or not."""
+    found: dict[str, None] = {}
+    for workload in workloads:
+        arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
+        lengths = [
+            math.prod(task.shape_of(one, workload)) * DTYPES[task.dtype_of(one, workload)].size for one in arrays
+        ]
+        for argument, length in zip(arrays, lengths, strict=True):
+            if 2 * length >= max(lengths):
+                found |= dict.fromkeys(sorted(parse(str(argument.shape[-1])).names & workload.sizes.keys()))
+    return tuple(found)
 
 
 def kernel_names(kernels: Sequence[Winner], verdict: Verdict) -> dict[int, str]:

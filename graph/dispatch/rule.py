@@ -46,6 +46,9 @@ THRESHOLDS = 32
 DIVISORS = (2, 4, 8, 16)
 """Vectors of so many elements; a size that they do not divide takes the slower path."""
 
+VECTOR = 8
+"""The widest vector of the library's templates and of those by rules, in elements."""
+
 Array = NDArray[np.float64]
 
 
@@ -99,17 +102,42 @@ class Seen:
         return 1.0 if found is None else found.ratio
 
 
-def fit_rule(seen: Sequence[Seen], kernels: int) -> Rule:
-    """The rule for `seen`. kernels: how many there are, numbered from 0.
+def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Rule:
+    """The rule for `seen`. kernels: how many there are, numbered from 0; rows: sizes along which arrays are read, which
+    vectors divide or not.
 
     The depth is the least one whose cross-validated time is within `GAIN` of the least time that any depth reaches.
+    A leaf whose shapes are all divided by vectors says nothing of shapes that are not, which take other paths through
+    a kernel, nor the other way round: those get what serves all measured shapes of their sort.
     """
     if not seen:
         return Rule()
     fitting = _Fitting(seen, kernels)
     losses = [_validated(seen, fitting, depth) for depth in range(DEPTH + 1)]
     depth = next(depth for depth, loss in enumerate(losses) if loss <= min(losses) + GAIN)
-    return fitting.rule(np.ones(len(seen)), depth)
+    everywhere = np.ones(len(seen))
+    rule = fitting.rule(everywhere, depth)
+    for name in rows:
+        rule = _parted(rule, name, seen, fitting, everywhere)
+    return rule
+
+
+def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> Rule:
+    """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along `name`,
+    or only others, is asked for no other shapes."""
+    divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
+    if rule.yes is not None and rule.no is not None:
+        test = np.array([bool(parse(rule.test).evaluate(one.workload.names)) for one in seen], dtype=np.float64)
+        yes = _parted(rule.yes, name, seen, fitting, here * test)
+        return rule.model_copy(update={"yes": yes, "no": _parted(rule.no, name, seen, fitting, here * (1 - test))})
+    there = 1 - divided if (here * divided).sum() == here.sum() else divided
+    if rule.use == BASELINE or (here * there).sum() > 0 or there.sum() == 0:
+        return rule
+    others = fitting.rule(there, 0).model_copy(update={"shapes": 0})
+    if others.use == rule.use:
+        return rule
+    yes, no = (others, rule) if there is divided else (rule, others)
+    return Rule(test=f"{name} % {VECTOR} == 0", yes=yes, no=no, shapes=rule.shapes)
 
 
 def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tunesmith.graph.dispatch.findings import row_sizes
 from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule
 from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.journal.records import Figures
@@ -84,6 +85,33 @@ def test_one_shape_on_which_a_kernel_is_slower_keeps_it_from_no_other() -> None:
     # One shape alone is no reason to use a kernel.
     few = [Seen(workload(n, 512), {0: figures(ratio)}) for n, ratio in [(16, 0.3), (4096, 1.3), (8192, 1.3)]]
     assert fit_rule(few, 1).used() == {BASELINE}
+
+
+def test_rows_that_no_vector_divides_are_not_served_by_what_only_others_were_measured_with() -> None:
+    def times(one: Workload) -> dict[int, float]:
+        # The first kernel is good everywhere, the second better on short rows that a vector divides, and bad on others.
+        divided, short = one.sizes["d"] % 8 == 0, one.sizes["d"] <= 2048
+        return {0: 0.6, 1: (0.3 if short else 0.9) if divided else 1.5}
+
+    sizes = [(n, d) for n in (16, 256, 4096) for d in (256, 1024, 2048, 8192, 16384)] + [(7, 9001), (90, 12345)]
+    found = [Seen(one, {k: figures(r) for k, r in times(one).items()}) for one in (workload(*size) for size in sizes)]
+    short = [workload(64, 512), workload(64, 333)]
+    assert [fit_rule(found, 2).kernel(one) for one in short] == [1, 1]
+    rule = fit_rule(found, 2, ["d"])
+    assert [rule.kernel(one) for one in short] == [1, 0]
+    assert [rule.kernel(workload(64, d)) for d in (9000, 9001)] == [0, 0]
+    # Where nothing is known of such rows, nothing is changed.
+    known = [one for one in found if one.workload.sizes["d"] % 8 == 0]
+    assert fit_rule(known, 2, ["d"]) == fit_rule(known, 2)
+    # A rule for one that is always slower there leaves them to the baseline.
+    alone = [Seen(one.workload, {1: one.figures[1]}) for one in found]
+    assert [fit_rule(alone, 2, ["d"]).kernel(one) for one in short] == [1, BASELINE]
+
+
+def test_the_rows_of_a_task_are_where_its_large_arrays_lie() -> None:
+    for name, rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
+        task = load_task(name)
+        assert row_sizes(task, task.workloads) == rows
 
 
 def test_types_and_products_of_sizes_may_decide() -> None:

@@ -40,6 +40,7 @@ def data_of(opened: Any, dtype: str, tolerance: Tolerance, contents: Contents | 
     reference = "def f(x, both):\n    return {'out': 2 * x, 'both': both + 1}\n"
     changed = task.model_dump() | {
         "arguments": arguments,
+        "bytes": f"8 * n * sizeof({dtype})",
         "reference": reference,
         "reference_name": "f",
         "types": {},
