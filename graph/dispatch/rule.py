@@ -28,7 +28,7 @@ from tunesmith.kernels.spec.task import Workload
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 DEPTH = 3
-"""Most tests on the way to a leaf."""
+"""Most tests on the way to a leaf, those of rows that vectors do not divide apart."""
 LEAF = 2
 """Fewest shapes of a leaf that a test made and that names a kernel: one shape alone tells little of a kernel, but the
 baseline is never slower than itself."""
@@ -123,8 +123,8 @@ def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Ru
 
 
 def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> Rule:
-    """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along `name`,
-    or only others, is asked for no other shapes."""
+    """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along
+    `name`, or only others, is asked for no other shapes."""
     divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
     if rule.yes is not None and rule.no is not None:
         test = np.array([bool(parse(rule.test).evaluate(one.workload.names)) for one in seen], dtype=np.float64)
