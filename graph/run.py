@@ -247,7 +247,9 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
     with opened(run, listener, models) as context:
         by_rules = context.models is None and run.settings.transport == "none"
         if by_rules and context.log.baseline is None and context.sources.templates:
-            # Rules begin with the baseline's times, so that workers start while the graph is imported.
+            # Rules begin with the baseline's times, so that workers start while the graph is imported. What Ray and the
+            # graph's libraries both import by parts comes first: from two threads at once, one can find it half made.
+            import_module("pydantic.v1")
             threading.Thread(target=import_module, args=("tunesmith.graph.build",), daemon=True).start()
             context.start_pool()
         from tunesmith.graph.build import ended_by
