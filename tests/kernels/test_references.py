@@ -91,11 +91,12 @@ class TestOriginal:
             scale_add(tmp_path, "", 'reference = "baseline"\nframework = "torch"')
 
 
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_original_as_reference_end_to_end(
-    tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    # Every eighth of the hundreds of steps: of each kind of contents some.
-    monkeypatch.setattr(judge, "plan", lambda *given, **named: plan(*given, **named)[::8])
+    # In the fast suite every eighth of the hundreds of steps: of each kind of contents some.
+    monkeypatch.setattr(judge, "plan", lambda *given, **named: plan(*given, **named)[::every])
     scale_add(tmp_path, "", 'reference = "baseline"')
     done = here("check", tmp_path / "task", "--source", tmp_path / "task" / "baseline.cl", "--backend", "opencl")
     assert done.returncode == 0, done.stderr
