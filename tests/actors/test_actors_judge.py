@@ -15,6 +15,7 @@ from tunesmith.actors.judging.judge import Limits, judge, reason_of
 from tunesmith.hw import exclusive
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.check import sanitize
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut
@@ -23,6 +24,8 @@ from tunesmith.kernels.spec.task import Task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, CRASH = 0, 2
+KNOWN = Roofline()
+"""For a judgement in which the device's roofs do not matter: measuring them takes longer than the rest of it."""
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
 
     monkeypatch.setattr(judging, "sanitize", tool)
     questions = [question(task, CRASH), question(task, FINE)]
-    verdicts = judge(task, device.limits, device.index, questions, listener=note)
+    verdicts = judge(task, device.limits, device.index, questions, listener=note, roofline=KNOWN)
     assert [one.reason for one in verdicts] == ["crashed", ""]
     first = next(at for at, (text, _) in enumerate(seen) if text.startswith("checking"))
     assert not any(free for _, free in seen[first:]), seen
@@ -129,7 +132,7 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
                 said.append(text)
                 holder.kill()
 
-        verdicts = judge(task, device.limits, device.index, [question(task)], listener=listener)
+        verdicts = judge(task, device.limits, device.index, [question(task)], listener=listener, roofline=KNOWN)
     assert verdicts[0].accepted
     assert len(said) == 1 and said[0].startswith(f"waiting for the device: pid {holder.pid}, -c "), said
     assert said[0].endswith(" s")
