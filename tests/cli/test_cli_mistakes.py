@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_pool import SimulatedPool, simulate_device
 
+from tunesmith.actors.pool.pool import Request
 from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING
 from tunesmith.cli.main import main
+from tunesmith.kernels.outcome import Evaluation, WrongResult
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 Fails = Callable[..., str]
@@ -234,15 +237,37 @@ def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, devic
     assert "baseline" in said and "out[" in said
 
 
-def test_nothing_valid_is_exit_code_3(
-    task: Any, tmp_path: Path, device: Any, ray_cluster: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed = task(("template.cl", "a * x[i] + y[i]", "a * x[i] - y[i]"))
+def nothing_valid(task: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said and left by a run of `task`, of which every configuration gives wrong results."""
     with pytest.raises(SystemExit) as ended:
-        main(["tune", str(changed), "--evaluations", "3", "--rounds", "1", "--run-dir", str(tmp_path / "run")])
+        main(["tune", str(task), "--evaluations", "3", "--rounds", "1", "--run-dir", str(folder)])
     out, err = capsys.readouterr()
     assert ended.value.code == EXIT_NOTHING
     assert "no valid configuration was found" in out and "wrong_result 3" in out and "Code:" not in out
     assert "Failed, wrong_result, such as GROUP=" in out and "wrong result in out: out[" in out
     assert "Traceback" not in err
-    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()
+    assert (folder / "report.html").is_file() and not (folder / "best").exists()
+
+
+def test_nothing_valid_is_exit_code_3(
+    task: Any, tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
+
+    def evaluate(_: SimulatedPool, request: Request) -> Evaluation:
+        if not request.config:
+            return measured(request)
+        wrong = WrongResult("mismatch", "out", "out[0] is 1, not 2")
+        return Evaluation(request.template.id, request.config, dict.fromkeys(request.workloads, wrong))
+
+    simulate_device(monkeypatch)
+    measured = SimulatedPool()._evaluate
+    monkeypatch.setattr(SimulatedPool, "_evaluate", evaluate)
+    nothing_valid(task(), tmp_path / "run", capsys)
+
+
+@pytest.mark.slow
+def test_nothing_valid_on_the_device(
+    task: Any, tmp_path: Path, device: Any, ray_cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing_valid(task(("template.cl", "a * x[i] + y[i]", "a * x[i] - y[i]")), tmp_path / "run", capsys)
