@@ -42,8 +42,8 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    # Hypothesis parses every module of ours for constants that it then draws now and then: five seconds in each process
-    # of a fresh clone, and examples of a fixed seed would change with any line of the sources. It has no setting for it.
+    # Hypothesis parses every module of ours for constants that it then draws now and then: 3.4 s in each process of a
+    # fresh clone, and the examples of a fixed seed would change with any line of the sources. It has no setting for it.
     providers = sys.modules.get("hypothesis.internal.conjecture.providers")
     if providers is not None and hasattr(providers, "_get_local_constants"):
         vars(providers)["_get_local_constants"] = vars(providers)["Constants"]

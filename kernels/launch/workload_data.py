@@ -13,6 +13,8 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -176,11 +178,16 @@ def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[s
 
 def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
     namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
-    exec(compile(runnable_reference(task), f"<reference of {task.name}>", "exec"), namespace)
+    exec(_compiled(runnable_reference(task), task.name), namespace)
     if task.reference_name not in namespace:
         raise NameError(f"there is no function {task.reference_name} in it")
     with np.errstate(all="ignore"):
         return namespace[task.reference_name](**values)
+
+
+@lru_cache(8)  # a check calls the same reference in hundreds of steps
+def _compiled(source: str, name: str) -> CodeType:
+    return compile(source, f"<reference of {name}>", "exec")
 
 
 def _multiple(value: int, step: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class Rule:
         """
         known = dict(constants or {})
         names = frozenset(expression.names - known.keys())
-        divisors = _divisors(expression)
+        divisors = _divisors(expression.text)
 
         def holds(values: Mapping[str, Any]) -> Any:
             if any(isinstance(values[name], np.ndarray) for name in names):
@@ -104,10 +105,11 @@ class Rule:
         return Reason(self.kind, self.label, self.explain(config))
 
 
-def _divisors(expression: Expression) -> tuple[Expression, ...]:
+@lru_cache(1024)  # a check in hundreds of steps makes the same rules for each of its sizes
+def _divisors(expression: str) -> tuple[Expression, ...]:
     """The subexpressions that must not be zero: right sides of / // %, second arguments of the dividing functions."""
     found: dict[str, Expression] = {}
-    for node in ast.walk(ast.parse(expression.text, mode="eval")):
+    for node in ast.walk(ast.parse(expression, mode="eval")):
         divisor: ast.expr | None = None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
             divisor = node.right
