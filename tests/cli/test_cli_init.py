@@ -46,7 +46,7 @@ def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_pat
     assert "has no cuda template, and the rules make none (it has inline assembly)" in shown.stderr
 
 
-def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, command: Any) -> None:
+def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "scale.h").write_text(
         "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"
@@ -55,11 +55,11 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, command: 
         '#include "scale.h"\n__global__ void k(const float* x, float* y, int n) {\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = scaled(x[i]);\n}\n"
     )
-    missing = command("init", "k.cu", cwd=tmp_path)
+    missing = here("init", "k.cu", cwd=tmp_path)
     assert missing.returncode == 2 and "scale.h was not found" in missing.stderr and "-I" in missing.stderr
-    drafted = command("init", "k.cu", "-I", "include", "-D", "SCALE=3.0f", cwd=tmp_path)
+    drafted = here("init", "k.cu", "-I", "include", "-D", "SCALE=3.0f", cwd=tmp_path)
     assert drafted.returncode == 0, drafted.stderr
     source = (tmp_path / "k" / "baseline.cu").read_text()
     assert source.startswith("#define SCALE 3.0f\n") and "float scaled(float x)" in source and "include" not in source
-    wrong = command("init", "k.cu", "-I", "include", "-D", "3=x", "--out", "other", cwd=tmp_path)
+    wrong = here("init", "k.cu", "-I", "include", "-D", "3=x", "--out", "other", cwd=tmp_path)
     assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr

@@ -223,7 +223,13 @@ def test_a_reference_that_raises(fails: Fails, task: Any, tmp_path: Path, device
     assert "NameError: name 'z' is not defined" in said
 
 
-def test_a_baseline_that_does_not_compile(
+def test_a_baseline_that_does_not_compile(fails: Fails, task: Any, device: Any) -> None:
+    said = fails("space", task(("baseline.cl", "a * x[i] + y[i]", "a * x[i] + z[i]")))
+    assert "baseline:4:" in said and "'z'" in said
+
+
+@pytest.mark.slow
+def test_a_baseline_that_does_not_compile_ends_tune(
     fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any
 ) -> None:
     changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i] + z[i]"))
