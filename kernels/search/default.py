@@ -29,11 +29,13 @@ def choose(size: int, budget: int | None, workers: int) -> tuple[str, str]:
 
 def default_search(space: Space, **arguments: Any) -> Strategy:
     """The strategy that `choose` names for this space, with `arguments` as for any strategy."""
-    # Imported here: the model needs SciPy, the other choices do not.
-    from tunesmith.kernels.search.surrogate.search import SurrogateSearch
-
     name, why = choose(len(space), arguments.get("budget"), arguments.get("workers", 1))
-    kinds: dict[str, type[Strategy]] = {kind.name: kind for kind in (ExhaustiveSearch, LocalSearch, SurrogateSearch)}
+    kinds: dict[str, type[Strategy]] = {kind.name: kind for kind in (ExhaustiveSearch, LocalSearch)}
+    if name not in kinds:
+        # Imported here: the model needs SciPy, the other choices do not.
+        from tunesmith.kernels.search.surrogate.search import SurrogateSearch
+
+        kinds[SurrogateSearch.name] = SurrogateSearch
     strategy = kinds[name](space, **arguments)
     strategy.because = f"default picked {name}, since {why}"
     return strategy
