@@ -107,17 +107,37 @@ class TestThreeLanes:
         assert len(said) == 1 and "(GPU-2)" in said[0] and "differs by 10.0%" in said[0]
 
 
-def test_a_gpu_of_another_model_is_left_out_with_a_sentence(task: Any) -> None:
+@pytest.fixture(scope="class")
+def mixed(task: Any) -> Iterator[tuple[Pool, list[str]]]:
+    """Three lanes, of which the second has a GPU of another model; energy is asked for. What the pool said."""
     said: list[str] = []
     names = (LIMITS.name, "NVIDIA A10", LIMITS.name)
-    with make_pool(task, said=said, names=names) as pool:
+    with make_pool(task, said=said, names=names, precision=Precision(energy_seconds=0.3)) as pool:
+        yield pool, said
+
+
+class TestTwoOfTheModel:
+    """In one pool, which takes all the GPUs."""
+
+    def test_a_gpu_of_another_model_is_left_out_with_a_sentence(self, task: Any, mixed: tuple[Pool, list[str]]) -> None:
+        pool, said = mixed
         assert run_all(pool, requests(task, 60)) == 60
         deadline = time.monotonic() + 30
         while len(pool.workers.lanes) > 2 and time.monotonic() < deadline:
             pool.evaluate(requests(task, 1))
         assert len(pool.workers.lanes) == 2
-    assert len(said) == 1 and said[0].startswith("NVIDIA A10 (GPU-1)")
-    assert said[0].endswith(f"is excluded: it is an NVIDIA A10, and this run tunes for {LIMITS.name}.")
+        assert len(said) == 1 and said[0].startswith("NVIDIA A10 (GPU-1)")
+        assert said[0].endswith(f"is excluded: it is an NVIDIA A10, and this run tunes for {LIMITS.name}.")
+
+    def test_energy_is_measured_where_it_was_asked(self, task: Any, mixed: tuple[Pool, list[str]]) -> None:
+        """In visits and in comparisons, for as long as was asked."""
+        pool, _ = mixed
+        baseline, first = requests(task, 2)
+        outcome = pool.evaluate([first])[0].outcomes[WORKLOAD[0]]
+        assert isinstance(outcome, Measured) and outcome.energy is not None
+        found = pool.compare(baseline, [first], WORKLOAD[0], seed=1, rounds=3, budget_seconds=0.1)
+        assert [one.joules for one in found.energies if one is not None] == [2e-3, 1e-3]
+        assert [one.seconds for one in found.energies if one is not None] == [0.3, 0.3]
 
 
 def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:
@@ -194,14 +214,3 @@ def test_the_model_there_is_most_of_or_the_one_that_was_named(task: Any) -> None
     assert choose_device(task, "auto", inventory, "a10").name == "NVIDIA A10"
     with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
         choose_device(task, "auto", inventory, "B200")
-
-
-def test_energy_is_measured_where_it_was_asked(task: Any) -> None:
-    """In visits and in comparisons, for as long as was asked."""
-    baseline, first = requests(task, 2)
-    with make_pool(task, 1, precision=Precision(energy_seconds=0.3)) as pool:
-        outcome = pool.evaluate([first])[0].outcomes[WORKLOAD[0]]
-        assert isinstance(outcome, Measured) and outcome.energy is not None
-        found = pool.compare(baseline, [first], WORKLOAD[0], seed=1, rounds=3, budget_seconds=0.1)
-    assert [one.joules for one in found.energies if one is not None] == [2e-3, 1e-3]
-    assert [one.seconds for one in found.energies if one is not None] == [0.3, 0.3]
