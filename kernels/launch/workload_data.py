@@ -329,7 +329,8 @@ class WorkloadData:
         if self.task.original_is_reference:
             found = original_results(self.device, self.task, self.workload, values, self._changed)
             return as_expected(self.device.xp, self.task, self.workload, found)
-        return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
+        with self.device.foreign_code():
+            return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
 
     def _draw_inputs(self, count: int) -> list[dict[str, Any]]:
         """For each of `count` variants, flat arrays of the type `DataType.array`, on the device."""

@@ -165,6 +165,17 @@ class TestCudaDevice(DeviceContract):
         few, many = (np.median(times) for times in zip(*rounds, strict=True))
         assert few / short.count == pytest.approx(many / long.count, rel=0.03)
 
+    def test_all_work_of_a_process_goes_on_one_stream(self, here: Any, opened: Device) -> None:
+        """Also of a second device, and after code that leaves another one current, as CuPy's `with` does."""
+        from cupy.cuda import Stream, get_current_stream
+
+        device: Any = opened
+        again: Any = open_device(here.limits, here.index)
+        assert again.stream is device.stream
+        with opened.foreign_code(), Stream(non_blocking=True) as other:
+            assert get_current_stream() == other != device.stream
+        assert get_current_stream() == device.stream
+
     def test_an_illegal_address_is_sticky(self) -> None:
         """In a process of its own, as the device is lost to it."""
         done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=90)
