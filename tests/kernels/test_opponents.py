@@ -274,7 +274,7 @@ from tunesmith.kernels.spec.geometry import Geometry
 gpu = probe_cuda().devices[0]
 device = open_device(gpu.limits, gpu.index)
 module = cupy.RawModule(code='extern "C" __global__ void nothing() {}')
-nothing = Launch(module.get_function("nothing"), Geometry((1, 1, 1), (32, 1, 1)), ())
+nothing = Launch(module.get_function("nothing").kernel, Geometry((1, 1, 1), (32, 1, 1)), ())
 sequence = device.sequence([nothing] * 1000)
 gap = lambda: statistics.median(device.times([sequence] * 9))
 gap()
@@ -289,7 +289,7 @@ after = gap()
 other = cupy.cuda.Stream(non_blocking=True)
 for _ in range(3000):
     for stream in (device.stream, other):
-        nothing.kernel((1,), (32,), (), stream=stream)
+        nothing.kernel((1, 1, 1), (32, 1, 1), (), stream=stream)
 cupy.cuda.Device().synchronize()
 print(json.dumps([before, after, gap()]))
 """
