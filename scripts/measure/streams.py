@@ -222,7 +222,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--out is needed.")
     from tunesmith.hw.probe import probe
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    record = {
+        "command": "python scripts/measure/streams.py " + " ".join(arguments or sys.argv[1:]),
+        "commit": options.commit,
+        "device": probe().device("cuda").to_json(),
+        "versions": {name: metadata.version(name) for name in PACKAGES if _installed(name)},
+        "unit": "microseconds a launch",
+        "rows": rows,
+    }
     for action in ACTIONS:
         if action.__name__.startswith("torch") and find_spec("torch") is None:
             continue
@@ -233,15 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row |= json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {"error": done.stderr[-500:]}
             rows.append(row)
             print(json.dumps(row), flush=True)
-    record = {
-        "command": "python scripts/measure/streams.py " + " ".join(arguments or sys.argv[1:]),
-        "commit": options.commit,
-        "device": probe().device("cuda").to_json(),
-        "versions": {name: metadata.version(name) for name in PACKAGES if _installed(name)},
-        "unit": "microseconds a launch",
-        "rows": rows,
-    }
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if any("error" in row for row in rows) else 0
 
 
