@@ -6,6 +6,7 @@ completions only, whatever the model's name: all OpenAI-compatible servers speak
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -111,8 +112,8 @@ class Chats:
             "use_responses_api": False,
             "cache": False,
             "extra_body": self._fields,
-            # Prompts go to no other host than the one the user was told.
-            "http_async_client": openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            "http_client": _unused_client(),
+            "http_async_client": _client(),
         }
         parts = urlsplit(self._url)
         version = parse_qs(parts.query).get("api-version")
@@ -122,6 +123,20 @@ class Chats:
             common |= {"azure_endpoint": endpoint, "azure_deployment": model, "api_version": version[0]}
             return _AzureChat(model=model, **common)
         return _Chat(model=model, base_url=self._url, **common)
+
+
+@functools.cache
+def _client() -> openai.DefaultAsyncHttpxClient:
+    """The HTTP client of all chat models, whose requests run in one event loop (`asker`): each client reads the
+    certificates of all authorities, which takes 50 ms."""
+    # Prompts go to no other host than the one the user was told.
+    return openai.DefaultAsyncHttpxClient(follow_redirects=False)
+
+
+@functools.cache
+def _unused_client() -> openai.DefaultHttpxClient:
+    """For calls that block, of which there are none; LangChain would make one for each chat model."""
+    return openai.DefaultHttpxClient(follow_redirects=False)
 
 
 def is_strict(schema: Mapping[str, Any]) -> bool:

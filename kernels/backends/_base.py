@@ -8,6 +8,7 @@ singly (to check) or as a `TimedSequence`. Every implementation must pass tests/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -162,6 +163,12 @@ class Device(Protocol):
         ...
 
     def synchronize(self) -> None: ...
+    def foreign_code(self) -> AbstractContextManager[None]:
+        """For as long as code runs that is not ours, a reference or an opponent: what it makes the current stream is
+        taken back. Work that went on a second stream while ours is busy would not be ordered with ours, and makes each
+        launch of the process take longer (docs/trust.md, "Two speeds")."""
+        ...
+
     def reset_cache(self) -> None:
         """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a
         thing."""

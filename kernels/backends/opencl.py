@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -285,6 +285,10 @@ class OpenclDevice:
     def synchronize(self) -> None:
         with self.guarded():
             self.queue.finish()
+
+    def foreign_code(self) -> AbstractContextManager[None]:
+        """There is one queue, which nobody else knows."""
+        return nullcontext()
 
     def reset_cache(self) -> None:
         """OpenCL has no say in caches."""

@@ -181,17 +181,17 @@ class _Calls:
     def _memory(self) -> Iterator[None]:
         """The framework's own memory and the device's stream, for as long as a call takes."""
         with ExitStack() as stack:
+            stack.enter_context(self._device.foreign_code())
             if self._device.backend == "cuda":
-                stream = self._device.stream  # type: ignore[attr-defined]
                 if self._opponent.framework == "cupy":
                     import cupy
 
                     self._pool = self._pool or cupy.cuda.MemoryPool()
                     stack.enter_context(cupy.cuda.using_allocator(self._pool.malloc))
-                    stack.enter_context(stream)
                 else:
                     import torch
 
+                    stream = self._device.stream  # type: ignore[attr-defined]
                     self._pool = self._pool or torch.cuda.MemPool()
                     stack.enter_context(torch.cuda.use_mem_pool(self._pool))
                     stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)))

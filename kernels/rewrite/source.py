@@ -71,9 +71,11 @@ def text(node: Node) -> str:
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and all nodes below it, in the order of the source."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(node.children)
 
 
 def bare(node: Node | None) -> Node | None:

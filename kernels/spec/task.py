@@ -319,7 +319,8 @@ class Task(_Strict):
     def shape_of(self, argument: Argument, workload: Workload) -> tuple[int, ...]:
         """The argument's shape in elements; raises `TaskError` when a dimension is not positive."""
         try:
-            shape = tuple(parse(text).integer(workload.names) for text in argument.shape)
+            names = workload.names
+            shape = tuple(parse(text).integer(names) for text in argument.shape)
         except ExpressionError as error:
             raise TaskError(f"Task {self.name}, workload {workload.name}, argument {argument.name}: {error}") from error
         if any(extent <= 0 for extent in shape):

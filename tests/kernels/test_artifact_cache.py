@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_cache import ARTIFACT, SOURCE, work
 
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, cache_key, open_cache
 from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.outcome import CompileFailed, Resources
+from tunesmith.kernels.outcome import CompileFailed
 
-SOURCE = Specialised("cuda", "k", "source", 32, True)
-ARTIFACT = Artifact("cuda", "sm_90", "k", bytes(range(256)) * 40, SOURCE.digest, Resources(24, 0, None, 8), ("table",))
 KEY = cache_key(SOURCE, "sm_90", "nvrtc 13.0")
 
 
@@ -119,16 +118,6 @@ def test_leftovers_of_the_dead_are_removed(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     cache.evict()
     assert not old.exists() and new.exists() and path.exists()
-
-
-def work(folder: Path, names: list[str], seed: int) -> None:
-    cache = ArtifactCache(folder, max_bytes=10 * 11_000)
-    for step in range(200):
-        name = names[(step * 7 + seed) % len(names)]
-        found = cache.get(name)
-        assert found is None or found == ARTIFACT
-        if found is None:
-            assert cache.put(name, ARTIFACT)
 
 
 def test_many_processes_share_a_folder(tmp_path: Path) -> None:

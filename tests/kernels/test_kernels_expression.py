@@ -211,10 +211,10 @@ def test_hostile_text_is_refused_at_a_column(text: str, wanted: str) -> None:
 
 
 def test_ten_megabytes_are_refused_at_once() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ExpressionError, match=r"^An expression is at most 8000 characters long; this one has \d+\.$"):
         parse("1+" * 5_000_000)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 @settings(max_examples=300, deadline=None)

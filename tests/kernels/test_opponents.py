@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +91,8 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypa
 
     def steady(sequence: OpenclSequence) -> float:
         # Everything runs, but by a pretended clock, on which a function takes twice as long as a kernel.
-        each = 2e-4 if isinstance(sequence._launches[0], Call) else 1e-4
+        # The longer a launch takes, the fewer are a sample.
+        each = 2e-3 if isinstance(sequence._launches[0], Call) else 1e-3
         return seconds(sequence) * 0 + sequence.count * each
 
     monkeypatch.setattr(OpenclSequence, "seconds", steady)
@@ -221,14 +226,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
 
     gpu = probe_cuda().devices[0]
     pytest.importorskip(framework)
-    made = task(tmp_path, "right", framework=framework)
-    text = FUNCTIONS.replace("np.float32(a)", "a").replace("assert x.dtype == np.float32 and x.shape == (n,)", "")
-    made = made.model_copy(
-        update={
-            "opponents": tuple(one.model_copy(update={"source": text}) for one in made.opponents),
-            "backends": {"cuda": _cuda(made)},
-        }
-    )
+    made = task_on_gpu(tmp_path, framework)
     plain = candidate(made, gpu)
     [one] = (
         Bench(made, gpu.limits, gpu.index)
@@ -238,6 +236,71 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     assert one.why == "" and one.comparison is not None
     # A call without its overhead on the host: far from the tens of microseconds of eager launches.
     assert one.comparison.ratio < 20 and np.isfinite(one.comparison.ratio)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("framework", ["cupy", "torch"])
+def test_launches_take_no_longer_after_a_comparison_with_opponents(tmp_path: Path, framework: str) -> None:
+    """As they do in a process once several streams had work at a time: by a third, where a kernel does nothing."""
+    pytest.importorskip(framework)
+    script = tmp_path / "gaps.py"
+    script.write_text(GAPS, encoding="utf-8")
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, framework],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    before, after, provoked = json.loads(done.stdout.splitlines()[-1])
+    assert after == pytest.approx(before, rel=0.1)
+    assert provoked > 1.15 * before  # So that this test would have seen it.
+
+
+GAPS = """
+import json, statistics, sys
+from pathlib import Path
+
+import cupy
+import numpy as np
+import test_opponents
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.kernels.backends import Launch, open_device
+from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.spec.geometry import Geometry
+
+gpu = probe_cuda().devices[0]
+device = open_device(gpu.limits, gpu.index)
+module = cupy.RawModule(code='extern "C" __global__ void nothing() {}')
+nothing = Launch(module.get_function("nothing").kernel, Geometry((1, 1, 1), (32, 1, 1)), ())
+sequence = device.sequence([nothing] * 1000)
+gap = lambda: statistics.median(device.times([sequence] * 9))
+gap()
+before = gap()
+made = test_opponents.task_on_gpu(Path(sys.argv[1]), sys.argv[2])
+plain = test_opponents.candidate(made, gpu)
+[one] = Bench(made, gpu.limits, gpu.index).compare(
+    plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5, opponents=made.opponents
+).opponents
+assert one.comparison is not None, one.why
+after = gap()
+other = cupy.cuda.Stream(non_blocking=True)
+for _ in range(3000):
+    for stream in (device.stream, other):
+        nothing.kernel((1, 1, 1), (32, 1, 1), (), stream=stream)
+cupy.cuda.Device().synchronize()
+print(json.dumps([before, after, gap()]))
+"""
+
+
+def task_on_gpu(tmp_path: Path, framework: str) -> Task:
+    """A plain CUDA kernel, and a function of the framework as its opponent."""
+    made = task(tmp_path, "right", framework=framework)
+    text = FUNCTIONS.replace("np.float32(a)", "a").replace("assert x.dtype == np.float32 and x.shape == (n,)", "")
+    opponents = tuple(one.model_copy(update={"source": text}) for one in made.opponents)
+    return made.model_copy(update={"opponents": opponents, "backends": {"cuda": _cuda(made)}})
 
 
 def _cuda(made: Task) -> Any:

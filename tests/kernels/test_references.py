@@ -19,7 +19,7 @@ from tunesmith.kernels.check.check import Deviation, measure_set
 from tunesmith.kernels.check.plan import plan
 from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.workload_data import WorkloadData, reference_results
+from tunesmith.kernels.launch.workload_data import SENSITIVITY, WorkloadData, reference_results
 from tunesmith.kernels.outcome import Outcome, WrongResult
 from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.reference_text import runnable_reference
@@ -68,6 +68,17 @@ class TestTorch:
             scale_add(
                 tmp_path, "def scale_add(x, y, a, n): ...\n", 'reference = "reference.py:scale_add"\nframework = "jax"'
             )
+
+
+def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, device: Any) -> None:
+    """Of 2 * x + y, however close the two are to each other: what a fused multiply-add differs in depends on them."""
+    task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text(), 'reference = "reference.py:scale_add"')
+    opened = open_device(device.limits, device.index)
+    data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
+    [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
+    rounding = 2.0**-23 * (abs(2 * x) + abs(y))
+    found = data.sensitivity(0)["out"] / (SENSITIVITY * rounding)
+    assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
 
 
 class TestOriginal:

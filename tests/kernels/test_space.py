@@ -161,10 +161,10 @@ def test_a_large_product_of_few_points_is_listed() -> None:
 def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
     listed = [Parameter(name=n, values=tuple(1 << i for i in range(10))) for n in ("BX", "BY")]
     listed += wide(10, "TUVW") + [Parameter(name="X", values=(1, 2, 4, 8)), *wide(25, "Y")]
-    started = time.perf_counter()
+    started = time.process_time()
     texts = ("BX * BY <= 1024", "BX * BY >= 32", "T * U * V <= 80", "V % X == 0", "W * Y <= 40")
     space = Space.build(listed, rules(*texts))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert space.cartesian == 10**8 and 10**6 < len(space) < 5 * 10**6
     assert sum(space.rejected.values()) + len(space) == 10**8
 

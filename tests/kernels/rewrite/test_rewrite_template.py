@@ -76,24 +76,20 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_default_is_compiled_to_the_same_code(self, name: str, compiler: Compiler) -> None:
+    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, compiler: Compiler) -> None:
         task = plain_task(name)
-        template, plain = template_of(task), task.sources("cuda").baseline.template
-        made, came = (
-            compiler.compile(specialise(one, one.default_config, task.workloads[0].types)) for one in (template, plain)
-        )
-        assert isinstance(made, Artifact) and isinstance(came, Artifact)
-        assert made.resources.registers == came.resources.registers
-
-    def test_its_points_compile(self, name: str, compiler: Compiler) -> None:
-        task = plain_task(name)
-        template, workload = template_of(task), task.workloads[0]
+        template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
+        registers = []
         for config in points(template, workload, 2):
             source = specialise(template, config, workload.types)
             assert refuse(source) is None
             artifact = compiler.compile(source)
             assert isinstance(artifact, Artifact), (config, artifact)
             assert compiler_rejection(H200, geometry(template, config, workload), artifact.resources) is None, config
+            registers.append(artifact.resources.registers)
+        came = compiler.compile(specialise(plain, plain.default_config, workload.types))
+        assert isinstance(came, Artifact)
+        assert registers[0] == came.resources.registers, "the default is the first point"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.stats import norm, truncnorm
 
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.search.surrogate.acquisition import log_expected_improvement
@@ -26,6 +24,10 @@ def value(config: Config) -> float:
 
 @pytest.mark.parametrize("gain", [3.0, 0.5, -0.99, -1.01, -4.0])
 def test_expected_improvement_is_the_integral(gain: float) -> None:
+    # Imported here: it takes half a second, in each process that collects tests.
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
     best, deviation = 0.7, 0.3
     mean = best - gain * deviation
     wanted = quad(lambda y: (best - y) * norm.pdf(y, mean, deviation), mean - 12 * deviation, best)[0]
@@ -41,6 +43,8 @@ def test_expected_improvement_keeps_its_order_far_out() -> None:
 
 @pytest.mark.parametrize("bound", [-3.0, 0.0, 1.0, 4.0])
 def test_a_bounded_value_has_the_moments_of_the_truncated_normal(bound: float) -> None:
+    from scipy.stats import truncnorm
+
     mean, deviation = 0.5, 0.8
     wanted = truncnorm((bound - mean) / deviation, np.inf, mean, deviation)
     got = truncated(np.array([bound]), np.array([mean]), np.array([deviation]))
