@@ -50,21 +50,25 @@ class Clock:
         module = cupy.RawModule(code=SOURCE)
         self.nothing, in_place = module.get_function("nothing"), module.get_function("in_place")
         self.other = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+        self.kept: list[Any] = []
         capturing = _our_stream() if action == "our_comparison" else cupy.cuda.Stream(non_blocking=True)
+        self._capturing = capturing
         # A graph cannot be captured on the default stream, but runs there.
         self.stream = cupy.cuda.Stream.null if action.startswith("torch") else capturing
         self.data = cupy.zeros(SETS * SET_BYTES, cupy.uint8)
         starts = [self.data[index * SET_BYTES :] for index in range(SETS)]
-        idle: Work = partial(self.nothing, (1,), (32,), (), stream=capturing)
+        self.idle: Work = partial(self.nothing, (1,), (32,), (), stream=capturing)
         busy: list[Work] = [partial(in_place, (128,), (256,), (start,), stream=capturing) for start in starts]
-        launches = {"nothing": [idle] * 1000, "in_place": busy * 8}
+        launches = {"nothing": [self.idle] * 1000, "in_place": busy * 8}
         cupy.cuda.Device().synchronize()
-        self.graphs = {}
-        for name, calls in launches.items():
-            capturing.begin_capture()
-            for call in calls:
-                call()
-            self.graphs[name] = capturing.end_capture(), len(calls)
+        self.graphs = {name: (self.captured(calls), len(calls)) for name, calls in launches.items()}
+
+    def captured(self, calls: Sequence[Work]) -> Any:
+        """A graph of these launches."""
+        self._capturing.begin_capture()
+        for call in calls:
+            call()
+        return self._capturing.end_capture()
 
     def __call__(self) -> dict[str, float]:
         self.cupy.cuda.Device().synchronize()
@@ -108,6 +112,28 @@ def one_after_the_other(clock: Clock) -> None:
     for stream in (clock.stream, *clock.other):
         clock.launches([stream], MANY)
         stream.synchronize()
+
+
+def kept_graphs(clock: Clock) -> None:
+    """As a tuning keeps those of its samples."""
+    for _ in range(64):
+        clock.kept.append(clock.captured([clock.idle] * 100))
+        clock.kept[-1].launch(clock.stream)
+
+
+def kept_modules(clock: Clock) -> None:
+    """As a tuning loads candidates."""
+    for number in range(64):
+        module = clock.cupy.RawModule(code=f'extern "C" __global__ void kernel_{number}(int* a) {{ *a = {number}; }}')
+        module.get_function(f"kernel_{number}")((1,), (1,), (clock.data,), stream=clock.stream)
+        clock.kept.append(module)
+
+
+def kept_events(clock: Clock) -> None:
+    """As many as the samples of a comparison have."""
+    for _ in range(MANY):
+        clock.kept.append(clock.cupy.cuda.Event())
+        clock.kept[-1].record(clock.stream)
 
 
 def torch_default_stream(clock: Clock) -> None:
@@ -187,6 +213,9 @@ ACTIONS: tuple[Callable[[Clock], None], ...] = (
     one_stream,
     in_turn,
     one_after_the_other,
+    kept_graphs,
+    kept_modules,
+    kept_events,
     torch_default_stream,
     torch_graph,
     torch_copies_beside,
