@@ -169,7 +169,9 @@ class TestReferences:
             assert out[row, col] == ((byte >> 4 if col % 2 else byte & 15) - 8) * scales[row, col // 128]
 
     def test_gemv(self) -> None:
-        out = reference("gemv")(matrix=np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]]), x=np.array([1.0, 10.0, 100.0]), n=2, k=3)
+        out = reference("gemv")(
+            matrix=np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]]), x=np.array([1.0, 10.0, 100.0]), n=2, k=3
+        )
         assert out["out"].tolist() == [321.0, 390.0]
 
     def test_embedding_bag(self) -> None:
