@@ -29,6 +29,8 @@ HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/
 """Below the folders of CUDA's headers, which until CUDA 12 are one for each package: the C++ standard library, where it
 is installed, lies in one of its own, and the headers of the last three include each other by their bare names, which
 `--no-source-include` ends."""
+HEADER_PACKAGES = {"cudart": ".", "cccl": "cccl", "nvcc": "crt"}
+"""The packages that have them, and the folder by which one knows that another has brought its headers along."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
 LINES = "--generate-line-info"
@@ -54,7 +56,6 @@ class NvrtcCompiler:
     def __init__(self, arch: str) -> None:
         try:
             from cuda.bindings import nvrtc
-            from cuda.pathfinder import find_nvidia_header_directory
 
             status, major, minor = nvrtc.nvrtcVersion()
         except ImportError as error:
@@ -64,9 +65,7 @@ class NvrtcCompiler:
             raise CudaUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CudaUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
-        headers = find_nvidia_header_directory("cudart")
-        if headers is None:
-            raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+        roots = _header_roots()
         supported = _checked(nvrtc.nvrtcGetSupportedArchs())
         if int(re.sub(r"\D", "", arch)) not in supported:
             raise CudaUnavailable(
@@ -75,8 +74,6 @@ class NvrtcCompiler:
                 "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
             )
         self.arch = arch
-        found = [headers, *(find_nvidia_header_directory(name) for name in ("cccl", "nvcc"))]
-        roots = [Path(root) for root in found if root is not None]
         folders = dict.fromkeys(Path(root, name) for root in roots for name in HEADER_FOLDERS)
         header_folders = [folder for folder in folders if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
@@ -225,6 +222,33 @@ def _target(arch: str, source: str) -> str:
     """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
     number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there."""
     return f"{arch}a" if _OWN_INSTRUCTIONS.search(source) else arch
+
+
+def _header_roots() -> list[Path]:
+    """Where CUDA's headers are, those of the runtime first. Raises `CudaUnavailable`.
+
+    What others have brought along is not looked for: what is not among Python's packages cuda.pathfinder seeks by means
+    of another interpreter, in each process that compiles, and it gives up where that takes ten seconds.
+    """
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    roots: list[Path] = []
+    for package, folder in HEADER_PACKAGES.items():
+        if any((root / folder).is_dir() for root in roots):
+            continue
+        try:
+            found = find_nvidia_header_directory(package)
+        except ChildProcessError as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise CudaUnavailable(
+                f"CUDA's headers of {package} could not be looked for outside Python's packages ({reason}): try again "
+                "when the machine is less busy, or install them with `pip install 'tunesmith[cuda13]'`."
+            ) from error
+        if found is not None:
+            roots.append(Path(found))
+        elif not roots:
+            raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+    return roots
 
 
 @functools.cache

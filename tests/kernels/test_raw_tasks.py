@@ -20,7 +20,20 @@ from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
-NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
+NAMES = (
+    "causal_conv1d",
+    "cumsum",
+    "dequant_int4",
+    "embedding_bag",
+    "gemv",
+    "histogram",
+    "int8_quant",
+    "layernorm",
+    "rope",
+    "stencil3x3",
+    "topk_softmax",
+    "transpose",
+)
 SIZEOF = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "int32": 4}
 
 
@@ -137,3 +150,41 @@ class TestReferences:
         data, counts = self.rng.integers(0, 256, 1000).astype(float), self.rng.integers(0, 9, 256).astype(float)
         found = reference("histogram")(data=data, counts=counts, n=1000)["counts"]
         assert [int(one) for one in found] == [int(counts[v]) + data.tolist().count(v) for v in range(256)]
+
+    def test_causal_conv1d(self) -> None:
+        b, t, c = 2, 6, 3
+        x, weights, bias = self.rng.standard_normal((b, t, c)), self.rng.standard_normal((c, 4)), np.arange(c) * 1.0
+        out = reference("causal_conv1d")(x=x, filter=weights, bias=bias, b=b, t=t, c=c)["out"]
+        for i, j, k in np.ndindex(b, t, c):
+            steps = [(j - 3 + at, weights[k, at]) for at in range(4) if j - 3 + at >= 0]
+            assert out[i, j, k] == pytest.approx(bias[k] + sum(weight * x[i, step, k] for step, weight in steps))
+
+    def test_dequant_int4(self) -> None:
+        packed = self.rng.integers(0, 256, (2, 70)).astype(float)
+        scales = np.array([[0.5, 2.0], [1.0, 4.0]])
+        out = reference("dequant_int4")(packed=packed, scales=scales, n=2, m=70)["out"]
+        assert out.shape == (2, 140)
+        for row, col in np.ndindex(2, 140):
+            byte = int(packed[row, col // 2])
+            assert out[row, col] == ((byte >> 4 if col % 2 else byte & 15) - 8) * scales[row, col // 128]
+
+    def test_gemv(self) -> None:
+        out = reference("gemv")(
+            matrix=np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]]), x=np.array([1.0, 10.0, 100.0]), n=2, k=3
+        )
+        assert out["out"].tolist() == [321.0, 390.0]
+
+    def test_embedding_bag(self) -> None:
+        table, rows = self.rng.standard_normal((4096, 5)), self.rng.integers(0, 4096, (7, 3))
+        rows[2] = 9  # one row three times
+        out = reference("embedding_bag")(table=table, rows=rows.astype(float), n=7, k=3, d=5)["out"]
+        for bag in range(7):
+            assert out[bag].tolist() == pytest.approx([sum(table[row, col] for row in rows[bag]) for col in range(5)])
+
+    def test_transpose(self) -> None:
+        out = reference("transpose")(x=np.arange(6.0).reshape(2, 3), n=2, d=3)["out"]
+        assert out.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+    def test_cumsum(self) -> None:
+        out = reference("cumsum")(x=np.array([[1.0, 2.0, -4.0], [0.5, 0.0, 0.5]]), n=2, d=3)["out"]
+        assert out.tolist() == [[1.0, 3.0, -1.0], [0.5, 0.5, 1.0]]

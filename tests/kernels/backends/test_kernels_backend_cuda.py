@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
-from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, parse_resources
+from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, _header_roots, parse_resources
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.geometry import Geometry
@@ -91,6 +92,48 @@ class TestNvrtcCompiler(CompilerContract):
         assert answer.first_error.startswith("ptxas error")
         answer = compiler.compile(Specialised("cuda", "k", 'extern "C" __global__ void k() { asm("bogus.u32;"); }'))
         assert isinstance(answer, CompileFailed) and "bogus" in answer.log
+
+
+class TestHeaders:
+    """Where they are looked for; by whom is `cuda.pathfinder`'s."""
+
+    def packages(self, monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path | None]) -> list[str]:
+        asked: list[str] = []
+
+        def find(name: str) -> str | None:
+            asked.append(name)
+            folder = folders.get(name)
+            return None if folder is None else str(folder)
+
+        monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
+        return asked
+
+    def test_what_another_package_brought_is_not_looked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would take another interpreter in each process that compiles."""
+        (tmp_path / "crt").mkdir()
+        asked = self.packages(monkeypatch, {"cudart": tmp_path})
+        assert _header_roots() == [tmp_path] and asked == ["cudart", "cccl"]
+
+    def test_each_package_may_have_a_folder_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folders: dict[str, Path | None] = {name: tmp_path / name for name in ("cudart", "cccl", "nvcc")}
+        self.packages(monkeypatch, folders)
+        assert _header_roots() == list(folders.values())
+
+    def test_without_those_of_the_runtime_nothing_compiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.packages(monkeypatch, {})
+        with pytest.raises(CudaUnavailable, match=r"the CUDA runtime headers are missing; install it with"):
+            _header_roots()
+
+    def test_where_nobody_answers_it_is_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def find(name: str) -> str | None:
+            raise ChildProcessError("Canary probe child process timed out after 10.0 seconds.\nmore")
+
+        monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
+        with pytest.raises(CudaUnavailable, match=r"\(Canary probe .* 10.0 seconds\): try again .*\.$") as caught:
+            _header_roots()
+        assert "\n" not in str(caught.value)
 
 
 def test_an_architecture_the_compiler_does_not_know() -> None:
