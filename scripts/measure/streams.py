@@ -59,7 +59,7 @@ class Clock:
         starts = [self.data[index * SET_BYTES :] for index in range(SETS)]
         self.idle: Work = partial(self.nothing, (1,), (32,), (), stream=capturing)
         busy: list[Work] = [partial(in_place, (128,), (256,), (start,), stream=capturing) for start in starts]
-        launches = {"nothing": [self.idle] * 1000, "in_place": busy * 8}
+        launches: dict[str, list[Work]] = {"nothing": [self.idle] * 1000, "in_place": busy * 8}
         cupy.cuda.Device().synchronize()
         self.graphs = {name: (self.captured(calls), len(calls)) for name, calls in launches.items()}
 
