@@ -182,25 +182,19 @@ def torch_kernels_beside(clock: Clock) -> None:
 
 def our_comparison(clock: Clock) -> None:
     """softmax's smallest workload, plain kernel and template, with the task's opponents."""
+    from tunesmith.cli.measure.trust import compiled, template_of
     from tunesmith.hw.probe import probe
     from tunesmith.kernels.backends import open_compiler
-    from tunesmith.kernels.build.artifact import Artifact
-    from tunesmith.kernels.build.candidate import Candidate, types_key
-    from tunesmith.kernels.build.specialise import specialise
     from tunesmith.kernels.measure.bench import Bench
     from tunesmith.kernels.spec.files.taskfile import load_task
 
     device, task = probe().device("cuda"), load_task("softmax")
-    compiler, sources = open_compiler(device.limits, device.index), task.sources("cuda")
+    compiler = open_compiler(device.limits, device.index)
     workload = min(task.workloads_for(device.limits.kind, held_out=False), key=task.bytes_of)
-
-    def compiled(template: Any) -> Candidate:
-        made = compiler.compile(specialise(template, template.default_config, workload.types))
-        if not isinstance(made, Artifact):
-            raise SystemExit(f"{template.name}: {made}")
-        return Candidate(template, template.default_config, {types_key(workload): made})
-
-    plain, ours = compiled(sources.baseline.template), compiled(sources.templates[0])
+    plain, ours = (
+        compiled(compiler, task, template, template.default_config, workload.name)
+        for template in (template_of(task, "baseline"), template_of(task, "template"))
+    )
     opponents = tuple(one for one in task.opponents if find_spec(one.framework))
     found = Bench(task, device.limits, device.index).compare(
         plain, [ours], workload.name, rounds=9, budget_seconds=1.0, opponents=opponents
