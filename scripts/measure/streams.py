@@ -4,6 +4,7 @@
 
 Each action runs in a process of its own, between two measurements of the same captured graphs: kernels that do
 nothing, and kernels that work in place on 2 MB with cold caches. The last is a comparison of ours, with opponents.
+Each runs with as many hardware queues as the driver takes by itself, and with one (CUDA_DEVICE_MAX_CONNECTIONS).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ PACKAGES = ("torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 SET_BYTES = 128 * 256 * 4 * 16
 SETS = 128
 MANY = 3000
+QUEUES = ("", "1")
+"""Values of CUDA_DEVICE_MAX_CONNECTIONS; the empty one leaves it unset."""
 Work = Callable[[], object]
 
 
@@ -257,10 +260,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for action in ACTIONS:
         if action.__name__.startswith("torch") and find_spec("torch") is None:
             continue
-        for _ in range(options.repeats):
+        for queues in QUEUES * options.repeats:
             command = [sys.executable, __file__, "--child", action.__name__]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-            row: dict[str, Any] = {"action": action.__name__}
+            environment = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+            if queues:
+                environment["CUDA_DEVICE_MAX_CONNECTIONS"] = queues
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment)
+            row: dict[str, Any] = {"action": action.__name__, "max_connections": queues or "as the driver chooses"}
             row |= json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {"error": done.stderr[-500:]}
             rows.append(row)
             print(json.dumps(row), flush=True)
