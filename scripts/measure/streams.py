@@ -1,10 +1,10 @@
-"""Measures on a GPU what a process's use of streams does to the time between two launches of one stream.
+"""Measures on a GPU what a process does to the time between two launches of one stream.
 
     python scripts/measure/streams.py --out FILE [--commit COMMIT] [--repeats N]
 
 Each action runs in a process of its own, between two measurements of the same captured graphs: kernels that do
-nothing, and kernels that work in place on 2 MB with cold caches. The last is a comparison of ours, with opponents.
-Each runs with as many hardware queues as the driver takes by itself, and with one (CUDA_DEVICE_MAX_CONNECTIONS).
+nothing, and kernels that work in place on 2 MB with cold caches; some actions are measured in the middle as well. The
+last is a comparison of ours, with opponents.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ PACKAGES = ("torch", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 SET_BYTES = 128 * 256 * 4 * 16
 SETS = 128
 MANY = 3000
-QUEUES = ("", "1")
-"""Values of CUDA_DEVICE_MAX_CONNECTIONS; the empty one leaves it unset."""
 Work = Callable[[], object]
 
 
@@ -54,6 +52,8 @@ class Clock:
         self.nothing, in_place = module.get_function("nothing"), module.get_function("in_place")
         self.other = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
         self.kept: list[Any] = []
+        self.during: list[dict[str, float]] = []
+        """What an action measured in the middle."""
         capturing = _our_stream() if action == "our_comparison" else cupy.cuda.Stream(non_blocking=True)
         self._capturing = capturing
         # A graph cannot be captured on the default stream, but runs there.
@@ -139,6 +139,27 @@ def kept_events(clock: Clock) -> None:
         clock.kept[-1].record(clock.stream)
 
 
+def uploaded_graphs(clock: Clock) -> None:
+    """Measured when eight are uploaded, and when the first of them was launched."""
+    clock.kept += [clock.captured([clock.idle] * 100) for _ in range(8)]
+    for graph in clock.kept:
+        graph.upload(clock.stream)
+    clock.during.append(clock())
+    clock.kept[0].launch(clock.stream)
+    clock.during.append(clock())
+
+
+def cache_resets(clock: Clock) -> None:
+    """Measured after each."""
+    from cuda.bindings import driver
+
+    for _ in range(32):
+        (status,) = driver.cuCtxResetPersistingL2Cache()
+        if status:
+            raise SystemExit(f"cuCtxResetPersistingL2Cache answers with {status.name}")
+        clock.during.append(clock())
+
+
 def torch_default_stream(clock: Clock) -> None:
     torch = import_module("torch")
     x = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
@@ -213,6 +234,8 @@ ACTIONS: tuple[Callable[[Clock], None], ...] = (
     kept_graphs,
     kept_modules,
     kept_events,
+    uploaded_graphs,
+    cache_resets,
     torch_default_stream,
     torch_graph,
     torch_copies_beside,
@@ -227,7 +250,8 @@ def child(name: str) -> None:
     clock()
     before = clock()
     {action.__name__: action for action in ACTIONS}[name](clock)
-    print(json.dumps({"before": before, "after": clock()}))
+    during = {"during": clock.during} if clock.during else {}
+    print(json.dumps({"before": before, **during, "after": clock()}))
 
 
 def _installed(package: str) -> bool:
@@ -260,13 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for action in ACTIONS:
         if action.__name__.startswith("torch") and find_spec("torch") is None:
             continue
-        for queues in QUEUES * options.repeats:
+        for _ in range(options.repeats):
             command = [sys.executable, __file__, "--child", action.__name__]
-            environment = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
-            if queues:
-                environment["CUDA_DEVICE_MAX_CONNECTIONS"] = queues
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment)
-            row: dict[str, Any] = {"action": action.__name__, "max_connections": queues or "as the driver chooses"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+            row: dict[str, Any] = {"action": action.__name__}
             row |= json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {"error": done.stderr[-500:]}
             rows.append(row)
             print(json.dumps(row), flush=True)

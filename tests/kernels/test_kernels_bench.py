@@ -77,6 +77,22 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
     assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
 
 
+def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_next_is_timed(
+    device: Any, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is reset for others: a reset makes launches take longer."""
+    bench = Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
+    resets: list[str] = []
+    timing = ["nothing"]
+    monkeypatch.setattr(bench.device, "reset_cache", lambda: resets.append(timing[-1]))
+    source = "// asm: ld.global.L2::evict_last\n" + candidate.template.source
+    keeping = replace(candidate, template=candidate.template.model_copy(update={"source": source}))
+    for name, one in (("first", candidate), ("keeping", keeping), ("next", candidate), ("last", candidate)):
+        timing.append(name)
+        assert isinstance(visit(bench, one), Measured)
+    assert resets == ["next"]
+
+
 def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
