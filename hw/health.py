@@ -14,19 +14,20 @@ from tunesmith.hw.drivers.nvml import NvmlUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class DriverOpinion:
-    """Clauses about a GPU, empty where there is nothing to say. trouble: it should not be used; note: it may be."""
+class GpuHealth:
+    """Clauses about a GPU, empty where there is nothing to say. fault: why it should not be used; note: it may be used,
+    with this."""
 
-    trouble: str = ""
+    fault: str = ""
     note: str = ""
 
 
-def ask_driver(uuid: str, *, nvml_module: Any = None) -> DriverOpinion:
-    """What NVML holds against the GPU `uuid`; of the GPU around it for a
+def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
+    """What NVML knows of the health of the GPU `uuid`; of the GPU around it for a
     slice (``MIG-...``); nothing where NVML is missing or does not know it."""
     nvml = nvml_access.load() if nvml_module is None else nvml_module
     if isinstance(nvml, NvmlUnavailable) or nvml_access.start(nvml) is not None:
-        return DriverOpinion()
+        return GpuHealth()
     try:
         handle = nvml_access.physical_gpu(nvml, uuid)
         kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
@@ -34,15 +35,15 @@ def ask_driver(uuid: str, *, nvml_module: Any = None) -> DriverOpinion:
         rows = _known(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
     except nvml.NVMLError as error:
         lost = getattr(error, "value", None) == nvml.NVML_ERROR_GPU_IS_LOST
-        return DriverOpinion(trouble=f"NVML no longer reaches it ({error})" if lost else "")
+        return GpuHealth(fault=f"NVML no longer reaches it ({error})" if lost else "")
     finally:
         nvml.nvmlShutdown()
     # Corrected row by row, uncorrected row by row, whether a remapping waits for a reset, whether one failed.
     if rows and rows[3]:
-        return DriverOpinion(trouble="it has memory rows that could not be remapped")
+        return GpuHealth(fault="it has memory rows that could not be remapped")
     if uncorrected:
-        return DriverOpinion(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
-    return DriverOpinion()
+        return GpuHealth(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
+    return GpuHealth()
 
 
 def _known(nvml: Any, query: Any, *arguments: Any) -> Any:

@@ -74,7 +74,7 @@ class LaneHost:
                 ready: LaneReady | Crashed | TimedOut = lane.call("open", None, health, self._checks)
             finally:
                 self._unlock()
-            if not isinstance(ready, LaneReady) or ready.trouble:
+            if not isinstance(ready, LaneReady) or ready.fault:
                 return ready
             failed: Crashed | TimedOut | None = lane.call("prepare", seconds, tuple(workloads))
             if isinstance(failed, TimedOut):

@@ -235,10 +235,10 @@ class CompileQueue:
         longer to write than anything else in this process, and compilers often end at the same time."""
         for key, result in self._unwritten.items():
             assert self._cache is not None
-            before = self._cache.trouble
+            before = self._cache.failure
             self._cache.put(key, result)
-            if self._cache.trouble != before:
-                self._say(self._cache.trouble)
+            if self._cache.failure != before:
+                self._say(self._cache.failure)
         self._unwritten.clear()
 
     def _known(self, compilation: Compilation) -> Artifact | CompileFailed | None:

@@ -272,10 +272,10 @@ class WorkerSet:
             article = "an" if answer.name[:1] in "AEIN" else "a"
             self.exclude(lane, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
             return
-        if answer.trouble:
+        if answer.fault:
             failed = self._failed_checks[lane.name] = self._failed_checks.get(lane.name, 0) + 1
             if failed >= MAX_FAILED_HEALTH_CHECKS:
-                self.exclude(lane, f"it failed {failed} health checks: {answer.trouble}")
+                self.exclude(lane, f"it failed {failed} health checks: {answer.fault}")
             else:
                 lane.replace_actor()
             return

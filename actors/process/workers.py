@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tunesmith.actors.process.packed import pack, unpack
-from tunesmith.hw.health import DriverOpinion, ask_driver
+from tunesmith.hw.health import GpuHealth, query_gpu_health
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import NotMarked, open_compiler
@@ -28,7 +28,7 @@ from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check import fused_check
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.calibrate import compile_probes
-from tunesmith.kernels.measure.health import compile_health, trouble
+from tunesmith.kernels.measure.health import compile_health, self_test
 from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
 from tunesmith.kernels.spec.task import Task
@@ -63,7 +63,7 @@ class LaneReady:
     uuid: str
     name: str
     machine: str
-    trouble: str = ""
+    fault: str = ""
     note: str = ""
 
 
@@ -144,10 +144,10 @@ class Lane:
         of the check."""
         fused_check.COMPILED.update(checks)
         device = self._bench.device
-        driver = ask_driver(device.uuid) if self._pinned else DriverOpinion()
-        wrong = driver.trouble
+        driver = query_gpu_health(device.uuid) if self._pinned else GpuHealth()
+        wrong = driver.fault
         if not wrong and health is not None:
-            wrong = trouble(device, health)
+            wrong = self_test(device, health)
         return LaneReady(device.uuid, device.name, socket.gethostname(), wrong, driver.note)
 
     def checks(self) -> dict[str, Artifact]:

@@ -1,7 +1,7 @@
 """Whether the files of a run's task are still those that it was begun with.
 
-A run keeps its task whole in the journal, and goes on with that. Somebody who edits a source and resumes means the new
-one, and has to be told.
+A run keeps its task whole in the journal, and goes on with that. A user who edits a source and resumes means the new
+one, and gets a sentence.
 """
 
 from __future__ import annotations

@@ -59,9 +59,9 @@ class ArtifactCache:
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
         self.folder, self.max_bytes = folder, max_bytes
         self.hits = self.misses = 0
-        self.trouble = ""
+        self.failure = ""
         """Why nothing is written any more, in a sentence; empty while all is well."""
-        self._unseen = max_bytes
+        self._bytes_since_scan = max_bytes
         """Bytes written since the folder was last measured; the first write measures it."""
 
     def get(self, key: str) -> Artifact | CompileFailed | None:
@@ -82,8 +82,8 @@ class ArtifactCache:
 
     def put(self, key: str, result: Artifact | CompileFailed) -> bool:
         """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
-        `trouble` explains."""
-        if self.trouble or not lasting(result):
+        `failure` explains."""
+        if self.failure or not lasting(result):
             return False
         path, data = self._path(key), _encode(result, key)
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -95,15 +95,15 @@ class ArtifactCache:
                 beside.write_bytes(data)
             beside.rename(path)
         except OSError as error:
-            self.trouble = (
+            self.failure = (
                 f"The cache of compiled kernels in {self.folder} cannot be written ({error.strerror}): kernels are "
                 "compiled without it; free some space, or set TUNESMITH_CACHE to another folder or to off."
             )
             _remove(beside)
             return False
-        self._unseen += len(data)
-        if self._unseen >= SCAN_EVERY * self.max_bytes:
-            self._unseen = 0
+        self._bytes_since_scan += len(data)
+        if self._bytes_since_scan >= SCAN_EVERY * self.max_bytes:
+            self._bytes_since_scan = 0
             self.evict()
         return True
 

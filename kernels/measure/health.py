@@ -35,7 +35,7 @@ def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
     return made if isinstance(made, Artifact) else None
 
 
-def trouble(device: Device, artifact: Artifact) -> str:
+def self_test(device: Device, artifact: Artifact) -> str:
     """What is wrong with `device`, as a clause; empty when it computes the right answer."""
     count = BLOCKS * BLOCK
     try:

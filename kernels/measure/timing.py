@@ -24,7 +24,7 @@ FEWEST_SAMPLES = 6
 BLOCK_ROUNDS = 3
 """Rounds of a block of a comparison, for each of which everything is loaded anew."""
 LEAST_BLOCKS = 10
-LONGEST = 4
+MAX_ROUNDS_FACTOR = 4
 """How many times the usual number of rounds a comparison may take to reach its target."""
 
 
@@ -188,12 +188,12 @@ def interleaved(
     allows.
 
     With a `target` it ends, from `LEAST_BLOCKS` on, once each ratio to the first kernel is known to a half-width of
-    `target`, and goes on to `LONGEST` times `rounds` until it is. The width says nothing of which is faster, so that
-    stopping by it favours neither.
+    `target`, and goes on to `MAX_ROUNDS_FACTOR` times `rounds` until it is. The width says nothing of which is faster,
+    so that stopping by it favours neither.
     """
     rng, started = np.random.default_rng(seed), clock()
     samples: list[list[list[float]]] = [[] for _ in makers]
-    most = max(3, math.ceil(rounds * (LONGEST if target else 1) / BLOCK_ROUNDS))
+    most = max(3, math.ceil(rounds * (MAX_ROUNDS_FACTOR if target else 1) / BLOCK_ROUNDS))
     for done in range(most):
         if done >= 3 and clock() - started > budget_seconds:
             break

@@ -50,7 +50,7 @@ def test_what_was_put_is_got(tmp_path: Path, result: Artifact | CompileFailed) -
 )
 def test_a_failure_that_is_not_the_sources_is_not_kept(tmp_path: Path, failed: CompileFailed) -> None:
     cache = ArtifactCache(tmp_path)
-    assert not cache.put(KEY, failed) and not cache.trouble
+    assert not cache.put(KEY, failed) and not cache.failure
     assert cache.get(KEY) is None and entries(tmp_path) == []
 
 
@@ -147,14 +147,14 @@ def test_a_full_disk_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path)
     with files_of_at_most(1000):
         assert not cache.put(KEY, ARTIFACT)
-    assert "cannot be written (File too large)" in cache.trouble and cache.trouble.endswith(".")
+    assert "cannot be written (File too large)" in cache.failure and cache.failure.endswith(".")
     assert entries(tmp_path) == [] and cache.get(KEY) is None
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = ArtifactCache(tmp_path / "file" / "cache")
-    assert cache.get(KEY) is None and not cache.put(KEY, ARTIFACT) and cache.trouble
+    assert cache.get(KEY) is None and not cache.put(KEY, ARTIFACT) and cache.failure
 
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
     LEAST_BLOCKS,
-    LONGEST,
+    MAX_ROUNDS_FACTOR,
     Precision,
     compare,
     estimate,
@@ -87,7 +87,9 @@ def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
     loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
     plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
     assert quiet[0].shape == (LEAST_BLOCKS, BLOCK_ROUNDS)
-    assert len(loud[0]) == math.ceil(40 * LONGEST / BLOCK_ROUNDS) and len(plain[0]) == math.ceil(40 / BLOCK_ROUNDS)
+    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS) and len(plain[0]) == math.ceil(
+        40 / BLOCK_ROUNDS
+    )
 
 
 def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
