@@ -1,18 +1,22 @@
 """Judges the candidates of tests/candidates and counts the wrong ones accepted and the right ones rejected.
 
     python scripts/measure/verdicts.py --out FILE [--backend opencl|cuda] [--set edited|index|all] [--only TEXT]
-        [--part K/N]
+        [--workers N]
 
 FILE is written after each candidate, and a second call goes on where the first stopped: what has a verdict keeps it,
 unless `--again` is given and it is of another commit than this one. Each candidate is judged as
-`tunesmith check` judges it, but on workloads of at most 64 MB. What a candidate prints must not reach this process's
-standard output: it counts as accepted wrongly where something did, whatever the verdict.
+`tunesmith check` judges it, but on workloads of at most 64 MB. What a candidate prints must not reach the standard
+output of the process that judges it: it counts as accepted wrongly where something did, whatever the verdict.
+
+Workers judge side by side on one device, each in a process of its own, on one thread: verdicts ask for no times that
+others could spoil, but the seconds that they took then say little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shlex
 import statistics
@@ -20,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,6 +89,11 @@ def judged(fixture: Any, device: Device, deadlines: Limits, commit: str) -> dict
     }
 
 
+def _begin_worker(folder: str) -> None:
+    """A folder of its own for temporary files: in it lie the locks by which processes take turns on a device."""
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=folder)
+
+
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The counts, in all and by class."""
     wrong = [line for line in lines if line["wrong"]]
@@ -123,10 +133,7 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="judge those again that are in the file from another commit"
     )
-    parser.add_argument(
-        "--part", default="1/1", help="every Nth candidate from the Kth on, to spread them over processes"
-    )
-    parser.add_argument("--merge", type=Path, nargs="*", default=(), help="files of other parts to take lines from")
+    parser.add_argument("--workers", type=int, default=1, help="candidates judged at a time")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()
     device, commit = probe().device(options.backend), options.commit
@@ -135,8 +142,6 @@ def main() -> None:
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
     # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
     chosen.sort(key=lambda one: bool(one.reasons))
-    first, _, parts = options.part.partition("/")
-    chosen = chosen[int(first) - 1 :: int(parts)]
     origin = {
         "command": "python " + shlex.join(sys.argv),
         "device": device.limits.name,
@@ -145,24 +150,31 @@ def main() -> None:
     lines: dict[str, dict[str, Any]] = {}
     if options.out.exists():
         lines = {line["candidate"]: line for line in json.loads(options.out.read_text("utf-8"))["candidates"]}
-    for other in options.merge:
-        lines |= {line["candidate"]: line for line in json.loads(other.read_text("utf-8"))["candidates"]}
-    for number, fixture in enumerate(chosen, 1):
-        if fixture.file in lines and (not options.again or lines[fixture.file].get("commit") == commit):
-            continue
-        line = judged(fixture, device, Limits(compile=60.0, run=options.seconds), commit)
-        lines[fixture.file] = line
-        mark = "" if line.get("as_expected") else "   <-- not as expected"
-        print(
-            f"{number}/{len(chosen)} {fixture.file}: {line['verdict']} {line['reason']} {line['seconds']} s{mark}",
-            file=sys.stderr,
-            flush=True,
-        )
-        every = [lines[name] for name in sorted(lines)]
-        content = {**origin, "summary": summary(every), "candidates": every}
-        part = options.out.with_suffix(".part")
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        part.replace(options.out)
+
+    def known(name: str) -> bool:
+        return name in lines and (not options.again or lines[name].get("commit") == commit)
+
+    waiting = [one for one in chosen if not known(one.file)]
+    deadlines = Limits(compile=60.0, run=options.seconds)
+    # Read by the libraries of the workers when they start.
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(options.workers, spawn, _begin_worker, (folder,)) as workers,
+    ):
+        verdicts = [workers.submit(judged, one, device, deadlines, commit) for one in waiting]
+        for number, verdict in enumerate(as_completed(verdicts), 1):
+            line = verdict.result()
+            lines[line["candidate"]] = line
+            mark = "" if line.get("as_expected") else "   <-- not as expected"
+            said = f"{line['candidate']}: {line['verdict']} {line['reason']} {line['seconds']} s{mark}"
+            print(f"{number}/{len(waiting)} {said}", file=sys.stderr, flush=True)
+            every = [lines[name] for name in sorted(lines)]
+            content = {**origin, "summary": summary(every), "candidates": every}
+            part = options.out.with_suffix(".part")
+            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            part.replace(options.out)
     print(json.dumps(summary(list(lines.values())), indent=1))
 
 
