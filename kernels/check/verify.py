@@ -194,6 +194,7 @@ class _Examination:
         self, device: Device, launches: Sequence[Launch], data: WorkloadData, step: Step, standard: Standard
     ) -> None:
         self._device, self._launches, self._data, self._step, self._standard = device, launches, data, step, standard
+        self._growth = growth(data.task, step.workload)
         self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
         # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
@@ -248,7 +249,7 @@ class _Examination:
         """The first launch's error beside the baseline's, on contents where that says something."""
         if self._step.contents.kind not in COMPARABLE:
             return None
-        return less_accurate(self._first, self._beside, self._elements)
+        return less_accurate(self._first, self._beside, self._elements, ACCURACY_FREE * self._growth)
 
     def repeats(self) -> WrongResult | None:
         """Further launches on the same contents: those that are wrong, and whether all give the same bits."""
@@ -316,12 +317,24 @@ CHECKS: dict[str, Callable[[_Examination], WrongResult | None]] = {
 """What is looked at in a step, by name: a test has a kernel for each that only it catches."""
 
 
+def growth(task: Task, workload: Workload) -> float:
+    """How many times longer than in any workload of the task its longest size is, at least 1. The error of a sum grows
+    with its length, up to in proportion (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), and the
+    task's tolerance is meant for its own sizes."""
+    longest = {name: max(one.sizes[name] for one in task.workloads) for name in workload.sizes}
+    return max(1.0, *(size / longest[name] for name, size in workload.sizes.items()))
+
+
 def less_accurate(
-    found: Mapping[str, Deviation], standard: Mapping[str, Deviation], elements: Mapping[str, int]
+    found: Mapping[str, Deviation],
+    standard: Mapping[str, Deviation],
+    elements: Mapping[str, int],
+    free: float = ACCURACY_FREE,
 ) -> WrongResult | None:
-    """Whether an output is materially less accurate than the baseline's. elements: of each output."""
+    """Whether an output is materially less accurate than the baseline's. elements: of each output. free: share of the
+    tolerance that is never too much."""
     for name, one in found.items():
-        bound = max(ACCURACY_FREE, ACCURACY_FACTOR * standard[name].rms)
+        bound = max(free, ACCURACY_FACTOR * standard[name].rms)
         if one.rms > bound and elements[name] >= ACCURACY_ELEMENTS:
             detail = (
                 f"the root mean square error of {name} is {one.rms:.3g} of its tolerance, the baseline's "

@@ -20,7 +20,7 @@ from tunesmith.kernels.check.plan import (
     plan,
     reaching_steps,
 )
-from tunesmith.kernels.check.verify import ACCURACY_ELEMENTS, infeasible_on, less_accurate
+from tunesmith.kernels.check.verify import ACCURACY_ELEMENTS, ACCURACY_FREE, growth, infeasible_on, less_accurate
 from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
 from tunesmith.kernels.launch.workload_data import _nan_bytes
 from tunesmith.kernels.spec.contents import KINDS, Contents, Kind, kinds_of
@@ -233,6 +233,19 @@ def test_less_accurate_is_judged_by_the_baseline_above_what_is_free() -> None:
     assert less_accurate({"out": Deviation(0.9, 0.41)}, standard, sizes) is not None
     assert less_accurate({"out": Deviation(0.9, 0.24)}, {"out": Deviation(0.01, 0.001)}, sizes) is None
     assert less_accurate({"out": Deviation(0.9, 0.41)}, standard, {"out": 3}) is None
+
+
+def test_what_is_free_grows_with_sums_longer_than_any_of_the_tasks_own() -> None:
+    """A sum in order of 32768 float32 squares has a quarter of a tolerance that is meant for 14336."""
+    task = load_task("fused_add_rmsnorm")
+    own = task.workloads[0]
+    longest = max(one.sizes["d"] for one in task.workloads)
+    assert growth(task, own) == 1
+    assert growth(task, own.model_copy(update={"sizes": {"n": 1, "d": 3 * longest}})) == 3
+    found, standard = {"out": Deviation(0.5, 0.5)}, {"out": Deviation(0.01, 0.004)}
+    sizes = {"out": ACCURACY_ELEMENTS}
+    assert less_accurate(found, standard, sizes) is not None
+    assert less_accurate(found, standard, sizes, 3 * ACCURACY_FREE) is None
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float and one.size > 1])
