@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test test-all lint schema docs clean help
 help:
 	@echo "make demo      tune a kernel on this machine (a few minutes)"
-	@echo "make test      the tests, without the slow ones (four to five minutes on two cores)"
+	@echo "make test      the tests, without the slow ones (two to five minutes on two cores)"
 	@echo "make test-all  all tests that this machine can run"
 	@echo "make lint      ruff, mypy, the import contract"
 	@echo "make docs      the documentation site, in docs/_build; a broken link is an error"
