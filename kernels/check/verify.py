@@ -322,7 +322,7 @@ def growth(task: Task, workload: Workload) -> float:
     with its length, up to in proportion (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), and the
     task's tolerance is meant for its own sizes."""
     longest = {name: max(one.sizes[name] for one in task.workloads) for name in workload.sizes}
-    return max(1.0, *(size / longest[name] for name, size in workload.sizes.items()))
+    return max([1.0, *(size / longest[name] for name, size in workload.sizes.items())])
 
 
 def less_accurate(

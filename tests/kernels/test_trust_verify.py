@@ -240,7 +240,7 @@ def test_what_is_free_grows_with_sums_longer_than_any_of_the_tasks_own() -> None
     task = load_task("fused_add_rmsnorm")
     own = task.workloads[0]
     longest = max(one.sizes["d"] for one in task.workloads)
-    assert growth(task, own) == 1
+    assert growth(task, own) == growth(task, own.model_copy(update={"sizes": {}})) == 1
     assert growth(task, own.model_copy(update={"sizes": {"n": 1, "d": 3 * longest}})) == 3
     found, standard = {"out": Deviation(0.5, 0.5)}, {"out": Deviation(0.01, 0.004)}
     sizes = {"out": ACCURACY_ELEMENTS}
