@@ -263,8 +263,8 @@ class Bench:
             return checked
         try:
             drift = self._drift.tick()
-            # Not before every measurement: after every few resets each launch of the process takes 0.2 to 0.35 us
-            # longer on an H200 (docs/trust.md, "Two speeds").
+            # Not before every measurement: after some resets each launch of the process takes 0.2 to 0.35 us longer on
+            # an H200 (docs/trust.md, "Two speeds").
             if others_kept:
                 self.device.reset_cache()
                 self._lines_kept = asks_to_keep
