@@ -158,7 +158,9 @@ def _one(
     values = {**settings, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         budget = int(settings.get("evaluations", 100))
-        values["rounds"] = min(budget, calls or budget, 1000)
+        # Rules pay for `branches` answers a round: rounds without any would only test what the last one had.
+        a_round = int(settings.get("branches", 2)) if arm == "tree" else 1
+        values["rounds"] = min(budget, math.ceil((calls or budget) / a_round), 1000)
     if models is None and calls is not None:
         values["max_calls"] = calls
     kind, colon, where = str(values.get("model", "")).partition(":")
