@@ -13,7 +13,7 @@ import math
 import re
 
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BackendName
 
 _TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")
@@ -29,7 +29,8 @@ Features = tuple[float, ...]
 
 def features(task: Task, backend: BackendName) -> Features:
     """What `task` does, as numbers of like weight: logarithm of arithmetic per byte (a factor of eight counts one),
-    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions."""
+    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions, logarithm
+    of what is written per what is read (a factor of eight counts one)."""
     source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
     workload = task.workloads[0]
     moved, flops = task.bytes_of(workload), task.flops_of(workload)
@@ -41,7 +42,18 @@ def features(task: Task, backend: BackendName) -> Features:
         float(bool(_ATOMIC.search(source))),
         min(3, len(_LOOP.findall(source))) / 2,
         float(bool(_FUNCTION.search(source))),
+        _written_per_read(task, workload),
     )
+
+
+def _written_per_read(task: Task, workload: Workload) -> float:
+    """As a logarithm, of elements: below 0 for a kernel that reduces, 0 where results are as many as inputs."""
+    counts = {one.role: 0 for one in task.arguments} | {"in": 0, "out": 0, "inout": 0}
+    for one in task.arguments:
+        if one.role != "scalar":
+            counts[one.role] += math.prod(task.shape_of(one, workload))
+    read, written = counts["in"] + counts["inout"], counts["out"] + counts["inout"]
+    return math.log(written / read, 8) if read and written else 0.0
 
 
 def most_similar(task: Task, backend: BackendName) -> Task | None:

@@ -44,7 +44,7 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim;
 namespace shim {
 void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
 double exchanged(double value, unsigned int mask, unsigned int lanes);
-double shifted(double value, unsigned int by, unsigned int lanes);
+double shifted(double value, int by, unsigned int lanes);
 extern char dynamic[1 << 16];
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
@@ -55,11 +55,24 @@ template <class V> V __shfl_xor_sync(unsigned int lanes, V value, int mask) {
     return (V)shim::exchanged((double)value, (unsigned int)mask, lanes);
 }
 template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int by) {
-    return (V)shim::shifted((double)value, by, lanes);
+    return (V)shim::shifted((double)value, (int)by, lanes);
+}
+template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
+    return (V)shim::shifted((double)value, -(int)by, lanes);
 }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
 inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+inline float __uint_as_float(unsigned int x) { float y; memcpy(&y, &x, 4); return y; }
+inline unsigned int __float_as_uint(float x) { unsigned int y; memcpy(&y, &x, 4); return y; }
+inline float __expf(float x) { return expf(x); }
+inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int which) {
+    const unsigned long long both = a | (unsigned long long)b << 32;
+    unsigned int found = 0;
+    for (int i = 0; i < 4; ++i) found |= (unsigned int)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    return found;
+}
+inline unsigned int max(unsigned int a, unsigned int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
@@ -101,10 +114,10 @@ double exchanged(double value, unsigned int mask, unsigned int lanes) {
     const double other = slots[me ^ mask]; meet_lanes(lanes);
     return other;
 }
-double shifted(double value, unsigned int by, unsigned int lanes) {
+double shifted(double value, int by, unsigned int lanes) {
     const unsigned int me = current;
     slots[me] = value; meet_lanes(lanes);
-    const double other = me % 32 + by < 32 ? slots[me + by] : value; meet_lanes(lanes);
+    const double other = me % 32 + by < 32u ? slots[me + by] : value; meet_lanes(lanes);
     return other;
 }
 static void body() { kernel(given); done[current] = 1; }

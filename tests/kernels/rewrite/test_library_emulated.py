@@ -13,7 +13,7 @@ from tunesmith.kernels.launch.workload_data import reference_results
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import Template
 
 # Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
@@ -48,6 +48,42 @@ SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
         )
     ),
 }
+SMALL_BLOCKS |= {
+    "gemv_int4": tuple(
+        {"LANES": lanes, "SETS": sets, "SET": rows, "WIDTH": width, "PARTS": parts, "CACHE": cache}
+        for lanes, sets, rows, width, parts, cache in ((8, 8, 4, 4, 1, 0), (32, 2, 2, 16, 2, 1), (128, 1, 1, 8, 4, 0))
+    ),
+    "quantize_per_token": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "GRID_CAP": cap, "CACHE": cache}
+        for x, y, vec, items, cap, cache in ((32, 2, 4, 1, 264, 0), (64, 2, 8, 2, 528, 1), (128, 1, 16, 4, 0, 0))
+    ),
+    "stencil3x3": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ROWS": rows, "SHUFFLE": shuffle, "AHEAD": ahead, "CACHE": cache}
+        for x, y, vec, rows, shuffle, ahead, cache in (
+            (32, 2, 1, 1, 1, 1, 0),
+            (64, 1, 4, 4, 1, 0, 1),
+            (32, 4, 8, 2, 0, 1, 0),
+            (32, 2, 2, 8, 0, 0, 1),
+        )
+    ),
+    "topk_softmax": tuple(
+        {"LANES": lanes, "ROWS": rows, "VEC": vec, "ITEMS": items, "REDUCE": 0, "FAST_EXP": fast, "CACHE": cache}
+        for lanes, rows, vec, items, fast, cache in (
+            (1, 64, 4, 4, 0, 0),
+            (4, 16, 2, 2, 1, 1),
+            (32, 4, 4, 1, 0, 0),
+        )
+    ),
+    "transpose": tuple(
+        {"TILE_N": n, "TILE_D": d, "THREADS": 128, "READ": read, "WRITE": write, "PAD": pad}
+        | {"DOWN_FIRST": down, "CACHE": cache}
+        for n, d, read, write, pad, down, cache in (
+            (32, 64, 1, 2, 1, 0, 0),
+            (64, 32, 4, 8, 2, 1, 1),
+            (32, 32, 8, 4, 4, 0, 0),
+        )
+    ),
+}
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
     "layernorm": ({"n": 3, "d": 512}, {"n": 2, "d": 1208}, {"n": 3, "d": 333}, {"n": 1061, "d": 8}, {"n": 1, "d": 1}),
@@ -56,6 +92,29 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"n": 5, "h": 3, "k": 1, "pairs": 37},
         {"n": 1, "h": 1, "k": 1, "pairs": 1},
     ),
+    # Pieces that a row has once or often, between pieces, a row alone.
+    "gemv_int4": ({"n": 5, "m": 512}, {"n": 3, "m": 333}, {"n": 9, "m": 72}, {"n": 1, "m": 1}),
+    "quantize_per_token": (
+        {"n": 3, "d": 512},
+        {"n": 2, "d": 2064},
+        {"n": 3, "d": 333},
+        {"n": 1061, "d": 16},
+        {"n": 1, "d": 1},
+    ),
+    "stencil3x3": (
+        {"n": 2, "h": 9, "w": 136},
+        {"n": 1, "h": 20, "w": 33},
+        {"n": 1, "h": 1, "w": 8},
+        {"n": 1, "h": 1, "w": 1},
+    ),
+    # Held whole, longer than what is held, more choices than lanes, between vectors.
+    "topk_softmax": (
+        {"n": 3, "e": 16, "k": 6},
+        {"n": 70, "e": 128, "k": 8},
+        {"n": 2, "e": 161, "k": 40},
+        {"n": 1, "e": 1, "k": 1},
+    ),
+    "transpose": ({"n": 40, "d": 72}, {"n": 37, "d": 41}, {"n": 1, "d": 9}, {"n": 64, "d": 1}),
     # Also between vectors with few elements for each thread, and with more.
     "softmax": ({"n": 3, "d": 2056}, {"n": 2, "d": 333}, {"n": 3, "d": 127}, {"n": 1061, "d": 7}, {"n": 1, "d": 1}),
 }
@@ -66,8 +125,11 @@ def require_right(task: Task, template: Template, config: Config, workload: Work
     read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
     expected = reference_results(task, workload, read)
     found = run_kernel(template, config, task, workload, arrays, folder)
-    for output, values in expected.items():
-        assert np.allclose(found[output], values, rtol=1e-5, atol=1e-5), (workload.sizes, output)
+    for output in task.outputs:
+        values, dtype = expected[output.name], task.dtype_of(output, workload)
+        allowed = task.tolerance_of(dtype) if dtype == "int8" else Tolerance(rtol=1e-5, atol=1e-5)
+        near = np.allclose(found[output.name], values, rtol=allowed.rtol, atol=allowed.atol)
+        assert near, (workload.sizes, output.name)
 
 
 @pytest.mark.parametrize("name", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states"])
@@ -93,6 +155,7 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
     task = load_task(name)
     [template] = task.sources("cuda").templates
     for sizes in SIZES[name]:
-        workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
+        types = {"T": "float32", **({"Q": "int8"} if "Q" in task.types else {})}
+        workload = Workload(name="small", sizes=sizes, types=types)
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
         require_right(task, template, config, workload, tmp_path)

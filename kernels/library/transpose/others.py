@@ -1,0 +1,8 @@
+"""What one would call instead of the kernel."""
+
+import torch
+
+
+def copied(x: torch.Tensor, out: torch.Tensor, n: int, d: int) -> None:
+    """A copy of the transposed view, as `x.t().contiguous()` makes one."""
+    out.copy_(x.t())
