@@ -29,8 +29,8 @@ Features = tuple[float, ...]
 
 def features(task: Task, backend: BackendName) -> Features:
     """What `task` does, as numbers of like weight: logarithm of arithmetic per byte (a factor of eight counts one),
-    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions, logarithm
-    of what is written per what is read (a factor of eight counts one)."""
+    barriers (up to two), shared memory or shuffles, atomics, loops (up to three, a half each), further functions,
+    logarithm of what is written per what is read (a factor of eight counts one)."""
     source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
     workload = task.workloads[0]
     moved, flops = task.bytes_of(workload), task.flops_of(workload)

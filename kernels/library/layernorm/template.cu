@@ -192,14 +192,14 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, cons
         const int last = head + (end - head) / V * V, edges = head + end - last;
 
         float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) sum += sum_of(load<V>(from + col).value);
 #pragma unroll 1
         for (int i = threadIdx.x; i < edges; i += BLOCK_X) sum += to_float(from[i < head ? i : i - head + last]);
         const float mean = fold(Sum{}, sum, partials.in_turn.sums) / d;
 
         float squares = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V)
             squares += squares_of(load<V>(from + col).value, mean);
 #pragma unroll 1
@@ -210,7 +210,7 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, cons
         const float scale = rsqrtf(fold(Sum{}, squares, partials.in_turn.squares) / d + eps);
 
         // Weight and bias, which begin elsewhere between vectors, come element by element.
-#pragma unroll 1
+#pragma unroll 2
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
             Pack<V> p = load<V>(from + col);
 #pragma unroll

@@ -27,10 +27,10 @@ __device__ __forceinline__ void set_of_heads(const long long* __restrict__ posit
     };
     if (!aligned) {
         const float* cosines = table + positions[token] * 2 * pairs;
-#pragma unroll 1  // few shapes need this: it must not decide how many registers the kernel takes
+#pragma unroll 4
         for (int i = threadIdx.x; i < pairs; i += LANES) {
             const float cosine = cosines[i], sine = cosines[pairs + i];
-#pragma unroll 1
+#pragma unroll 1  // few shapes need this: it must not decide how many registers the kernel takes
             for (int at = 0; at < heads; ++at) {
                 T* x = head(at) + i;
                 const float first = to_float(x[0]), second = to_float(x[pairs]);

@@ -184,7 +184,7 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
         const int last = head + (end - head) / V * V, edges = head + end - last;
 
         float largest = LOWEST;
-#pragma unroll 2
+#pragma unroll 4
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
             const Pack<V> p = load<V>(from + col);
 #pragma unroll
@@ -196,7 +196,7 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
         largest = fold(Largest{}, largest, partials.in_turn.maxima);
 
         float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
             const Pack<V> p = load<V>(from + col);
 #pragma unroll
@@ -207,7 +207,7 @@ __device__ __forceinline__ void unaligned_rows(const T* __restrict__ input, T* _
             sum += exponential(to_float(from[i < head ? i : i - head + last]) - largest);
         const float scale = 1.0f / fold(Sum{}, sum, partials.in_turn.sums);
 
-#pragma unroll 1
+#pragma unroll 2
         for (int col = head + threadIdx.x * V; col < last; col += BLOCK_X * V) {
             Pack<V> p = load<V>(from + col);
 #pragma unroll
