@@ -33,17 +33,32 @@ __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m
 }
 
 #if T_IS_FLOAT32
-// Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units, an element at a time.
+// Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units. A thread takes ROWS results
+// of a column at a time, so that what it reads of b serves them all.
 __device__ __forceinline__ void plainly(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
+    enum { ROWS = 8 };
     const int tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const int2 first = tile_of(tile, m, n);
-        for (int at = threadIdx.x + blockIdx.z * blockDim.x; at < BM * BN; at += blockDim.x * gridDim.z) {
-            const int row = first.x + at / BN, col = first.y + at % BN;
+        for (int at = threadIdx.x + blockIdx.z * blockDim.x; at < BM / ROWS * BN; at += blockDim.x * gridDim.z) {
+            const int row = first.x + at / BN * ROWS, col = first.y + at % BN;
             if (row >= m || col >= n) continue;
-            float sum = 0.0f;
-            for (int i = 0; i < k; ++i) sum += a[(long long)row * k + i] * b[(long long)i * n + col];
-            c[(long long)row * n + col] = sum;
+            const T* from[ROWS];
+            float sums[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                from[r] = a + (long long)min(row + r, m - 1) * k;
+                sums[r] = 0.0f;
+            }
+#pragma unroll 4
+            for (int i = 0; i < k; ++i) {
+                const float y = b[(long long)i * n + col];
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) sums[r] += from[r][i] * y;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                if (row + r < m) c[(long long)(row + r) * n + col] = sums[r];
         }
     }
 }
