@@ -17,6 +17,7 @@ from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.cubin import CubinError, global_variables, used_variables
 from tunesmith.kernels.check.check import REASONS
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict_of
@@ -84,7 +85,8 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
     assert len([one for one in of_backend if not one.reasons]) >= 25
     assert len({one.file for one in of_backend}) == len(of_backend)
     assert len({one.kind for one in of_backend if one.reasons}) == 12
-    assert {one.task for one in of_backend} >= {path.parent.name for path in LIBRARY.glob("*/task.toml")}
+    tasks = [path.parent.name for path in LIBRARY.glob("*/task.toml")]
+    assert {one.task for one in of_backend} >= {name for name in tasks if backend in load_task(name).backends}
 
 
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
@@ -101,7 +103,8 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
     if fixture.judge == "compiler":
         assert verdict is not None and fixture.agrees(verdict), verdict
     else:
-        assert verdict is None, verdict
+        # What a device must judge may be refused before, but only what is wrong.
+        assert verdict is None or (fixture.reasons and fixture.agrees(verdict)), verdict
 
 
 @pytest.mark.gpu
