@@ -258,8 +258,15 @@ class RunLog:
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, Compared]:
-        """The comparisons of a round's finalists with the baseline, by workload."""
-        return {event.workload: event for event in self.events(Compared, stage)}
+        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, those
+        of the last comparison first, to whose order its opponents refer."""
+        found: dict[str, Compared] = {}
+        for event in self.events(Compared, stage):
+            own = {(one.template, config_key(one.config)) for one in event.entries}
+            before = found[event.workload].entries if event.workload in found else ()
+            kept = (one for one in before if (one.template, config_key(one.config)) not in own)
+            found[event.workload] = event.model_copy(update={"entries": (*event.entries, *kept)})
+        return found
 
     def slower_than_baseline(self, template: str) -> list[str]:
         """Workloads, held-out ones too, on which every compared configuration of a template was slower than the

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, simulate_device
+from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
@@ -49,6 +50,45 @@ def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
     assert len(SimulatedPool.examined) == len(set(SimulatedPool.examined)) >= 2
     page = (tmp_path / "b" / "report.html").read_text()
     assert "it is wrong on odd sizes" in page and "Examination of the winners" in page
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_where_all_finalists_are_wrong_the_next_take_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    settings = {"rounds": 1, "finalists": 2, "strategy": "exhaustive", "evaluations": 30}
+    everything = run(tmp_path / "a", **settings)
+    found = [row.data["evaluation"]["config"] for row in rows(tmp_path / "a", "evaluation")]
+    ranked = sorted(
+        (one for one in found if one["GROUP"] != 1),
+        key=lambda one: math.prod(seconds(one, row["workload"]) for row in everything.summary["tuned"]),
+    )
+    wrong = ranked[:3]
+    monkeypatch.setattr(SimulatedPool, "wrong", wrong)
+    compared: list[list[Any]] = []
+    compare = SimulatedPool.compare
+
+    def counted(self: SimulatedPool, baseline: Any, candidates: Any, workload: str, **more: Any) -> Any:
+        compared.append([one.config for one in candidates])
+        if killed and len(compared) == len(everything.summary["tuned"]) + len(everything.summary["held_out"]) + 2:
+            raise KeyboardInterrupt
+        return compare(self, baseline, candidates, workload, **more)
+
+    monkeypatch.setattr(SimulatedPool, "compare", counted)
+    folder = tmp_path / "b"
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, **settings)
+        killed = False
+        result = resume(folder)
+    else:
+        result = run(folder, **settings)
+    assert result.valid and result.summary["general"]["config"] not in wrong
+    out = [one["config"] for one in result.summary["disqualified"]]
+    assert all(one in wrong for one in out) and all(one in out for one in ranked[:2])
+    # Nobody meets the baseline twice on a workload, but for the comparison that was interrupted.
+    first = [one for one in compared if ranked[0] in one]
+    assert len(first) == len(everything.summary["tuned"]) + len(everything.summary["held_out"])
 
 
 def test_nothing_wins_where_all_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

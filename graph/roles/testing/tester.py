@@ -7,6 +7,7 @@ configuration is best in general, which for each shape, and what the general one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 from tunesmith.actors.pool.request import Request
@@ -35,6 +36,8 @@ SECONDS = 0.5
 """Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
 LEAST_SECONDS = 0.1
 """Seconds of sampling for each kernel where the time limit leaves no more."""
+REFILLS = 3
+"""How often further finalists are compared where all before were rejected."""
 FLOOR_SHARE = 0.95
 """Close enough to the physical limit to stop."""
 FRESH_SEED = 1_000_003
@@ -69,7 +72,15 @@ class Tester:
             comparisons = self._compared(context, number, general, per_shape, context.opponents)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
-            verdict = examine_winners(context, lambda out: build_verdict(context, comparisons, general, out))
+            verdict = examine_winners(context, partial(build_verdict, context, comparisons, general))
+            for _ in range(REFILLS):
+                # Where all of them were rejected, the next best take their place, of other templates first.
+                more = [] if verdict.general is not None else finalists(context, after=general)[0]
+                if not more or context.seconds_left() <= 0:
+                    break
+                general = [*general, *more]
+                comparisons = self._compared(context, number, general, per_shape, context.opponents)
+                verdict = examine_winners(context, partial(build_verdict, context, comparisons, general))
         context.journal.append(VerdictReached(verdict=verdict), stage)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}
@@ -85,19 +96,22 @@ class Tester:
         """The finalists on every workload, `beside` these opponents. What the journal has is not measured again."""
         stage = f"round-{number}"
         known = context.log.comparisons(stage)
-        names = {one.name for one in beside}
-        complete = {name for name, event in known.items() if names <= {one.name for one in event.opponents}}
-        wanted = [workload for workload in (*context.tuned, *context.held_out) if workload.name not in complete]
-        for position, workload in enumerate(wanted):
+        wanted: list[tuple[Workload, list[Finalist]]] = []
+        for workload in (*context.tuned, *context.held_out):
+            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            if (event := known.get(workload.name)) is not None and _has_met(event, beside):
+                met = {(one.template, config_key(one.config)) for one in event.entries}
+                entrants = [one for one in entrants if (one[0], config_key(one[1])) not in met]
+            if entrants:
+                wanted.append((workload, entrants))
+        for position, (workload, entrants) in enumerate(wanted):
             # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
             if workload.held_out and context.seconds_left() <= 0:
-                if left := ", ".join(one.name for one in wanted[position:] if one.name not in known):
+                if left := ", ".join(one.name for one, _ in wanted[position:] if one.name not in known):
                     context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
                 break
-            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
-            if entrants:
-                share = max(0.0, context.seconds_left()) / (len(wanted) - position)
-                self._compare(context, workload, entrants, number, share, beside)
+            share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+            self._compare(context, workload, entrants, number, share, beside)
         return list(context.log.comparisons(stage).values())
 
     def _compare(
@@ -135,9 +149,14 @@ class Tester:
         context.journal.append(event, f"round-{number}")
 
 
-def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+def _has_met(event: Compared, opponents: Sequence[AnyOpponent]) -> bool:
+    return {one.name for one in opponents} <= {one.name for one in event.opponents}
+
+
+def finalists(context: Context, after: Sequence[Finalist] = ()) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload.
 
+    after: those that were finalists before; the next best in general then, of templates that had none first.
     One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
     elsewhere: it may be the best for a shape, but is none for all.
     """
@@ -156,9 +175,15 @@ def finalists(context: Context) -> tuple[list[Finalist], dict[str, list[Finalist
             if name in single and evaluation.failure is None:
                 single[name].append((quantity, entrant))
     broken = _broken_on_held_out(context)
-    in_order = (entrant for _, entrant in sorted(ranked, key=lambda item: item[0]))
+    had = {(template, config_key(config)) for template, config in after}
+    templates = {template for template, _ in after}
+    in_order = (
+        (template, config)
+        for _, (template, config) in sorted(ranked, key=lambda item: (item[1][0] in templates, item[0]))
+        if (template, config_key(config)) not in had
+    )
     general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
-    if ranked and not general:
+    if ranked and not general and not after:
         why = broken(min(ranked, key=lambda item: item[0])[1])
         context.note(
             "test",
