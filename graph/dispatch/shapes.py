@@ -83,7 +83,7 @@ def _can_be(task: Task, shape: Workload, most: float) -> bool:
                 task.scalar_of(argument, shape)
             else:
                 task.shape_of(argument, shape)
-        return 0 < task.bytes_of(shape) <= most
+        return task.allows(shape) and 0 < task.bytes_of(shape) <= most
     except TaskError:
         # Such as a dimension of one less than a size, or a scalar that its type does not hold.
         return False

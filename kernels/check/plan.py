@@ -56,6 +56,10 @@ SMALLEST_SOUGHT = 8
 """Every size up to here comes up in any case, or a neighbour of it."""
 REACHED = 64
 """Steps on further sizes, at most, for a candidate of which some lines have not run."""
+NEIGHBOURS = 12
+"""Of these, at most, beside the task's own shapes."""
+MOST_NEAR = {"gpu": 256e6, "cpu": 8e6}
+"""Bytes of such a shape, at most."""
 LONG = 1536
 """The shortest long size. The others are its multiples by powers of two: vectors of any width divide them."""
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -166,7 +170,9 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
             sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
         kept = max(classes, key=lambda name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2))
         turns[kept, 0, 0] += 1
-        sizes = _within(task, limits, like, sizes, types[types_at], kept)
+        sizes = _allowed(task, like, _within(task, limits, like, sizes, types[types_at], kept), types[types_at], kept)
+        if not sizes:
+            return
         for name, size in sizes.items():
             turns[name, size, types_at] += 1
         shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types[types_at].values())
@@ -190,9 +196,9 @@ def reaching_steps(
     task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int, tried: bool
 ) -> list[Step]:
     """Derived steps to enter what no launch has entered, at most `REACHED` for each of the combinations of `types`,
-    sizes of all magnitudes among the first. Each size in turn becomes as long as the memory budget allows, as a
-    parameter of the template may be what a row must exceed. tried: whether the steps of `derived_steps` have been
-    carried out; if not, they are among these."""
+    sizes of all magnitudes among the first, and `NEIGHBOURS` beside the task's own shapes. Each size in turn becomes as
+    long as the memory budget allows, as a parameter of the template may be what a row must exceed. tried: whether the
+    steps of `derived_steps` have been carried out; if not, they are among these."""
     found = []
     for own in types:
         steps = list(_long_steps(task, limits, like, own, seed))
@@ -200,7 +206,7 @@ def reaching_steps(
             steps += [one for one in derived_steps(task, limits, like, seed) if one.workload.types == own]
         # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
         order = sorted(range(len(steps)), key=lambda at: at * GOLDEN % 1)
-        found.append([steps[at] for at in order[:REACHED]])
+        found.append([*(steps[at] for at in order[:REACHED]), *_near_steps(task, limits, own, seed)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
 
 
@@ -216,12 +222,29 @@ def _long_steps(
                 turn += 1
                 small = {other: 1 + (at + turn) % 3 for at, other in enumerate(like.sizes)}
                 sizes = _within(task, limits, like, small | {name: length + more}, types, name)
+                if not (sizes := _allowed(task, like, sizes, types, name)):
+                    continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
                 contents = Contents("task", seed, CHANGES[turn % len(CHANGES)])
                 if sizes[name] == length + more:  # and not cut to what another length gave
                     yield Step(like.model_copy(update=made), contents, derived=True)
             length *= 2
+
+
+def _near_steps(task: Task, limits: DeviceLimits, types: Mapping[str, str], seed: int) -> list[Step]:
+    """The task's own shapes with each size in turn one more, the largest first: a path for large arrays has its own way
+    with what no vector divides."""
+    found: dict[str, Step] = {}
+    for workload in sorted(_of_kind(task, limits), key=lambda one: _array_bytes(task, one), reverse=True):
+        for turn, name in enumerate(workload.sizes):
+            sizes = {**workload.sizes, name: workload.sizes[name] + 1}
+            shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
+            made = workload.model_copy(update={"sizes": sizes, "types": dict(types), "name": f"{shown} (near)"})
+            if task.allows(made) and _array_bytes(task, made) <= MOST_NEAR[limits.kind]:
+                step = Step(made, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
+                found.setdefault(made.name, step)
+    return list(found.values())[:NEIGHBOURS]
 
 
 def sought_steps(
@@ -238,6 +261,8 @@ def sought_steps(
             for types in _types(task, limits):
                 sizes = {other: (3, 8, 17)[turn % 3] for other in like.sizes} | {name: value}
                 sizes = _within(task, limits, like, sizes, types, name)
+                if not (sizes := _allowed(task, like, sizes, types, name)):
+                    continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 workload = like.model_copy(
                     update={"sizes": sizes, "types": dict(types), "name": f"{shown} (from the source)"}
@@ -332,6 +357,28 @@ def _within(
         if cheap or not lower:
             return sizes
         sizes = {**sizes, name: lower[0]}
+
+
+def _allowed(task: Task, like: Workload, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int]:
+    """`sizes` as the task requires them: with one of them, rather another than `kept`, made smaller, or else larger up
+    to what some workload has; empty where that is not enough."""
+
+    def holds(tried: dict[str, int]) -> bool:
+        return task.allows(like.model_copy(update={"sizes": tried, "types": dict(types)}))
+
+    if not task.requires or holds(sizes):
+        return sizes
+    ladder = sorted({member for of_class in LADDER for member in of_class})
+    for name in sorted(sizes, key=lambda one: one == kept):
+        for size in reversed([size for size in ladder if size < sizes[name]]):
+            if holds(changed := {**sizes, name: size}):
+                return changed
+    for name in sorted(sizes, key=lambda one: one == kept):
+        most = max(workload.sizes[name] for workload in task.workloads)
+        for size in [size for size in (*ladder, most) if sizes[name] < size <= most]:
+            if holds(changed := {**sizes, name: size}):
+                return changed
+    return {}
 
 
 def _array_bytes(task: Task, workload: Workload) -> float:

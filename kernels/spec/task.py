@@ -208,6 +208,7 @@ class Task(_Strict):
     called with every argument that is read (arrays in float64, scalars as numbers) by name; it returns a dict of
     float64 arrays, one for each `out` and `inout`. framework: whose arrays it takes and gives. bytes, flops:
     expressions for the least memory traffic (each input read once, each output written once) and the arithmetic.
+    requires: what holds of the sizes wherever the kernel is called; checks keep to it.
     arithmetic: the data type whose measured peak bounds the flops ("float32" for plain float code); empty where another
     unit, such as tensor cores, may do them.
     """
@@ -221,6 +222,7 @@ class Task(_Strict):
     framework: Literal["numpy", "torch"] = "numpy"
     bytes: ExpressionText
     flops: ExpressionText = "0"
+    requires: tuple[ExpressionText, ...] = ()
     arithmetic: str = ""
     types: dict[Identifier, tuple[str, ...]] = {}
     tolerance: dict[str, Tolerance] = {}
@@ -360,6 +362,10 @@ class Task(_Strict):
 
     def flops_of(self, workload: Workload) -> float:
         return float(self._number("flops", self.flops, workload))
+
+    def allows(self, workload: Workload) -> bool:
+        """Whether the kernel may be called with the workload's sizes."""
+        return all(bool(self._number("requires", text, workload)) for text in self.requires)
 
     def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:
         try:

@@ -14,11 +14,14 @@ from tunesmith.kernels.check.check import Deviation, deviation
 from tunesmith.kernels.check.plan import (
     LADDER,
     MOST_BYTES,
+    MOST_NEAR,
+    NEIGHBOURS,
     REACHED,
     SECOND_SEED,
     derived_steps,
     plan,
     reaching_steps,
+    sought_steps,
 )
 from tunesmith.kernels.check.verify import ACCURACY_ELEMENTS, ACCURACY_FREE, growth, infeasible_on, less_accurate
 from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
@@ -52,7 +55,8 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     task = load_task("silu_and_mul")
     workload = task.workloads[0]
     steps = reaching_steps(task, GPU, workload, [workload.types], seed=0, tried=False)
-    assert 8 < len(steps) <= REACHED and all(one.derived and one.workload.types == workload.types for one in steps)
+    assert 8 < len(steps) <= REACHED + NEIGHBOURS
+    assert all(one.derived and one.workload.types == workload.types for one in steps)
     first = [math.prod(one.workload.sizes.values()) for one in steps[:8]]
     assert min(first) < 100 and max(first) > 1e5 and sum(1e3 < size < 1e5 for size in first) > 1
     assert any(one.workload.sizes["d"] % 8 for one in steps[:8])
@@ -69,8 +73,25 @@ def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget
             # Up to half of what the budget holds, and with every length one that no vector divides.
             assert max(one[size] for one in mine) > 100_000
             assert {one[size] % 16 for one in mine if one[size] >= 1536} == {0, 1}
-    moved = [task.bytes_of(one.workload) for one in steps]
+    near = [one.workload for one in steps if one.workload.name.endswith("(near)")]
+    moved = [task.bytes_of(one.workload) for one in steps if one.workload not in near]
     assert max(moved) <= 2 * MOST_BYTES["gpu"]
+    # Large arrays whose rows no vector divides, too, in both types.
+    for types in both:
+        large = [one for one in near if one.types == types and one.sizes["d"] % 2 and one.sizes["n"] > 1000]
+        assert large and max(map(task.bytes_of, large)) <= 2 * MOST_NEAR["gpu"]
+
+
+def test_derived_sizes_keep_to_what_the_task_requires() -> None:
+    task = load_task("topk_softmax")
+    own = task.workloads_for("gpu", held_out=False)[0]
+    steps = [
+        *derived_steps(task, GPU, own, seed=0),
+        *reaching_steps(task, GPU, own, [own.types], seed=0, tried=True),
+        *sought_steps(task, GPU, own, 0, "if (k > 300 && e < 5000)"),
+    ]
+    assert len(steps) > 60 and all(one.workload.sizes["k"] <= one.workload.sizes["e"] for one in steps)
+    assert {one.workload.sizes["k"] for one in steps} >= {1, 2, 8, 16, 80}
 
 
 def derived(name: str, limits: DeviceLimits = GPU) -> tuple[Task, list[tuple[dict[str, int], str, Kind, bool]]]:

@@ -218,6 +218,7 @@ def _validate_expressions(task: Task, path: Path) -> None:
             if size <= 0:
                 raise TaskError(f"{where}: the size {name} = {size} is not positive.")
     texts = [("bytes", task.bytes), ("flops", task.flops)]
+    texts += [(f"requires[{i}]", text) for i, text in enumerate(task.requires)]
     for argument in task.arguments:
         texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
         texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
@@ -240,6 +241,11 @@ def _validate_expressions(task: Task, path: Path) -> None:
                 raise TaskError(
                     f"Task {task.name}, workload {workload.name}: bytes must be positive and flops not "
                     f"negative; they are {moved:g} and {done:g}."
+                )
+            if not task.allows(workload):
+                raise TaskError(
+                    f"Task {task.name}, workload {workload.name}: `requires` ({', '.join(task.requires)}) does not hold "
+                    "of its sizes; correct one of them."
                 )
         except TaskError as error:
             raise TaskError(f"{path}: {error}") from error
