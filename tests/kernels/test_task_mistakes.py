@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "wanted"),
     [
-        ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["n < m"]', "`requires` (n < m) does not hold"),
+        ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["n < m"]', "`requires` (n < m) does not "),
         ('bytes = "8 * m * n"', 'bytes = "8 * m * n"\nrequires = ["k < m"]', "requires[0]"),
         ('dtype = "float32", shape', 'dtype = "half", shape', "did you mean 'float16'?"),
         ('dtype = "float32", value', 'dtype = "fp32", value', "did you mean 'float32'?"),

@@ -244,8 +244,8 @@ def _validate_expressions(task: Task, path: Path) -> None:
                 )
             if not task.allows(workload):
                 raise TaskError(
-                    f"Task {task.name}, workload {workload.name}: `requires` ({', '.join(task.requires)}) does not hold "
-                    "of its sizes; correct one of them."
+                    f"Task {task.name}, workload {workload.name}: `requires` ({', '.join(task.requires)}) does not "
+                    "hold of its sizes; correct one of them."
                 )
         except TaskError as error:
             raise TaskError(f"{path}: {error}") from error
