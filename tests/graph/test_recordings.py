@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tunesmith.graph import tune
-from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, template_of
+from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, template_of
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.space.feasible import compiler_rejection, feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -22,6 +23,7 @@ from tunesmith.kernels.spec.geometry import geometry
 RAW = Path(__file__).resolve().parent.parent / "raw"
 NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
 PLAN_OF_ROUND_1, TEMPLATE_OF_ROUND_1 = "round-1.plan.plan", "round-1.template.template-1"
+REWRITE_OF_ROUND_1 = "round-1.template.rewrite-2"
 
 
 def lines(name: str, file: str) -> list[dict[str, Any]]:
@@ -68,6 +70,54 @@ def test_templates_are_feasible_and_compile(name: str) -> None:
         for workload in tuned:
             shape = geometry(template, template.default_config, workload)
             assert compiler_rejection(limits, shape, made.resources) is None
+
+
+TWELVE = tuple(sorted(path.parent.name for path in RAW.glob("*/six-calls")))
+
+
+def answered(name: str, arm: str) -> list[tuple[str, TemplateAnswer | RewriteAnswer]]:
+    """The answers of an arm of the ablation on twelve kernels, with the names of their questions."""
+    found: list[tuple[str, TemplateAnswer | RewriteAnswer]] = []
+    for line in (RAW / name / "six-calls" / arm / "answers.jsonl").read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        question = one["custom_id"].partition("@")[0]
+        content = one["response"]["body"]["choices"][0]["message"]["content"]
+        kind = RewriteAnswer if "rewrite" in question else TemplateAnswer
+        found.append((question, kind.model_validate_json(content)))
+    return found
+
+
+def test_an_ablation_of_twelve_kernels_is_recorded() -> None:
+    assert len(TWELVE) == 12
+    for name in TWELVE:
+        assert {question for question, _ in answered(name, "tree")} >= {TEMPLATE_OF_ROUND_1, REWRITE_OF_ROUND_1}
+        assert len(answered(name, "tree")) == 6 and len(answered(name, "rewrite")) >= 4
+
+
+@pytest.mark.parametrize("arm", ["rewrite", "tree"])
+@pytest.mark.parametrize("name", TWELVE)
+def test_its_answers_are_feasible(name: str, arm: str) -> None:
+    task, limits = load_task(str(RAW / name)), resolve_target("h200")
+    for question, answer in answered(name, arm):
+        template = template_of(answer, task, "cuda")
+        assert refuse_text(template.source, "cuda") is None, question
+        space = feasible(template, task.workloads_for("gpu", held_out=False), limits)
+        assert space.index(template.default_config) is not None, question
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TWELVE)
+def test_its_answers_compile(name: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    task, limits = load_task(str(RAW / name)), resolve_target("h200")
+    compiler = open_compiler(limits, 0)
+    workload = task.workloads[0]
+    for question, answer in (*answered(name, "rewrite"), *answered(name, "tree")):
+        template = template_of(answer, task, "cuda")
+        made = compiler.compile(specialise(template, template.default_config, dict(workload.types)))
+        assert isinstance(made, Artifact), (question, made)
+        shape = geometry(template, template.default_config, workload)
+        assert compiler_rejection(limits, shape, made.resources) is None, question
 
 
 @pytest.mark.gpu
