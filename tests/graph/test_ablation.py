@@ -126,6 +126,8 @@ class TestArms:
         found = run(tmp_path / "a", asked, answers=both, arms=["tree"], planner="rules")
         assert {call.role for call in asked} == {"template"}
         assert {call.schema.__name__ for call in asked} == {"TemplateAnswer", "RewriteAnswer"}
+        # As many rounds as its calls make, two answers each: more would only test what the last one had.
+        assert len(entries(tmp_path / "a" / "tree-1", "plan")) == CALLS // 2
         assert all(repeat.evaluations <= 12 for repeat in found.arms[0].repeats) and found.arms[0].mean > 20 / 10.5
 
     def test_without_a_search_only_defaults_are_measured(self, tmp_path: Path) -> None:
