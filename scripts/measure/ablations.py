@@ -48,7 +48,8 @@ def main() -> int:
     tasks = options.tasks.split(",")
     codes = _run_all(options, tasks)
     for name, (code, seconds) in codes.items():
-        print(f"{name}: exit code {code}, {seconds:.0f} s", flush=True)
+        how = "waits for answers" if code == WAITING else "done" if code == 0 else f"failed ({code})"
+        print(f"{name}: {how}, {seconds:.0f} s; {options.out / name}.log", flush=True)
     results = {}
     for task in tasks:
         file = options.out / Path(task).name / "ablation-result.json"
