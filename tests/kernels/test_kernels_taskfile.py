@@ -229,7 +229,12 @@ MISTAKES = [
         'types = { T = "bfloat16" }',
         "workload 1000-bfloat16: the dtype 'bfloat16' of T is not known; [types] allows float32, float16.",
     ),
-    ("task.toml", 'types = { T = "float16" }', 'types = { U = "float16" }', "the type T has no value in `types`."),
+    (
+        "task.toml",
+        'types = { T = "float16" }',
+        'types = { U = "float16" }',
+        "the dtype 'float16' of U is not known; [types] allows none, as [types] does not list it.",
+    ),
     ("task.toml", 'T = ["float32", "float16"]', "T = []", "types.T lists no dtype"),
     ("task.toml", "[types]\n", "[types]\nn = ['float32']\n", "n is also a size"),
     ("task.toml", "[types]\n", "[types]\nfloat32 = ['float32']\n", "a type cannot have the name of a dtype"),

@@ -70,6 +70,16 @@ def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path, o
     assert changed(folder, old, new).workloads == changed(folder, "", "").workloads
 
 
+def test_a_type_that_a_workload_leaves_out_is_the_first_of_its_list(folder: Path) -> None:
+    text = TASK.replace('name = "x", role = "in", dtype = "float32"', 'name = "x", role = "in", dtype = "T"')
+    text = text.replace('name = "y", role = "out", dtype = "float32"', 'name = "y", role = "out", dtype = "U"')
+    types = '[types]\nT = ["float16", "float32"]\nU = ["float32", "float64"]\n\n[backends.cuda]'
+    further = '\n[[workloads]]\nsizes = { m = 6, n = 100 }\ntypes = { U = "float64" }\n'
+    first, second = read_task(write(folder, text.replace("[backends.cuda]", types) + further)).workloads
+    assert first.types == {"T": "float16", "U": "float32"}
+    assert second.types == {"T": "float16", "U": "float64"} and second.name == "6x100-float64"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path

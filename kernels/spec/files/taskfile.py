@@ -97,9 +97,9 @@ def read_task(path: Path) -> Task:
     for index, workload in enumerate(workloads):
         if isinstance(workload, dict):
             workload.setdefault("name", _workload_name(workload, index))
-            workload.setdefault(
-                "types", {name: options[0] for name, options in types.items() if isinstance(options, list) and options}
-            )
+            if isinstance(given := workload.get("types", {}), dict):
+                first = {name: options[0] for name, options in types.items() if isinstance(options, list) and options}
+                workload["types"] = {**first, **given}
     task = _validated(Task, data, path)
     _validate_expressions(task, path)
     return task
@@ -208,8 +208,6 @@ def _validate_expressions(task: Task, path: Path) -> None:
                 f"{where}: it has the sizes {', '.join(workload.sizes)}, but the first workload has "
                 f"{', '.join(sorted(sizes))}; all must have the same."
             )
-        if missing := frozenset(task.types) - frozenset(workload.types):
-            raise TaskError(f"{where}: the type {min(missing)} has no value in `types`.")
         for name, dtype in workload.types.items():
             if dtype not in task.types.get(name, ()):
                 options = ", ".join(task.types.get(name, ())) or "none, as [types] does not list it"
