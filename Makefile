@@ -48,8 +48,9 @@ demo: .venv/.ready
 	@rm -rf runs/demo
 	$(BIN)/tunesmith tune silu_and_mul --evaluations 40 --rounds 1 --run-dir runs/demo
 
+# Where a worker crashes, a new one in its place would wait for ever: with none, the run ends and names the test.
 test: .venv/.ready-test
-	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadgroup --max-worker-restart 0
 
 test-all: .venv/.ready-test
 	$(BIN)/python -m pytest -q
