@@ -184,8 +184,9 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.nodes", lambda: nodes)
         share = cpu_share(lanes, compilers, gpu=True)
-    assert 0 <= share <= 1 and share * (lanes + compilers) <= sum(cpus)
-    assert share * gpus <= cpus[0], "each GPU of a node can have its lane"
+    # Ray counts ten-thousandths: 25 times 0.28 is 7 there, and a hair more in floats.
+    assert 0 <= share <= 1 and round(share * (lanes + compilers), 4) <= sum(cpus)
+    assert round(share * gpus, 4) <= cpus[0], "each GPU of a node can have its lane"
     if sum(cpus) >= lanes + compilers and cpus[0] >= gpus:
         assert share == 1
 
