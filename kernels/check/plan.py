@@ -170,8 +170,7 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
             sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
         kept = max(classes, key=lambda name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2))
         turns[kept, 0, 0] += 1
-        sizes = _allowed(task, like, _within(task, limits, like, sizes, types[types_at], kept), types[types_at], kept)
-        if not sizes:
+        if not (sizes := _within(task, limits, like, sizes, types[types_at], kept)):
             return
         for name, size in sizes.items():
             turns[name, size, types_at] += 1
@@ -221,8 +220,7 @@ def _long_steps(
             for more in (0, 1):
                 turn += 1
                 small = {other: 1 + (at + turn) % 3 for at, other in enumerate(like.sizes)}
-                sizes = _within(task, limits, like, small | {name: length + more}, types, name)
-                if not (sizes := _allowed(task, like, sizes, types, name)):
+                if not (sizes := _within(task, limits, like, small | {name: length + more}, types, name)):
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
@@ -260,8 +258,7 @@ def sought_steps(
         for turn, (name, value) in enumerate(itertools.product(like.sizes, (number, number - 1, number + 1))):
             for types in _types(task, limits):
                 sizes = {other: (3, 8, 17)[turn % 3] for other in like.sizes} | {name: value}
-                sizes = _within(task, limits, like, sizes, types, name)
-                if not (sizes := _allowed(task, like, sizes, types, name)):
+                if not (sizes := _within(task, limits, like, sizes, types, name)):
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 workload = like.model_copy(
@@ -346,7 +343,8 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
 def _within(
     task: Task, limits: DeviceLimits, like: Workload, sizes: dict[str, int], types: Mapping[str, str], kept: str
 ) -> dict[str, int]:
-    """`sizes`, of which the largest are made smaller until the workload is cheap, the one called `kept` last."""
+    """`sizes`, of which the largest are made smaller until the workload is cheap, the one called `kept` last, and then
+    as the task requires them; empty where that cannot be."""
     ladder = sorted({member for of_class in LADDER for member in of_class}, reverse=True)
     while True:
         workload = like.model_copy(update={"sizes": sizes, "types": dict(types)})
@@ -355,7 +353,7 @@ def _within(
         name = max(sizes, key=lambda name: (sizes[name] > 1 and name != kept, sizes[name]))
         lower = [size for size in ladder if size <= sizes[name] // 2]
         if cheap or not lower:
-            return sizes
+            return _allowed(task, like, sizes, types, kept)
         sizes = {**sizes, name: lower[0]}
 
 
