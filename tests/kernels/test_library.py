@@ -37,6 +37,7 @@ TASKS = (
     "quantize_per_token",
     "rope",
     "silu_and_mul",
+    "skinny_gemm",
     "softmax",
     "stencil3x3",
     "topk_softmax",
@@ -69,6 +70,7 @@ SMALL: dict[str, tuple[dict[str, int], ...]] = {
     "stencil3x3": ({"n": 1, "h": 1, "w": 1}, {"n": 2, "h": 5, "w": 333}, {"n": 2, "h": 9, "w": 512}),
     "topk_softmax": ({"n": 1, "e": 1, "k": 1}, {"n": 5, "e": 37, "k": 3}, {"n": 9, "e": 128, "k": 8}),
     "transpose": ({"n": 1, "d": 1}, {"n": 37, "d": 333}, {"n": 72, "d": 512}),
+    "skinny_gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 5, "n": 136, "k": 72}),
     "gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 40, "n": 96, "k": 72}),
 }
 
@@ -148,7 +150,9 @@ class TestDescription:
             assert usable
             for template in usable:
                 space = feasible(template, task.workloads_for("gpu", held_out=False), limits)
-                assert len(space) >= (5000 if name == "gemm" and template.name != "warpgroups" else 2000)
+                # Before 9.0 there are no clusters, by which skinny_gemm divides its depth further.
+                fewer = 500 if name == "skinny_gemm" and target < "sm_90" else 2000
+                assert len(space) >= (5000 if name == "gemm" and template.name != "warpgroups" else fewer)
                 assert space.reject(template.default_config) is None
 
     def test_held_out_shapes_take_what_tuned_ones_take(self, name: str) -> None:

@@ -32,6 +32,15 @@ DECLARED = r"""
 struct Extent { unsigned int x, y, z; };
 struct uint2 { unsigned int x, y; };
 struct uint4 { unsigned int x, y, z, w; };
+struct int2 { int x, y; };
+struct float4 { float x, y, z, w; };
+inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct __half { unsigned short bits; __half() = default; __half(float x); };
+inline float __half2float(__half x) { _Float16 y; memcpy(&y, &x, 2); return y; }
+inline __half __float2half_rn(float x) { const _Float16 y = x; __half to; memcpy(&to, &y, 2); return to; }
+inline __half::__half(float x) { *this = __float2half_rn(x); }
 template <class V> V __ldg(const V* from) { return *from; }
 template <class V> V __ldcs(const V* from) { return *from; }
 template <class V> void __stcs(V* to, V value) { *to = value; }
@@ -60,6 +69,7 @@ template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int 
 template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
     return (V)shim::shifted((double)value, -(int)by, lanes);
 }
+inline unsigned long long __cvta_generic_to_shared(const void* at) { return (const char*)at - shim::dynamic; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __float2int_rn(float x) { return (int)lrintf(x); }
 inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
@@ -78,6 +88,37 @@ inline int max(int a, int b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
 """
 """What a kernel sees."""
+WARP_PRODUCTS = r"""
+#define __CUDA_ARCH__ 800
+inline unsigned shared_address(const void* at) { return __cvta_generic_to_shared(at); }
+template <int BYTES> void copy_later(unsigned to, const void* from, bool valid) {
+    if (valid) memcpy(shim::dynamic + to, from, BYTES); else memset(shim::dynamic + to, 0, BYTES);
+}
+inline void close_group() {}
+template <int LEFT> void wait_groups() {}
+template <int N> void read_own(unsigned (&to)[N], unsigned from) { memcpy(to, shim::dynamic + from, sizeof(to)); }
+inline void write_own(unsigned to, unsigned short value) { memcpy(shim::dynamic + to, &value, 2); }
+inline float half_of(unsigned both, int which) {
+    both >>= 16 * which;
+    __half x;
+    memcpy(&x, &both, 2);
+    return __half2float(x);
+}
+// As PTX describes the fragments of m16n8k16: what each lane has of both factors, exchanged.
+inline void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    const unsigned mine[6] = {a0, a1, a2, a3, b0, b1}, me = threadIdx.x % 32;
+    unsigned all[32][6];
+    for (unsigned mask = 0; mask < 32; ++mask)
+        for (int i = 0; i < 6; ++i) all[me ^ mask][i] = (unsigned)__shfl_xor_sync(~0u, (double)mine[i], mask);
+    for (int e = 0; e < 4; ++e)
+        for (unsigned depth = 0; depth < 16; ++depth) {
+            const unsigned left = me / 4 * 4 + depth % 8 / 2, right = (me % 4 * 2 + e % 2) * 4 + depth % 8 / 2;
+            const int half = depth / 8, which = depth % 2;
+            c[e] += half_of(all[left][e / 2 + half * 2], which) * half_of(all[right][4 + half], which);
+        }
+}
+"""
+"""In place of skinny_gemm/warp_products.cuh, whose functions are assembly."""
 DEFINED = r"""
 #include <ucontext.h>
 #include <vector>
@@ -167,14 +208,24 @@ def build(command: list[str]) -> None:
 
 
 def run_kernel(
-    template: Template, config: Config, task: Task, workload: Workload, arrays: Mapping[str, Any], folder: Path
+    template: Template,
+    config: Config,
+    task: Task,
+    workload: Workload,
+    arrays: Mapping[str, Any],
+    folder: Path,
+    stand_ins: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The outputs of `template` at `config`, from copies of `arrays` (by argument)."""
+    """The outputs of `template` at `config`, from copies of `arrays` (by argument). stand_ins: texts of the source, and
+    what takes their place."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++ here")
     source = specialise(template, config, workload.types).source
-    source = source.replace("#include <cuda_runtime.h>", "")
+    for text, other in (stand_ins or {}).items():
+        assert text in source
+        source = source.replace(text, other)
+    source = re.sub(r"#include <cuda\w+\.h>", "", source)
     source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
     kernel = Source(task.sources("cuda").baseline.template.source).kernel(task.entry, "the baseline")
     declared = ", ".join((one.text or b"").decode() for one in kernel.parameter_nodes)

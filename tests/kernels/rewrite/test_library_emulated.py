@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation import contents, run_kernel
+from emulation import WARP_PRODUCTS, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.workload_data import reference_results
 from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import Template
@@ -57,6 +58,11 @@ SMALL_BLOCKS |= {
         {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "GRID_CAP": cap, "CACHE": cache}
         for x, y, vec, items, cap, cache in ((32, 2, 4, 1, 264, 0), (64, 2, 8, 2, 528, 1), (128, 1, 16, 4, 0, 0))
     ),
+    # In float32, which takes the ordinary units.
+    "skinny_gemm": tuple(
+        {"BM": rows, "VEC": vec, "ACROSS": across, "SLICES": slices, "SPLIT": 1, "STAGES": 2, "MIN_BLOCKS": 1}
+        for rows, vec, across, slices in ((16, 4, 2, 1), (32, 8, 1, 4), (64, 4, 1, 2))
+    ),
     "stencil3x3": tuple(
         {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ROWS": rows, "SHUFFLE": shuffle, "AHEAD": ahead, "CACHE": cache}
         for x, y, vec, rows, shuffle, ahead, cache in (
@@ -101,6 +107,12 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"n": 1061, "d": 16},
         {"n": 1, "d": 1},
     ),
+    "skinny_gemm": (
+        {"m": 5, "n": 136, "k": 72},
+        {"m": 37, "n": 41, "k": 29},
+        {"m": 70, "n": 9, "k": 40},
+        {"m": 1, "n": 1, "k": 1},
+    ),
     "stencil3x3": (
         {"n": 2, "h": 9, "w": 136},
         {"n": 1, "h": 20, "w": 33},
@@ -120,14 +132,21 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
 }
 
 
-def require_right(task: Task, template: Template, config: Config, workload: Workload, folder: Path) -> None:
+def require_right(
+    task: Task,
+    template: Template,
+    config: Config,
+    workload: Workload,
+    folder: Path,
+    stand_ins: Mapping[str, str] | None = None,
+) -> None:
     arrays = contents(task, workload, seed=3)
     read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
     expected = reference_results(task, workload, read)
-    found = run_kernel(template, config, task, workload, arrays, folder)
+    found = run_kernel(template, config, task, workload, arrays, folder, stand_ins)
     for output in task.outputs:
         values, dtype = expected[output.name], task.dtype_of(output, workload)
-        allowed = task.tolerance_of(dtype) if dtype == "int8" else Tolerance(rtol=1e-5, atol=1e-5)
+        allowed = task.tolerance_of(dtype) if dtype != "float32" else Tolerance(rtol=1e-5, atol=1e-5)
         near = np.allclose(found[output.name], values, rtol=allowed.rtol, atol=allowed.atol)
         assert near, (workload.sizes, output.name)
 
@@ -159,3 +178,14 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
         workload = Workload(name="small", sizes=sizes, types=types)
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
         require_right(task, template, config, workload, tmp_path)
+
+
+@pytest.mark.parametrize("config", SMALL_BLOCKS["skinny_gemm"], ids=("0", "1", "2"))
+def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: Path) -> None:
+    """In half precision, with what PTX says of a product in place of the instruction."""
+    task = load_task("skinny_gemm")
+    [template] = task.sources("cuda").templates
+    assembly = library_tasks()["skinny_gemm"].with_name("warp_products.cuh").read_text(encoding="utf-8").strip()
+    for sizes in SIZES["skinny_gemm"]:
+        workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
+        require_right(task, template, config, workload, tmp_path, {assembly: WARP_PRODUCTS})
