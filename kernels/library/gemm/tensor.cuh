@@ -33,32 +33,56 @@ __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m
 }
 
 #if T_IS_FLOAT32
-// Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units. A thread takes ROWS results
-// of a column at a time, so that what it reads of b serves them all.
-__device__ __forceinline__ void plainly(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
-    enum { ROWS = 8 };
-    const int tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const int2 first = tile_of(tile, m, n);
-        for (int at = threadIdx.x + blockIdx.z * blockDim.x; at < BM / ROWS * BN; at += blockDim.x * gridDim.z) {
-            const int row = first.x + at / BN * ROWS, col = first.y + at % BN;
-            if (row >= m || col >= n) continue;
-            const T* from[ROWS];
-            float sums[ROWS];
+// Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units, a part of a tile after
+// another, from pieces of both factors in shared memory. A thread has UNDER rows of every sixteenth column.
+template <int THREADS> __device__ __forceinline__ void plainly(
+    const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k, float* shared
+) {
+    enum {
+        HIGH = BM < 64 ? BM : 64, WIDE = BN < 64 ? BN : 64, DEEP = 8, PITCH = HIGH + 4,  // of a part; columns lie in other banks
+        DOWN_BLOCK = THREADS >= 256 ? 16 : THREADS >= 128 ? 8 : 4, UNDER = HIGH / DOWN_BLOCK, BESIDE = WIDE / 16,
+    };
+    const int parts = BM / HIGH * (BN / WIDE), tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
+    const int y = threadIdx.x / 16 * UNDER, x = threadIdx.x % 16;
+    float* const left = shared;  // DEEP x PITCH: columns of A
+    float* const right = shared + DEEP * PITCH;  // DEEP x WIDE
+    // Blocks that would divide the depth take parts in turn.
+    for (int at = blockIdx.x * gridDim.z + blockIdx.z; at < tiles * parts; at += gridDim.x * gridDim.z) {
+        const int2 tile = tile_of(at / parts, m, n);
+        const int row0 = tile.x + at % parts / (BN / WIDE) * HIGH, col0 = tile.y + at % parts % (BN / WIDE) * WIDE;
+        if (row0 >= m || col0 >= n) continue;
+        float sums[UNDER][BESIDE];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                from[r] = a + (long long)min(row + r, m - 1) * k;
-                sums[r] = 0.0f;
+        for (int i = 0; i < UNDER; ++i)
+#pragma unroll
+            for (int j = 0; j < BESIDE; ++j) sums[i][j] = 0.0f;
+        for (int depth = 0; depth < k; depth += DEEP) {
+            for (int i = threadIdx.x; i < HIGH * DEEP; i += THREADS) {
+                const int row = row0 + i / DEEP, d = depth + i % DEEP;
+                left[i % DEEP * PITCH + i / DEEP] = row < m && d < k ? a[(long long)row * k + d] : 0.0f;
             }
-#pragma unroll 4
-            for (int i = 0; i < k; ++i) {
-                const float y = b[(long long)i * n + col];
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r) sums[r] += from[r][i] * y;
+            for (int i = threadIdx.x; i < DEEP * WIDE; i += THREADS) {
+                const int d = depth + i / WIDE, col = col0 + i % WIDE;
+                right[i] = d < k && col < n ? b[(long long)d * n + col] : 0.0f;
             }
+            __syncthreads();
+            if (threadIdx.x < DOWN_BLOCK * 16) {
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                if (row + r < m) c[(long long)(row + r) * n + col] = sums[r];
+                for (int d = 0; d < DEEP; ++d)
+#pragma unroll
+                    for (int i = 0; i < UNDER; ++i)
+#pragma unroll
+                        for (int j = 0; j < BESIDE; ++j) sums[i][j] += left[d * PITCH + y + i] * right[d * WIDE + x + j * 16];
+            }
+            __syncthreads();
+        }
+        if (threadIdx.x < DOWN_BLOCK * 16) {
+#pragma unroll
+            for (int i = 0; i < UNDER; ++i)
+#pragma unroll
+                for (int j = 0; j < BESIDE; ++j)
+                    if (row0 + y + i < m && col0 + x + j * 16 < n)
+                        c[(long long)(row0 + y + i) * n + col0 + x + j * 16] = sums[i][j];
         }
     }
 }

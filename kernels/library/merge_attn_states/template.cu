@@ -1,6 +1,6 @@
 // LANES threads share a row of one token and head; a block takes a tile of ROWS * UNROLL rows, and a thread has a vector of
-// both parts of UNROLL rows in flight before it computes. Rows that do not all start and end on a vector are taken element
-// by element.
+// both parts of UNROLL rows in flight before it computes. Of rows that do not all start and end on a vector, the elements
+// before the first vector and behind the last are taken one by one.
 
 // A row: where its elements and its log-sum-exps lie.
 struct Row {
@@ -44,10 +44,35 @@ __device__ __forceinline__ Shares weigh(float p, float s) {
     return {p_weight * scale, s_weight * scale, lse};
 }
 
+__device__ __forceinline__ Pack<VEC> merged(const Pack<VEC>& p, const Pack<VEC>& s, const Shares& shares) {
+    Pack<VEC> out;
+#pragma unroll
+    for (int i = 0; i < VEC; ++i)
+        from_float(out.value[i], to_float(p.value[i]) * shares.prefix + to_float(s.value[i]) * shares.suffix);
+    return out;
+}
+
+// A row that starts or ends between two vectors. alike: at the same distance from one in all three arrays.
+__device__ __forceinline__ void between_vectors(T* __restrict__ out, const T* __restrict__ prefix,
+                                                const T* __restrict__ suffix, int d, bool alike, const Shares& shares) {
+    const int head = alike ? min(d, elements_to_vector<VEC>(prefix)) : d;
+    const int vectors = (d - head) / VEC, single = d - vectors * VEC;
+#pragma unroll 1
+    for (int v = threadIdx.x; v < vectors; v += LANES) {
+        const int at = head + v * VEC;
+        store<VEC>(out + at, merged(load<VEC>(prefix + at), load<VEC>(suffix + at), shares));
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < single; i += LANES) {
+        const int at = i < head ? i : i + vectors * VEC;
+        from_float(out[at], to_float(prefix[at]) * shares.prefix + to_float(suffix[at]) * shares.suffix);
+    }
+}
+
 __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restrict__ output_lse,
                                           const T* __restrict__ prefix, const float* __restrict__ prefix_lse,
                                           const T* __restrict__ suffix, const float* __restrict__ suffix_lse,
-                                          unsigned first, int n, int h, int d, bool aligned) {
+                                          unsigned first, int n, int h, int d, bool aligned, bool alike) {
     Row rows[UNROLL];
     float p_lse[UNROLL], s_lse[UNROLL];
 #pragma unroll
@@ -76,35 +101,17 @@ __device__ __forceinline__ void tile_rows(T* __restrict__ output, float* __restr
         if (threadIdx.x == 0 && rows[u].start >= 0) output_lse[rows[u].lse] = shares[u].lse;
     }
     if (!aligned) {
-        // Two at once. The second of a pair may be the row's last element once more.
-#pragma unroll 1
-        for (int i = threadIdx.x; i < d; i += 2 * LANES) {
-            const int more = min(i + LANES, d - 1);
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                if (rows[u].start >= 0) {
-                    const T *p = prefix + rows[u].start, *s = suffix + rows[u].start;
-                    T* out = output + rows[u].start;
-                    const T a = p[i], b = s[i], c = p[more], e = s[more];
-                    from_float(out[i], to_float(a) * shares[u].prefix + to_float(b) * shares[u].suffix);
-                    from_float(out[more], to_float(c) * shares[u].prefix + to_float(e) * shares[u].suffix);
-                }
-            }
-        }
+        for (int u = 0; u < UNROLL; ++u)
+            if (rows[u].start >= 0)
+                between_vectors(output + rows[u].start, prefix + rows[u].start, suffix + rows[u].start, d, alike, shares[u]);
         return;
     }
     if (!LOADS_FIRST) fetch_columns(d);
     while (col < d) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            if (rows[u].start >= 0) {
-                Pack<VEC> out;
-#pragma unroll
-                for (int i = 0; i < VEC; ++i)
-                    from_float(out.value[i],
-                               to_float(p[u].value[i]) * shares[u].prefix + to_float(s[u].value[i]) * shares[u].suffix);
-                store<VEC>(output + rows[u].start + col, out);
-            }
+            if (rows[u].start >= 0) store<VEC>(output + rows[u].start + col, merged(p[u], s[u], shares[u]));
         }
         col += LANES * VEC;
         fetch_columns(d);
@@ -121,11 +128,12 @@ merge_attn_states(T* __restrict__ output, float* __restrict__ output_lse, const 
     const unsigned long long addresses = reinterpret_cast<unsigned long long>(output) |
                                          reinterpret_cast<unsigned long long>(prefix_output) |
                                          reinterpret_cast<unsigned long long>(suffix_output);
-    const bool aligned = VEC == 1 || (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0);
+    const bool alike = addresses % Pack<VEC>::PIECE == 0, aligned = VEC == 1 || (d % VEC == 0 && alike);
 
     unsigned tile = blockIdx.x;
     do {
-        tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d, aligned);
+        tile_rows(output, output_lse, prefix_output, prefix_lse, suffix_output, suffix_lse, tile * TILE, n, h, d, aligned,
+                  alike);
         tile += gridDim.x;
     } while (WALK && tile < tiles);  // otherwise the grid has a block for every tile
 }

@@ -7,7 +7,7 @@ __device__ float to_float(__half x) { return __half2float(x); }
 __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 #endif
 
-extern "C" __global__ void skinny_gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
+extern "C" __global__ void gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
     const int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
     if (col >= n) return;
     float sum = 0.0f;

@@ -111,7 +111,7 @@ extern "C" __global__ void
 __cluster_dims__(1, 1, SPLIT)
 #endif
 __launch_bounds__(THREADS, MIN_BLOCKS)
-skinny_gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
+gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
     extern __shared__ float4 shared[];
     const int high = (m + BM - 1) / BM;
     const int row0 = blockIdx.x % high * BM, col0 = blockIdx.x / high * BN;

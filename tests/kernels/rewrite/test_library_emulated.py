@@ -29,6 +29,15 @@ SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
             (64, 2, 8, 2, 1, 0, 1, 0, 1),
         )
     ),
+    "merge_attn_states": tuple(
+        {"LANES": lanes, "ROWS": rows, "VEC": vec, "UNROLL": unroll, "LOADS_FIRST": loads, "TOKENS_FIRST": tokens}
+        | {"WALK": walk, "GRID_CAP": 528, "CACHE": cache, "FAST_EXP": 0}
+        for lanes, rows, vec, unroll, loads, tokens, walk, cache in (
+            (4, 16, 1, 1, 0, 0, 0, 0),
+            (8, 8, 8, 2, 1, 1, 1, 1),
+            (16, 4, 4, 4, 0, 0, 1, 0),
+        )
+    ),
     "rope": tuple(
         {"LANES": lanes, "ROWS": rows, "VEC": vec, "HEADS": heads, "LOADS_FIRST": first}
         | {"WALK": walk, "GRID_CAP": 528, "CACHE": cache}
@@ -93,6 +102,13 @@ SMALL_BLOCKS |= {
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
     "layernorm": ({"n": 3, "d": 512}, {"n": 2, "d": 1208}, {"n": 3, "d": 333}, {"n": 1061, "d": 8}, {"n": 1, "d": 1}),
+    # Vectors, between them, shorter than one, longer than the threads of a row have at once.
+    "merge_attn_states": (
+        {"n": 3, "h": 5, "d": 128},
+        {"n": 7, "h": 3, "d": 129},
+        {"n": 2, "h": 2, "d": 333},
+        {"n": 1, "h": 1, "d": 1},
+    ),
     "rope": (
         {"n": 3, "h": 5, "k": 2, "pairs": 64},
         {"n": 5, "h": 3, "k": 1, "pairs": 37},
@@ -172,7 +188,7 @@ def test_an_opponent_computes_what_the_reference_does(name: str, tmp_path: Path)
 )
 def test_a_template_computes_what_the_reference_does(name: str, config: Config, tmp_path: Path) -> None:
     task = load_task(name)
-    [template] = task.sources("cuda").templates
+    template = task.sources("cuda").templates[-1]
     for sizes in SIZES[name]:
         types = {"T": "float32", **({"Q": "int8"} if "Q" in task.types else {})}
         workload = Workload(name="small", sizes=sizes, types=types)
@@ -184,8 +200,27 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
 def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: Path) -> None:
     """In half precision, with what PTX says of a product in place of the instruction."""
     task = load_task("skinny_gemm")
-    [template] = task.sources("cuda").templates
+    template = task.sources("cuda").templates[-1]
     assembly = library_tasks()["skinny_gemm"].with_name("warp_products.cuh").read_text(encoding="utf-8").strip()
     for sizes in SIZES["skinny_gemm"]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
         require_right(task, template, config, workload, tmp_path, {assembly: WARP_PRODUCTS})
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("tensor_cores", {"BM": 16, "WM": 16}),
+        ("tensor_cores", {"BN": 128, "SLICES": 2}),
+        ("warpgroups", {}),
+        ("warpgroups", {"BM": 64, "BN": 64, "DOWN": 1}),
+    ],
+)
+def test_gemm_of_float32_takes_the_ordinary_units(name: str, more: Config, tmp_path: Path) -> None:
+    task = load_task("gemm")
+    [template] = [one for one in task.sources("cuda").templates if one.name == name]
+    config = {**template.default_config, **more}
+    for sizes in ({"m": 37, "n": 41, "k": 29}, {"m": 70, "n": 200, "k": 24}, {"m": 1, "n": 1, "k": 1}):
+        workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
+        assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
+        require_right(task, template, config, workload, tmp_path)
