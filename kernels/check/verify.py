@@ -151,6 +151,8 @@ def measure_baseline(
     own, sticky, why = step.contents.kind == "task" and not step.derived, False, ""
     if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
         why = outside.detail
+    elif not own and (beyond := data.beyond_integers()):
+        return Skipped(step.name, beyond)
     else:
         try:
             launches = bind(device, baseline, data, loaded)

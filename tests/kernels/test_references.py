@@ -16,11 +16,13 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import Deviation, measure_set
-from tunesmith.kernels.check.plan import plan
+from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.check.trial import bind
+from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
 from tunesmith.kernels.launch.workload_data import SENSITIVITY, WorkloadData, reference_results
 from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, Task
@@ -192,3 +194,54 @@ def test_a_sum_in_another_order_agrees_with_the_original(device: Any, loop: str)
 def test_a_sum_that_leaves_something_out_does_not(device: Any) -> None:
     found = sums(device, LOOPS["without the last"])
     assert isinstance(found, WrongResult) and found.reason == "mismatch"
+
+
+QUANTISED = """
+__kernel void quantised(__global const float* x, __global char* out, float factor, int n) {
+    for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = STORED;
+}
+"""
+QUANTISED_TASK = """
+name = "quantised"
+summary = "out[i] = x[i] * factor, rounded"
+entry = "quantised"
+reference = "reference.py:quantised"
+bytes = "5 * n"
+arguments = [
+    { name = "x", role = "in", dtype = "float32", shape = ["n"], fill = { kind = "uniform", mean = 0.0, scale = 1.0 } },
+    { name = "out", role = "out", dtype = "int8", shape = ["n"] },
+    { name = "factor", role = "scalar", dtype = "float32", value = "100" },
+    { name = "n", role = "scalar", dtype = "int32", value = "n" },
+]
+tolerance = { int8 = { rtol = 0, atol = 0.51 } }
+backends.opencl = { baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }, templates = ["k.toml"] }
+[[workloads]]
+sizes = { n = 500 }
+"""
+
+
+def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, device: Any) -> None:
+    """One kernel wraps around, another stores the nearest: both are right where the result fits."""
+    (tmp_path / "task.toml").write_text(QUANTISED_TASK)
+    (tmp_path / "reference.py").write_text('def quantised(x, factor, n):\n    return {"out": x * factor}\n')
+    (tmp_path / "k.cl").write_text(QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"))
+    (tmp_path / "k.toml").write_text(
+        'name = "one"\nsource_file = "k.cl"\nparameters = []\nlaunch = { grid = ["4"], block = [16] }\n'
+    )
+    task = read_task(tmp_path / "task.toml")
+    opened, compiler = open_device(device.limits, device.index), open_compiler(device.limits, device.index)
+    candidates = []
+    for stored in ("(char)(int)rint(x[i] * factor)", "convert_char_sat_rte(x[i] * factor)"):
+        template = task.sources("opencl").baseline.template
+        changed = template.model_copy(update={"source": QUANTISED.replace("STORED", stored)})
+        made = compiler.compile(specialise(changed, {}, {}))
+        assert isinstance(made, Artifact)
+        candidates.append(Candidate(changed, {}, {types_key(task.workloads[0]): made}))
+    baseline, nearest = candidates
+    for factor, judged in ((100.0, True), (127.0, True), (100000.0, False)):
+        step = Step(task.workloads[0], Contents("task", 0, scalars=(("factor", factor),)), derived=True)
+        data = prepare_step(opened, task, step, max_bytes=1 << 24)
+        assert isinstance(data, WorkloadData)
+        found = verify(opened, nearest, baseline, step, data)
+        assert isinstance(found, Passed if judged else Skipped), found
+        assert judged or "which int8 cannot hold" in found.why

@@ -92,7 +92,7 @@ __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
 #if T_IS_FLOAT32
     extern __shared__ float pieces[];
-    plainly<THREADS>(a, b, c, m, n, k, pieces);
+    plainly<THREADS, STAGES * STAGE_BYTES>(a, b, c, m, n, k, pieces);
 #else
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

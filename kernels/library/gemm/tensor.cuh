@@ -1,4 +1,5 @@
-// What both kinds of tensor-core templates have in common: asynchronous copies, the order of tiles, stores, and the product of float32 factors on the ordinary units.
+// What both kinds of tensor-core templates have in common: asynchronous copies, the order of tiles, stores, and the product of
+// float32 factors on the ordinary units.
 
 __device__ __forceinline__ unsigned shared_address(const void* at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -34,16 +35,21 @@ __device__ __forceinline__ void write(T* __restrict__ c, int row, int col, int m
 
 #if T_IS_FLOAT32
 // Tensor cores round float32 to 10 bits of mantissa: such a product is made on the ordinary units, a part of a tile after
-// another, from pieces of both factors in shared memory. A thread has UNDER rows of every sixteenth column.
-template <int THREADS> __device__ __forceinline__ void plainly(
+// another, from pieces of both factors in shared memory. A thread has UNDER rows of every sixteenth column. It asks for its
+// share of the next piece before it multiplies this one. BYTES: of shared memory, which decides how deep pieces are.
+template <int THREADS, int BYTES>
+__device__ __forceinline__ void plainly(
     const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k, float* shared
 ) {
     enum {
-        HIGH = BM < 64 ? BM : 64, WIDE = BN < 64 ? BN : 64, DEEP = 8, PITCH = HIGH + 4,  // of a part; columns lie in other banks
+        HIGH = BM < 64 ? BM : 64, WIDE = BN < 64 ? BN : 64, PITCH = HIGH + 1,  // of a part; columns lie in other banks
+        ROOM = BYTES / 4 / (PITCH + WIDE), DEEP = ROOM >= 32 && THREADS >= 256 ? 32 : ROOM >= 16 && THREADS >= 128 ? 16 : 8,
         DOWN_BLOCK = THREADS >= 256 ? 16 : THREADS >= 128 ? 8 : 4, UNDER = HIGH / DOWN_BLOCK, BESIDE = WIDE / 16,
+        LEFT = (HIGH * DEEP + THREADS - 1) / THREADS, RIGHT = (DEEP * WIDE + THREADS - 1) / THREADS,  // a thread's shares
     };
     const int parts = BM / HIGH * (BN / WIDE), tiles = ((m + BM - 1) / BM) * ((n + BN - 1) / BN);
     const int y = threadIdx.x / 16 * UNDER, x = threadIdx.x % 16;
+    const bool multiplies = threadIdx.x < DOWN_BLOCK * 16;
     float* const left = shared;  // DEEP x PITCH: columns of A
     float* const right = shared + DEEP * PITCH;  // DEEP x WIDE
     // Blocks that would divide the depth take parts in turn.
@@ -51,23 +57,40 @@ template <int THREADS> __device__ __forceinline__ void plainly(
         const int2 tile = tile_of(at / parts, m, n);
         const int row0 = tile.x + at % parts / (BN / WIDE) * HIGH, col0 = tile.y + at % parts % (BN / WIDE) * WIDE;
         if (row0 >= m || col0 >= n) continue;
+        float of_a[LEFT], of_b[RIGHT];
+        const auto fetch = [&](int depth) {
+#pragma unroll
+            for (int i = 0; i < LEFT; ++i) {
+                const int place = i * THREADS + threadIdx.x, row = row0 + place / DEEP, d = depth + place % DEEP;
+                of_a[i] = place < HIGH * DEEP && row < m && d < k ? a[(long long)row * k + d] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < RIGHT; ++i) {
+                const int place = i * THREADS + threadIdx.x, d = depth + place / WIDE, col = col0 + place % WIDE;
+                of_b[i] = place < DEEP * WIDE && d < k && col < n ? b[(long long)d * n + col] : 0.0f;
+            }
+        };
         float sums[UNDER][BESIDE];
 #pragma unroll
         for (int i = 0; i < UNDER; ++i)
 #pragma unroll
             for (int j = 0; j < BESIDE; ++j) sums[i][j] = 0.0f;
+        fetch(0);
         for (int depth = 0; depth < k; depth += DEEP) {
-            for (int i = threadIdx.x; i < HIGH * DEEP; i += THREADS) {
-                const int row = row0 + i / DEEP, d = depth + i % DEEP;
-                left[i % DEEP * PITCH + i / DEEP] = row < m && d < k ? a[(long long)row * k + d] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < LEFT; ++i) {
+                const int place = i * THREADS + threadIdx.x;
+                if (place < HIGH * DEEP) left[place % DEEP * PITCH + place / DEEP] = of_a[i];
             }
-            for (int i = threadIdx.x; i < DEEP * WIDE; i += THREADS) {
-                const int d = depth + i / WIDE, col = col0 + i % WIDE;
-                right[i] = d < k && col < n ? b[(long long)d * n + col] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < RIGHT; ++i) {
+                const int place = i * THREADS + threadIdx.x;
+                if (place < DEEP * WIDE) right[place] = of_b[i];
             }
             __syncthreads();
-            if (threadIdx.x < DOWN_BLOCK * 16) {
-#pragma unroll
+            fetch(depth + DEEP);
+            if (multiplies) {
+#pragma unroll 8
                 for (int d = 0; d < DEEP; ++d)
 #pragma unroll
                     for (int i = 0; i < UNDER; ++i)
@@ -76,7 +99,7 @@ template <int THREADS> __device__ __forceinline__ void plainly(
             }
             __syncthreads();
         }
-        if (threadIdx.x < DOWN_BLOCK * 16) {
+        if (multiplies) {
 #pragma unroll
             for (int i = 0; i < UNDER; ++i)
 #pragma unroll

@@ -221,7 +221,7 @@ __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k) {
 #if T_IS_FLOAT32
     extern __shared__ float pieces[];
-    plainly<THREADS>(a, b, c, m, n, k, pieces);
+    plainly<THREADS, STAGES * STAGE_BYTES>(a, b, c, m, n, k, pieces);
 #else
     extern __shared__ char dynamic[];
     // The swizzle repeats every 1024 bytes, to which stages are aligned.

@@ -1,6 +1,6 @@
 // LANES threads share a set of HEADS heads of one token, for which each keeps its cosines and sines; a block takes a tile of
 // ROWS such sets. A thread has a vector of both halves of each head in flight before it computes. Heads that do not all
-// start on a vector in both halves are taken element by element, as one row of all that a block has.
+// start on a vector in both halves are taken element by element, for which the launch has blocks of its own number.
 
 using Address = unsigned long long;
 
@@ -63,23 +63,24 @@ __device__ __forceinline__ void set_of_heads(const long long* __restrict__ posit
     }
 }
 
-// As many heads as a tile has, wherever they start: neighbouring threads have neighbouring elements. Several are asked for
-// before the first is written, as a store holds up all loads behind it that it might change.
-__device__ __forceinline__ void elements_of_heads(const long long* __restrict__ positions, T* __restrict__ query,
-                                                  T* __restrict__ key, const float* __restrict__ table, unsigned tile, int n,
-                                                  int h, int k, int pairs) {
-    enum { THREADS = LANES * ROWS, SEVERAL = 4 };
-    const unsigned heads = (unsigned)n * (h + k), first_head = tile * (ROWS * HEADS);
-    if (first_head >= heads) return;
-    const unsigned all = min(heads - first_head, (unsigned)(ROWS * HEADS)) * pairs;
-    for (unsigned begin = threadIdx.y * LANES + threadIdx.x; begin < all; begin += SEVERAL * THREADS) {
+// Heads wherever they start, as one row of all their elements: neighbouring threads have neighbouring elements. Several are
+// asked for before the first is written, as a store holds up all loads behind it that it might change.
+__device__ __forceinline__ void elements(const long long* __restrict__ positions, T* __restrict__ query, T* __restrict__ key,
+                                         const float* __restrict__ table, int n, int h, int k, int pairs) {
+    enum { THREADS = LANES * ROWS, SEVERAL = 2 };  // the launch counts on two
+    using Count = unsigned long long;
+    const Count all = (Count)n * (h + k) * pairs;
+    for (Count begin = (Count)blockIdx.x * SEVERAL * THREADS; begin < all; begin += (Count)gridDim.x * SEVERAL * THREADS) {
+        // One long division for a block's elements; from there on they are few.
+        const unsigned first_head = begin / pairs, offset = begin % pairs;
+        const unsigned last = min((Count)SEVERAL * THREADS, all - begin) - 1;
         T* x[SEVERAL];
         T first[SEVERAL], second[SEVERAL];
         float cosine[SEVERAL], sine[SEVERAL];
 #pragma unroll
         for (int s = 0; s < SEVERAL; ++s) {
-            const unsigned at = min(begin + s * THREADS, all - 1), head = first_head + at / pairs, i = at % pairs;
-            const unsigned token = head / (h + k), within = head % (h + k);
+            const unsigned at = offset + min(s * THREADS + threadIdx.y * LANES + threadIdx.x, last);
+            const unsigned head = first_head + at / pairs, i = at % pairs, token = head / (h + k), within = head % (h + k);
             x[s] = (within < (unsigned)h ? query + ((long long)token * h + within) * 2 * pairs
                                          : key + ((long long)token * k + within - h) * 2 * pairs) + i;
             const float* const cosines = table + positions[token] * 2 * pairs + i;
@@ -90,7 +91,7 @@ __device__ __forceinline__ void elements_of_heads(const long long* __restrict__ 
         }
 #pragma unroll
         for (int s = 0; s < SEVERAL; ++s) {
-            if (begin + s * THREADS < all) {
+            if (s * THREADS + threadIdx.y * LANES + threadIdx.x <= last) {
                 const float a = to_float(first[s]), b = to_float(second[s]);
                 from_float(x[s][0], a * cosine[s] - b * sine[s]);
                 from_float(x[s][pairs], b * cosine[s] + a * sine[s]);
@@ -108,12 +109,10 @@ rope(const long long* __restrict__ positions, T* __restrict__ query, T* __restri
     const bool aligned = pairs % VEC == 0 && addresses % Pack<VEC>::PIECE == 0 &&
                          reinterpret_cast<Address>(table) % (VEC < 4 ? VEC * 4 : 16) == 0;
 
+    if (!aligned) return elements(positions, query, key, table, n, h, k, pairs);
     unsigned tile = blockIdx.x;
     do {
-        if (aligned)
-            set_of_heads(positions, query, key, table, tile * ROWS + threadIdx.y, n, h, k, pairs);
-        else
-            elements_of_heads(positions, query, key, table, tile, n, h, k, pairs);
+        set_of_heads(positions, query, key, table, tile * ROWS + threadIdx.y, n, h, k, pairs);
         tile += gridDim.x;
     } while (WALK && tile < tiles);  // otherwise the grid has a block for every tile
 }
