@@ -214,9 +214,11 @@ arguments = [
     { name = "n", role = "scalar", dtype = "int32", value = "n" },
 ]
 tolerance = { int8 = { rtol = 0, atol = 0.51 } }
-backends.opencl = { baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }, templates = ["k.toml"] }
 [[workloads]]
 sizes = { n = 500 }
+[backends.opencl]
+baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }
+templates = ["k.toml"]
 """
 
 
