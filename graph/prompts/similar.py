@@ -14,7 +14,7 @@ import re
 
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import BackendName
+from tunesmith.kernels.spec.template import BackendName, Template
 
 _TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")
 _SHARED = re.compile(r"\b__shared__\b|\b__local\b|\blocal\s+\w")
@@ -23,6 +23,10 @@ _ATOMIC = re.compile(r"\batom(?:ic)?[A-Z_]\w*\s*\(")
 _LOOP = re.compile(r"\b(?:for|while)\s*\(")
 _FUNCTION = re.compile(r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+LONGEST = 12_000
+"""Characters of a template that stands as the example, some 4,000 tokens: longer ones are tricks more than patterns,
+and the example is most of a prompt."""
 
 Features = tuple[float, ...]
 
@@ -56,15 +60,21 @@ def _written_per_read(task: Task, workload: Workload) -> float:
     return math.log(written / read, 8) if read and written else 0.0
 
 
-def most_similar(task: Task, backend: BackendName) -> Task | None:
-    """The library's task with a template for `backend` that is nearest to `task`, of another name; of equals the first
-    by name."""
+def most_similar(task: Task, backend: BackendName) -> tuple[Task, Template] | None:
+    """The library's task with a template for `backend` of at most `LONGEST` characters that is nearest to `task`, of
+    another name, and that template; of equals the first by name."""
     own = features(task, backend)
-    known = [one for one in _library(backend) if one.name != task.name]
-    return min(known, key=lambda one: (math.dist(own, features(one, backend)), one.name), default=None)
+    known = [one for one in _library(backend) if one[0].name != task.name]
+    return min(known, key=lambda one: (math.dist(own, features(one[0], backend)), one[0].name), default=None)
 
 
 @functools.cache
-def _library(backend: BackendName) -> tuple[Task, ...]:
-    tasks = map(load_task, library_tasks())
-    return tuple(one for one in tasks if backend in one.backends and one.sources(backend).templates)
+def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
+    """Each task with its first template that is short enough."""
+    found = []
+    for task in map(load_task, library_tasks()):
+        templates = task.sources(backend).templates if backend in task.backends else ()
+        short = next((one for one in templates if len(one.source) <= LONGEST), None)
+        if short is not None:
+            found.append((task, short))
+    return tuple(found)

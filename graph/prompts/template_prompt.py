@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import Tree
+from tunesmith.graph.journal.tree import Node, Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
@@ -38,7 +38,8 @@ def template_messages(
         headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
-        example=example(context.task, limits.backend) if parameters else None,
+        # A parent with parameters is an example already, in the form of an answer.
+        example=None if not parameters or _has_parameters(node) else example(context.task, limits.backend),
         parameters=parameters,
     )
     user = render(
@@ -60,6 +61,10 @@ def template_messages(
     return conversation(system, user)
 
 
+def _has_parameters(node: Node | None) -> bool:
+    return node is not None and bool(node.template.parameters)
+
+
 def _history(tree: Tree) -> list[str]:
     """What became of all kernels and templates so far, a line each; for an author who sees no plan of many."""
     measured = [
@@ -73,11 +78,11 @@ def _history(tree: Tree) -> list[str]:
 
 
 def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
-    """The first template of the library's task that is most like `task`."""
-    shown = most_similar(task, backend)
-    if shown is None:
+    """A template of the library's task that is most like `task`."""
+    found = most_similar(task, backend)
+    if found is None:
         return None
-    template = shown.sources(backend).templates[0]
+    shown, template = found
     return {
         "name": shown.name,
         "summary": shown.summary,

@@ -21,7 +21,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import signature, task_facts
-from tunesmith.graph.prompts.similar import most_similar
+from tunesmith.graph.prompts.similar import LONGEST, most_similar
 from tunesmith.graph.prompts.template_prompt import example, template_messages
 from tunesmith.graph.roles.planning.planner import plan_messages
 from tunesmith.graph.settings import make_settings
@@ -88,9 +88,9 @@ def context(tmp_path: Path) -> Any:
     return make
 
 
-def messages(context: Context) -> list[str]:
+def messages(context: Context, parent: str = "baseline") -> list[str]:
     tree = context.tree()
-    branch = Branch(parent="baseline", kind="template", moves=("widen the loads",))
+    branch = Branch(parent=parent, kind="template", moves=("widen the loads",))
     plan = Plan(
         round=1,
         bottleneck="memory",
@@ -142,18 +142,27 @@ def test_the_example_is_never_the_task_itself(context: Any) -> None:
     assert "the template of another kernel, merge_attn_states" in system
 
 
+def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
+    made = context("softmax")
+    [parent] = made.tree().usable
+    _, _, system, user = messages(made, parent.id)
+    assert "An example" not in system and f"The parent template: {parent.id}" in user
+    assert '"parameters": [' in user  # as an answer has them
+
+
 @pytest.mark.parametrize(
     ("name", "like"),
     [
         ("gemv", "gemv_int4"),
-        ("layernorm", "softmax"),
+        ("layernorm", "fused_add_rmsnorm"),
         ("int8_quant", "quantize_per_token"),
-        ("topk_softmax", "softmax"),
+        ("topk_softmax", "fused_add_rmsnorm"),
+        ("cumsum", "quantize_per_token"),
     ],
 )
 def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
     found = most_similar(load_task(str(RAW / name)), "cuda")
-    assert found is not None and found.name == like
+    assert found is not None and found[0].name == like and len(found[1].source) <= LONGEST
 
 
 def test_the_planner_sees_library_templates(context: Any) -> None:
