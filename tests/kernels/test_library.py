@@ -88,7 +88,7 @@ def smallest_space(name: str, template: str, target: str) -> int:
     """Feasible points that a template has at least. Before 9.0 skinny_gemm cannot divide its depth by clusters, and its
     second template is for a single kind of tile."""
     if name == "skinny_gemm":
-        return 2000 if target == "sm_90" and template == "streamed_columns" else 500
+        return 150 if target < "sm_90" else 1000 if template == "streamed_columns" else 500
     return 5000 if name == "gemm" and template != "warpgroups" else 2000
 
 

@@ -110,7 +110,7 @@ extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
 #endif
-__launch_bounds__(THREADS, MIN_BLOCKS)
+__launch_bounds__(THREADS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
     extern __shared__ float4 shared[];
     const int high = (m + BM - 1) / BM;

@@ -69,7 +69,7 @@ SMALL_BLOCKS |= {
     ),
     # In float32, which takes the ordinary units.
     "skinny_gemm": tuple(
-        {"BM": rows, "VEC": vec, "ACROSS": across, "SLICES": slices, "SPLIT": 1, "STAGES": 2, "MIN_BLOCKS": 1}
+        {"BM": rows, "VEC": vec, "ACROSS": across, "SLICES": slices, "SPLIT": 1, "STAGES": 2}
         for rows, vec, across, slices in ((16, 4, 2, 1), (32, 8, 1, 4), (64, 4, 1, 2))
     ),
     "stencil3x3": tuple(
