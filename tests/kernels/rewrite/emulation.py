@@ -76,6 +76,7 @@ inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 inline float __uint_as_float(unsigned int x) { float y; memcpy(&y, &x, 4); return y; }
 inline unsigned int __float_as_uint(float x) { unsigned int y; memcpy(&y, &x, 4); return y; }
 inline float __expf(float x) { return expf(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline unsigned int __byte_perm(unsigned int a, unsigned int b, unsigned int which) {
     const unsigned long long both = a | (unsigned long long)b << 32;
     unsigned int found = 0;

@@ -67,6 +67,11 @@ SMALL_BLOCKS |= {
         {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "GRID_CAP": cap, "CACHE": cache}
         for x, y, vec, items, cap, cache in ((32, 2, 4, 1, 264, 0), (64, 2, 8, 2, 528, 1), (128, 1, 16, 4, 0, 0))
     ),
+    "silu_and_mul": tuple(
+        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "UNROLL": unroll, "WALK": walk, "GRID_CAP": 528}
+        | {"CACHE": cache, "FAST_EXP": 0}
+        for x, y, vec, unroll, walk, cache in ((32, 2, 4, 2, 1, 0), (64, 1, 8, 1, 0, 1), (32, 4, 1, 4, 0, 0))
+    ),
     # In float32, which takes the ordinary units.
     "skinny_gemm": tuple(
         {"BM": rows, "VEC": vec, "ACROSS": across, "SLICES": slices, "SPLIT": 1, "STAGES": 2}
@@ -123,6 +128,8 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"n": 1061, "d": 16},
         {"n": 1, "d": 1},
     ),
+    # The last has more rows than a side of the grid has blocks.
+    "silu_and_mul": ({"n": 3, "d": 512}, {"n": 5, "d": 333}, {"n": 1, "d": 1}, {"n": 65537, "d": 2}),
     "skinny_gemm": (
         {"m": 5, "n": 136, "k": 72},
         {"m": 37, "n": 41, "k": 29},
