@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import Node, Tree
+from tunesmith.graph.journal.tree import Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
@@ -25,6 +25,8 @@ def template_messages(
     node = tree.node(branch.parent)
     limits = context.device.limits
     parameters = branch.kind != "rewrite"
+    # A parent with parameters is an example already, in the form of an answer.
+    shown_by_parent = node is not None and node.template.has_choices
     system = render(
         "template_system",
         language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
@@ -38,8 +40,7 @@ def template_messages(
         headers=sorted(HEADERS),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
-        # A parent with parameters is an example already, in the form of an answer.
-        example=None if not parameters or _has_parameters(node) else example(context.task, limits.backend),
+        example=example(context.task, limits.backend) if parameters and not shown_by_parent else None,
         parameters=parameters,
     )
     user = render(
@@ -59,10 +60,6 @@ def template_messages(
         history=[] if parameters else _history(tree),
     )
     return conversation(system, user)
-
-
-def _has_parameters(node: Node | None) -> bool:
-    return node is not None and bool(node.template.parameters)
 
 
 def _history(tree: Tree) -> list[str]:

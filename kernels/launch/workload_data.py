@@ -500,18 +500,17 @@ class WorkloadData:
     def beyond_integers(self) -> str:
         """Where a result is beyond the integers of its output's type, and so what a kernel stores is not defined: wraps
         and the nearest are both usual. Empty where it is not."""
-        xp = self.device.xp
-        for place in self.places:
-            dtype = DTYPES[place.dtype]
-            if place.argument.role not in ("out", "inout") or dtype.is_float:
+        for output in self.task.outputs:
+            dtype = DTYPES[self.task.dtype_of(output, self.workload)]
+            if dtype.is_float:
                 continue
             least, largest = dtype.span
             for variant in self.variants:
-                results = variant.expected[place.argument.name]
+                results = variant.expected[output.name]
                 beyond = (results < least - 0.5) | (results > largest + 0.5)
                 if bool(beyond.any()):
-                    value = float(results[int(xp.argmax(beyond))])
-                    return f"the reference's {place.argument.name} is {value:g} there, which {dtype.name} cannot hold"
+                    value = float(results[beyond][0])
+                    return f"the reference's {output.name} is {value:g} there, which {dtype.name} cannot hold"
         return ""
 
     def held(self, index: int) -> int:

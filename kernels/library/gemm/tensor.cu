@@ -7,12 +7,6 @@
 // its blocks have in each other's shared memory. Neighbouring 16-byte chunks of shared memory are exchanged by row, so that
 // the eight rows that a matrix load reads lie in different banks.
 
-#if T_IS_BFLOAT16
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-#else
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-#endif
-
 enum {
     WARPS_M = BM / WM, WARPS_N = BN / WN, WARPS = WARPS_M * WARPS_N * SLICES, THREADS = WARPS * 32,
     CHUNK = 8,  // elements of 16 bytes
@@ -45,7 +39,7 @@ __device__ __forceinline__ void fetch(
             const int row = at / PER_ROW, chunk = at % PER_ROW, r = row0 + row, col = col0 + chunk * CHUNK;
             const bool valid = r < rows && col < cols;
             const unsigned target = shared_address(to) + place<PER_ROW>(row, chunk);
-            copy_later(target, matrix + (valid ? (long long)r * cols + col : 0), valid);
+            copy_later<16>(target, matrix + (valid ? (long long)r * cols + col : 0), valid);
         }
         return;
     }
@@ -65,25 +59,6 @@ __device__ __forceinline__ void load_b(unsigned& t0, unsigned& t1, unsigned& t2,
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(t0), "=r"(t1), "=r"(t2), "=r"(t3) : "r"(from));
 }
-__device__ __forceinline__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile(MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-#if SPLIT > 1
-__device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
-}
-__device__ __forceinline__ float2 read_from(unsigned local, int rank) {
-    unsigned there;
-    float2 value;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(local), "r"(rank));
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];\n" : "=f"(value.x), "=f"(value.y) : "r"(there));
-    return value;
-}
-#endif
-
 extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
@@ -91,8 +66,7 @@ __cluster_dims__(1, 1, SPLIT)
 __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
 #if T_IS_FLOAT32
-    extern __shared__ float pieces[];
-    plainly<THREADS, STAGES * STAGE_BYTES>(a, b, c, m, n, k, pieces);
+    plainly(a, b, c, m, n, k);
 #else
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -181,7 +155,7 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
         for (int rank = 0; rank < SPLIT; ++rank) {
-            const float2 part = read_from(shared_address(sums + pair * 2), rank);
+            const float2 part = read_from<float2>(shared_address(sums + pair * 2), rank);
             sum.x += part.x;
             sum.y += part.y;
         }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void fetch_slab(
         const int there = col < cols ? rows - row0 : 0;  // rows of these columns that the matrix has
 #pragma unroll 4
         for (int row = 0; row < HIGH; row += 16, from += 16ll * cols)
-            copy_later(place + row * 128, first + row < there ? from : matrix, first + row < there);
+            copy_later<16>(place + row * 128, first + row < there ? from : matrix, first + row < there);
         return;
     }
     const int col = thread % SLAB, first = thread / SLAB;
@@ -220,8 +220,7 @@ __cluster_dims__(1, 1, SPLIT)
 __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* c, int m, int n, int k) {
 #if T_IS_FLOAT32
-    extern __shared__ float pieces[];
-    plainly<THREADS, STAGES * STAGE_BYTES>(a, b, c, m, n, k, pieces);
+    plainly(a, b, c, m, n, k);
 #else
     extern __shared__ char dynamic[];
     // The swizzle repeats every 1024 bytes, to which stages are aligned.

@@ -12,11 +12,10 @@ __device__ __forceinline__ Row locate(unsigned row, int n, int h, int d) {
     if (row >= (unsigned)n * h) return {-1, 0};
 #if TOKENS_FIRST
     const unsigned head = row / n, token = row % n;
-    return {((long long)token * h + head) * d, row};
 #else
     const unsigned token = row / h, head = row % h;
-    return {(long long)row * d, (long long)head * n + token};  // no division before the loads of the elements
 #endif
+    return {((long long)token * h + head) * d, (long long)head * n + token};
 }
 
 // The shares of the two parts, and the log-sum-exp of both.

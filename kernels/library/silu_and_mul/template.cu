@@ -51,25 +51,25 @@ __device__ __forceinline__ void elements(const T* __restrict__ gate, const T* __
 extern "C" __global__ void __launch_bounds__(BLOCK_X * BLOCK_Y)
 silu_and_mul(const T* __restrict__ input, T* __restrict__ out, int n, int d) {
     constexpr int SPAN = BLOCK_X * VEC * UNROLL;
+    const unsigned across = (d + SPAN - 1) / SPAN;
+    const unsigned tiles = across * ((n + BLOCK_Y - 1) / BLOCK_Y);
     // The same answer in every thread: vectors need rows that start and end on one.
     const unsigned long long addresses = reinterpret_cast<unsigned long long>(input) | reinterpret_cast<unsigned long long>(out);
     const bool aligned = VEC == 1 || (d % VEC == 0 && addresses % Pack<VEC>::PIECE == 0);
-    const auto tile = [&](unsigned down, int start) {
-        const int row = down * BLOCK_Y + threadIdx.y;
-        if (row >= n) return;
-        const T* gate = input + row * 2ll * d;
-        T* to = out + (long long)row * d;
-        if (aligned)
-            vectors(gate, gate + d, to, start + threadIdx.x * VEC, d);
-        else
-            elements(gate, gate + d, to, start + threadIdx.x, min(start + SPAN, d) - 1);
-    };
 
-#if WALK
-    const unsigned across = (d + SPAN - 1) / SPAN, tiles = across * ((n + BLOCK_Y - 1) / BLOCK_Y);
-    for (unsigned at = blockIdx.x; at < tiles; at += gridDim.x) tile(at / across, at % across * SPAN);
-#else
-    // A grid with rows on sides of their own, which hold 65,535 blocks: nothing has to be divided before the first load.
-    tile(blockIdx.z * 65535 + blockIdx.y, blockIdx.x * SPAN);
-#endif
+    unsigned tile = blockIdx.x;
+    do {
+        const unsigned down = tile / across;
+        const int row = down * BLOCK_Y + threadIdx.y;
+        const int start = (tile - down * across) * SPAN;
+        if (row < n) {
+            const T* gate = input + row * 2ll * d;
+            T* to = out + (long long)row * d;
+            if (aligned)
+                vectors(gate, gate + d, to, start + threadIdx.x * VEC, d);
+            else
+                elements(gate, gate + d, to, start + threadIdx.x, min(start + SPAN, d) - 1);
+        }
+        tile += gridDim.x;
+    } while (WALK && tile < tiles);  // otherwise the grid has a block for every tile
 }

@@ -23,7 +23,8 @@ __device__ __forceinline__ T element(float x) {
 
 #if T_IS_FLOAT32 || __CUDA_ARCH__ < 800
 // Tensor cores round float32 to 10 bits of mantissa, and older ones have no products this deep: such a product is made on the
-// ordinary units. Lane 4 g + t takes rows t, t + 4, ... of B and the same columns as above; blocks of a cluster take rows of C in turn.
+// ordinary units. Lane 4 g + t takes rows t, t + 4, ... of B and the same columns as above; blocks of a cluster take rows of C
+// in turn.
 __device__ __forceinline__ void plainly(
     const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int row0, int col0, int m, int n, int k, float* sums
 ) {
@@ -110,7 +111,7 @@ extern "C" __global__ void
 #if SPLIT > 1
 __cluster_dims__(1, 1, SPLIT)
 #endif
-__launch_bounds__(THREADS)
+__launch_bounds__(THREADS, 1)
 gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m, int n, int k) {
     extern __shared__ float4 shared[];
     const int high = (m + BM - 1) / BM;
@@ -201,9 +202,9 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
                 for (int tile = 0; tile < TILES; ++tile) {
                     const uint4 upper = left[tile][0], lower = left[tile][1];
                     if (half == 0)
-                        multiply(acc[tile][j], upper.x, lower.x, upper.y, lower.y, b0, b1);
+                        multiply(acc[tile][j], {upper.x, lower.x, upper.y, lower.y}, b0, b1);
                     else
-                        multiply(acc[tile][j], upper.z, lower.z, upper.w, lower.w, b0, b1);
+                        multiply(acc[tile][j], {upper.z, lower.z, upper.w, lower.w}, b0, b1);
                 }
             }
         }
@@ -242,9 +243,9 @@ gemm(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
     meet_cluster();
     // Each block of the cluster finishes its part of the results.
     for (int at = blockIdx.z * THREADS + threadIdx.x; at < ALL; at += SPLIT * THREADS) {
-        float4 sum = read_from(shared_address(shared + at), 0);
+        float4 sum = read_from<float4>(shared_address(shared + at), 0);
 #pragma unroll
-        for (int rank = 1; rank < SPLIT; ++rank) sum = plus(sum, read_from(shared_address(shared + at), rank));
+        for (int rank = 1; rank < SPLIT; ++rank) sum = plus(sum, read_from<float4>(shared_address(shared + at), rank));
         write_at(at, sum);
     }
     meet_cluster();  // others may still read what is here

@@ -89,7 +89,7 @@ inline int max(int a, int b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
 """
 """What a kernel sees."""
-WARP_PRODUCTS = r"""
+TENSOR_CORES = r"""
 #define __CUDA_ARCH__ 800
 inline unsigned shared_address(const void* at) { return __cvta_generic_to_shared(at); }
 template <int BYTES> void copy_later(unsigned to, const void* from, bool valid) {
@@ -106,8 +106,8 @@ inline float half_of(unsigned both, int which) {
     return __half2float(x);
 }
 // As PTX describes the fragments of m16n8k16: what each lane has of both factors, exchanged.
-inline void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-    const unsigned mine[6] = {a0, a1, a2, a3, b0, b1}, me = threadIdx.x % 32;
+inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1}, me = threadIdx.x % 32;
     unsigned all[32][6];
     for (unsigned mask = 0; mask < 32; ++mask)
         for (int i = 0; i < 6; ++i) all[me ^ mask][i] = (unsigned)__shfl_xor_sync(~0u, (double)mine[i], mask);
@@ -119,7 +119,7 @@ inline void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsig
         }
 }
 """
-"""In place of skinny_gemm/warp_products.cuh, whose functions are assembly."""
+"""In place of the library's tensor_cores.cuh, whose functions are assembly."""
 DEFINED = r"""
 #include <ucontext.h>
 #include <vector>

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation import WARP_PRODUCTS, contents, run_kernel
+from emulation import TENSOR_CORES, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.workload_data import reference_results
 from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, load_task
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Tolerance, Workload
 from tunesmith.kernels.spec.template import Template
@@ -208,10 +208,10 @@ def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: 
     """In half precision, with what PTX says of a product in place of the instruction."""
     task = load_task("skinny_gemm")
     template = task.sources("cuda").templates[-1]
-    assembly = library_tasks()["skinny_gemm"].with_name("warp_products.cuh").read_text(encoding="utf-8").strip()
+    assembly = (LIBRARY / "tensor_cores.cuh").read_text(encoding="utf-8").strip()
     for sizes in SIZES["skinny_gemm"]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
-        require_right(task, template, config, workload, tmp_path, {assembly: WARP_PRODUCTS})
+        require_right(task, template, config, workload, tmp_path, {assembly: TENSOR_CORES})
 
 
 @pytest.mark.parametrize(
