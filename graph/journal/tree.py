@@ -27,6 +27,8 @@ LIBRARY = "library"
 BEST_SHARE = 0.2
 """Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
 BEST_LEAST, BEST_MOST = 3, 10
+NOTABLY = 0.98
+"""Of a time: what is more than two percent faster on a workload is worth knowing."""
 COMMON = 0.8
 """Share of the best configurations that must agree on a value for it to be named."""
 
@@ -104,15 +106,34 @@ class Node:
 
     @property
     def at_edge(self) -> dict[str, object]:
-        """Parameter -> value, for ordered parameters whose best value is the first or the last of at least three."""
+        """Parameter -> value, where the best configuration has the least or the greatest of at least three sizes and a
+        further one could exist: below 1 there is none, and whole numbers from 0 on name alternatives rather than
+        sizes."""
         found: dict[str, object] = {}
         for parameter in self.template.parameters:
-            values = parameter.values
-            ordered = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-            if self.best_config is not None and ordered and len(values) > 2:
-                value = self.best_config[parameter.name]
-                if value in (values[0], values[-1]):
-                    found[parameter.name] = value
+            sizes = [one for one in parameter.values if isinstance(one, int | float) and not isinstance(one, bool)]
+            if self.best_config is None or len(sizes) < max(3, len(parameter.values)):
+                continue
+            if sorted(sizes) == list(range(len(sizes))):
+                continue
+            value = self.best_config[parameter.name]
+            if value == max(sizes) or (value == min(sizes) and min(sizes) > 1):
+                found[parameter.name] = value
+        return found
+
+    @property
+    def faster_by_workload(self) -> dict[str, tuple[float, Config]]:
+        """Workload -> how much of the best configuration's time another one needs there, and that one: for those that
+        need `NOTABLY` less. What one configuration for all workloads costs each of them."""
+        if not self.ranked:
+            return {}
+        of_best = seconds_of(self.ranked[0][1])
+        found: dict[str, tuple[float, Config]] = {}
+        for _, evaluation in self.ranked[1:]:
+            for name, seconds in seconds_of(evaluation).items():
+                share = seconds / of_best[name] if name in of_best else 1.0
+                if share < min(NOTABLY, found[name][0] if name in found else 1.0):
+                    found[name] = (share, evaluation.config)
         return found
 
     @property

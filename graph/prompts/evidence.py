@@ -5,6 +5,8 @@ Each is found out once and journalled, so that a prompt made twice from one jour
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,7 +22,7 @@ from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.counters import Counters, count_events
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.geometry import Geometry, geometry
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
@@ -72,31 +74,33 @@ def _alone(context: Context) -> AbstractContextManager[object]:
 
 
 def resource_lines(
-    context: Context, template: Template, config: Config, resources: Resources | None, workload: Workload
+    context: Context, template: Template, config: Config, resources: Resources | None, workloads: Sequence[Workload]
 ) -> list[str]:
-    """What the compiler and the occupancy rules say of a kernel on one workload, a line each."""
-    shape = geometry(template, config, workload)
-    threads = shape.block[0] * shape.block[1] * shape.block[2]
-    lines = [
-        f"on {workload.name}: grid {shape.grid}, block {shape.block}, {shape.shared_bytes} bytes dynamic shared memory"
-    ]
+    """What the compiler says of a kernel in one line, then for each workload its launch and its occupancy in one."""
     if resources is None or resources.registers is None:
-        return lines + ["registers and spills: not known for this device"]
-    lines.append(
-        f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
-        f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
-    )
+        lines = ["registers and spills: not known for this device"]
+    else:
+        lines = [
+            f"{resources.registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
+            f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
+        ]
+    for workload in workloads:
+        shape = geometry(template, config, workload)
+        dynamic = f", {shape.shared_bytes} bytes dynamic shared memory" if shape.shared_bytes else ""
+        held = _occupancy(context, shape, resources)
+        lines.append(f"on {workload.name}: grid {shape.grid}, block {shape.block}{dynamic}{held}")
+    return lines
+
+
+def _occupancy(context: Context, shape: Geometry, resources: Resources | None) -> str:
+    """As the end of a sentence; empty where it is not known."""
+    if resources is None or resources.registers is None:
+        return ""
+    threads, blocks = math.prod(shape.block), math.prod(shape.grid)
     shared = (resources.shared or 0) + shape.shared_bytes
     held = occupancy(context.device.limits, threads=threads, registers=resources.registers, shared=shared)
-    if held.fraction is not None:
-        blocks = shape.grid[0] * shape.grid[1] * shape.grid[2]
-        sms = context.device.limits.sm_count
-        waves = (
-            f"; {blocks} blocks are {blocks / (sms * held.blocks_per_sm):.2f} waves"
-            if sms and held.blocks_per_sm
-            else ""
-        )
-        lines.append(
-            f"occupancy {held.fraction:.0%} ({held.blocks_per_sm} blocks an SM, limited by {held.limiter}){waves}"
-        )
-    return lines
+    if held.fraction is None:
+        return ""
+    sms = context.device.limits.sm_count
+    waves = f", {blocks / (sms * held.blocks_per_sm):.2f} waves" if sms and held.blocks_per_sm else ""
+    return f"; occupancy {held.fraction:.0%} ({held.blocks_per_sm} blocks an SM, limited by {held.limiter}){waves}"

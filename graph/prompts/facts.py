@@ -161,7 +161,8 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
         "round": node.round,
         "measured": len(node.found),
         "speedup": 1 / node.best if node.best else None,
-        "best_config": json.dumps(node.best_config) if node.best_config is not None else "",
+        "best_config": assignments(node.best_config or {}),
+        "by_workload": _by_workload(context, node),
         "seconds": {name: seconds for name, seconds in node.best_seconds.items() if name in _names(context)},
         "failures": [(kind, count, example[:400]) for kind, count, example in node.failures],
         "made_by": node.made_by,
@@ -184,10 +185,21 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
 
 
 def _ranked(node: Node) -> list[str]:
-    """The best and the worst configurations, with their times as multiples of the best."""
+    """The next best and the worst configurations: their times as multiples of the best, and their values in the order
+    of the best one's names."""
     ranked, best = node.ranked, node.best or 1.0
-    shown = ranked if len(ranked) <= 2 * EXTREMES else (*ranked[:EXTREMES], *ranked[-EXTREMES:])
-    return [f"{value / best:.2f} {assignments(evaluation.config)}".strip() for value, evaluation in shown]
+    shown = ranked[1:] if len(ranked) <= 2 * EXTREMES else (*ranked[1:EXTREMES], *ranked[-EXTREMES:])
+    return [f"{value / best:.2f}: {' '.join(map(str, one.config.values()))}".strip() for value, one in shown]
+
+
+def _by_workload(context: Context, node: Node) -> list[str]:
+    """On which tuned workloads another configuration is faster than the best of all, and in what it differs."""
+    best = node.best_config or {}
+    return [
+        f"{name} {share:.2f} with {assignments({key: value for key, value in config.items() if value != best[key]})}"
+        for name, (share, config) in node.faster_by_workload.items()
+        if name in _names(context)
+    ]
 
 
 def kernel_facts(
@@ -200,43 +212,48 @@ def kernel_facts(
     return {
         "source": cut(template.source),
         "choices": choices(template),
-        "resources": [
-            line
-            for workload in _extremes(context)
-            for line in resource_lines(context, template, config, resources, workload)
-        ],
+        "launch": launch(template),
+        "values": [f"{p.name} = {config[p.name]}{'  // ' if p.doc else ''}{p.doc}" for p in template.parameters],
+        "resources": resource_lines(context, template, config, resources, _extremes(context)),
         "instructions": {} if found is None else found.instructions,
         "counters": {} if found is None else found.counters,
         "counted_on": "" if found is None else found.workload,
-        "note": _not_examined(context) if found is None else found.note,
+        "note": "" if found is None else found.note,
     }
-
-
-def _not_examined(context: Context) -> str:
-    return "only on CUDA devices" if context.device.backend != "cuda" else "not looked at"
 
 
 def choices(template: Template) -> str:
     """Everything of a template but its source, as JSON in the words of an answer."""
-    data = {
-        "name": template.name,
-        "description": template.description.strip(),
-        "parameters": [
-            {"name": p.name, "values": list(p.values), "default": p.start, "doc": p.doc} for p in template.parameters
-        ],
-        "constraints": [{"expression": c.expression, "because": c.because} for c in template.constraints],
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in _described(template).items()]
+    constraints = [{"expression": one.expression, "because": one.because} for one in template.constraints]
+    parameters = [
+        {"name": one.name, "values": list(one.values), "default": one.start, "doc": one.doc}
+        for one in template.parameters
+    ]
+    for key, rows in (("constraints", constraints), ("parameters", parameters)):
+        inside = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+        lines.append(f' "{key}": [\n{inside}\n ],' if rows else f' "{key}": [],')
+    return "\n".join(["{", *lines])[:-1] + "\n}"
+
+
+def launch(template: Template) -> str:
+    """How a kernel is launched, as JSON in the words of an answer."""
+    return json.dumps(_launch(template))
+
+
+def _described(template: Template) -> dict[str, Any]:
+    named = {"name": template.name, "description": " ".join(template.description.split())}
+    compiled = {"max_registers": template.max_registers or "0", "fast_math": template.fast_math}
+    return named | _launch(template) | compiled
+
+
+def _launch(template: Template) -> dict[str, Any]:
+    return {
         "grid": list(template.launch.grid),
         "block": list(template.launch.block),
         "shared_bytes": template.launch.shared_bytes,
         "static_shared_bytes": template.static_shared_bytes,
-        "max_registers": template.max_registers or "0",
-        "fast_math": template.fast_math,
     }
-    parameters = data.pop("parameters")
-    lines = [json.dumps(data, indent=1)[:-2] + ","]
-    lines.append(' "parameters": [')
-    lines += [f"  {json.dumps(one)}{',' if i + 1 < len(parameters) else ''}" for i, one in enumerate(parameters)]
-    return "\n".join([*lines, " ]", "}"])
 
 
 def cut(text: str) -> str:

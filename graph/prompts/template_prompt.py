@@ -16,6 +16,16 @@ from tunesmith.kernels.spec.operations import FUNCTIONS
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName
 
+_SELDOM = {
+    *(name for name in HEADERS if name.endswith(".hpp") or "_primitives" in name),
+    *("cuda.h", "cuda_runtime.h", "curand_philox4x32_x.h", "device_launch_parameters.h", "sm_80_rt.h"),
+    *("vector_functions.h", "vector_types.h"),
+}
+"""Headers that a prompt leaves out: parts of others, and what is built in."""
+
+HISTORY = 300
+"""Characters of a kernel's own description in the list of what was tried."""
+
 
 def template_messages(
     context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
@@ -25,8 +35,10 @@ def template_messages(
     node = tree.node(branch.parent)
     limits = context.device.limits
     parameters = branch.kind != "rewrite"
-    # A parent with parameters is an example already, in the form of an answer.
+    # A template of this run shows the form of an answer, and what mattered here besides.
+    own = [one for one in tree.best(len(tree.nodes)) if one.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
+    sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(
         "template_system",
         language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
@@ -37,10 +49,10 @@ def template_messages(
         signature=task["signature"],
         sizes=task["sizes"],
         types=sorted(context.task.types),
-        headers=sorted(HEADERS),
+        headers=sorted(name for name in HEADERS if name not in _SELDOM),
         folders=HEADER_FOLDERS,
         functions=[f"{name}()" for name in FUNCTIONS],
-        example=example(context.task, limits.backend) if parameters and not shown_by_parent else None,
+        example=example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None,
         parameters=parameters,
     )
     user = render(
@@ -51,26 +63,31 @@ def template_messages(
         held_out=[workload.name for workload in context.held_out],
         baseline=baseline_facts(context),
         parent=node_facts(context, node, source=True) if node is not None else None,
+        sibling=node_facts(context, sibling, source=True) if sibling is not None else None,
         analysis=plan.analysis,
         bottleneck=plan.bottleneck,
         kind=branch.kind,
         moves=branch.moves,
         objections=objections,
         parameters=parameters,
-        history=[] if parameters else _history(tree),
+        history=_history(tree, branch.parent) if branch.kind in ("template", "rewrite") else [],
     )
     return conversation(system, user)
 
 
-def _history(tree: Tree) -> list[str]:
-    """What became of all kernels and templates so far, a line each; for an author who sees no plan of many."""
+def _history(tree: Tree, parent: str) -> list[str]:
+    """What became of all kernels and templates so far but the parent, a line each; for an author who organises the work
+    anew and should neither repeat one nor a mistake."""
     measured = [
-        f"round {node.round}: {'; '.join(node.moves)}: "
+        f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:HISTORY]}: "
         + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else "not measured")
         for node in tree.nodes
-        if node.round
+        if node.round and node.id != parent
     ]
-    failed = [f"round {one.round}: {'; '.join(one.moves)}: {one.problem[:1500]}" for one in tree.attempts]
+    failed = [
+        f"round {one.round}, {one.made_by}: {'; '.join(one.moves)[:HISTORY]}: {one.problem[:1500]}"
+        for one in tree.attempts
+    ]
     return [scrubbed(line) for line in measured + failed]
 
 

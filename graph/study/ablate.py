@@ -16,10 +16,11 @@ from typing import Any, get_args
 
 from tunesmith.graph.journal.events import Evaluated, ModelCalled, RunStarted
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.measurements import objective
+from tunesmith.graph.journal.measurements import objective, seconds_of, weighted_geomean
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import Arm, SettingsError, make_settings
 from tunesmith.hw.errors import TunesmithError
@@ -33,22 +34,26 @@ ModelsOf = Callable[[str], Models]
 @dataclass(frozen=True, slots=True)
 class Point:
     """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
-    search measured it, over its visits to the baseline, not as the final comparison does."""
+    search measured it, over its visits to the baseline, not as the final comparison does; by_shape: the same with the
+    best kernel or configuration of each workload. The least of many measurements is flattered by their noise."""
 
     calls: int
     evaluations: int
     seconds: float
     speedup: float
+    by_shape: float
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; 1.0 where
-    nothing valid came out, as the user then keeps the baseline. calls: None where nobody counted them; curve: a point
-    for each configuration that was better than all before."""
+    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
+    1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
+    that was found for each tuned workload, as `best/` ships it. calls: None where nobody counted them; curve: a point
+    for each configuration that was better than all before, over all workloads or on one."""
 
     name: str
     speedup: float
+    by_shape: float
     valid: bool
     evaluations: int
     calls: int | None
@@ -60,11 +65,13 @@ class Repeat:
 @dataclass(frozen=True, slots=True)
 class ArmResult:
     """mean: geometric mean of the speed-ups; spread: their standard deviation as a factor; low, high: Student's t
-    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat."""
+    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat. by_shape: geometric
+    mean of those with the best for each workload."""
 
     arm: str
     repeats: tuple[Repeat, ...]
     mean: float
+    by_shape: float
     spread: float | None
     low: float | None
     high: float | None
@@ -78,8 +85,10 @@ class ArmResult:
 class Difference:
     """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
     the mean difference of logarithms, repeat by repeat: those of a number have one seed and ran one after the other.
-    Where the arms have different numbers of repeats, only those that both have count."""
+    Where the arms have different numbers of repeats, only those that both have count. by_shape: whether it is of the
+    best for each workload, or of one configuration for all."""
 
+    by_shape: bool
     better: str
     than: str
     ratio: float
@@ -155,7 +164,8 @@ def _one(
             return resume(folder, as_recorded=True, listener=listener, models=own)
         except JournalError as error:
             raise JournalError(f"{folder}: {error}") from error
-    values = {**settings, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
+    values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         budget = int(settings.get("evaluations", 100))
         # Rules pay for `branches` answers a round: rounds without any would only test what the last one had.
@@ -176,23 +186,37 @@ def repeat_of(result: RunResult) -> Repeat:
     ratio = summary.ratio if summary.general is not None else None
     return Repeat(
         name=result.folder.name,
-        speedup=1.0 if ratio is None else 1 / ratio,
+        speedup=1.0 if ratio is None else max(1.0, 1 / ratio),
+        by_shape=_by_shape(summary, result.folder),
         valid=ratio is not None,
         evaluations=summary.evaluations,
         calls=None if summary.models is None else summary.models.calls,
         seconds=summary.seconds,
         ended_by=summary.ended_by,
-        curve=curve_of(result.folder, [row.workload for row in summary.tuned]),
+        curve=curve_of(result.folder),
     )
 
 
-def curve_of(folder: Path, workloads: Sequence[str]) -> tuple[Point, ...]:
-    """How the best complete objective over `workloads` fell in a run, from its journal."""
+def _by_shape(summary: Summary, folder: Path) -> float:
+    """The speed-up where each tuned workload takes the best that the last comparison had for it, or its baseline."""
+    with Journal(folder, create=False) as journal:
+        task = RunLog(journal).entries(RunStarted)[0].event.task
+    ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
+    return 1 / weighted_geomean(ratios, {name: task.workload(name).weight for name in ratios}) if ratios else 1.0
+
+
+def curve_of(folder: Path) -> tuple[Point, ...]:
+    """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best, from its
+    journal."""
     with Journal(folder, create=False) as journal:
         log = RunLog(journal)
         baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
-        weights = {name: began.event.task.workload(name).weight for name in workloads}
+        if baseline is None:
+            return ()
+        tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
+        weights = {workload.name: workload.weight for workload in tuned}
         points: list[Point] = []
+        ratios: dict[str, float] = {}
         calls = evaluations = 0
         for entry in journal.entries(Evaluated, ModelCalled):
             if isinstance(entry.event, ModelCalled):
@@ -200,15 +224,23 @@ def curve_of(folder: Path, workloads: Sequence[str]) -> tuple[Point, ...]:
                 continue
             assert isinstance(entry.event, Evaluated)
             evaluations += 1
-            value = None if baseline is None else objective(entry.event.evaluation, workloads, baseline, weights)
-            if value is not None and (not points or 1 / value > points[-1].speedup):
-                points.append(Point(calls, evaluations, entry.at - began.at, 1 / value))
+            value = objective(entry.event.evaluation, weights, baseline, weights)
+            if value is None:
+                continue
+            for name, seconds in seconds_of(entry.event.evaluation).items():
+                if name in weights:
+                    ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
+            best = max(1 / value, points[-1].speedup if points else 0.0)
+            by_shape = 1 / weighted_geomean(ratios, weights)
+            if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
+                points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
         return tuple(points)
 
 
 def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:
     """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
     logs = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
+    by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
     results = []
     for arm, repeats in runs.items():
         values = logs[arm]
@@ -216,24 +248,27 @@ def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...]
         spread = stdev(values) if len(values) > 1 else None
         half = None if spread is None else _t(len(values) - 1) * spread / math.sqrt(len(values))
         low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
-        results.append(
-            ArmResult(arm, tuple(repeats), math.exp(mean), None if spread is None else math.exp(spread), low, high)
-        )
-    differences = []
-    for position, arm in enumerate(logs):
-        for other in list(logs)[position + 1 :]:
-            faster, slower = (arm, other) if fmean(logs[arm]) >= fmean(logs[other]) else (other, arm)
-            differences.append(_difference(faster, slower, logs[faster], logs[slower]))
+        factor = None if spread is None else math.exp(spread)
+        shapes = math.exp(fmean(by_shape[arm]))
+        results.append(ArmResult(arm, tuple(repeats), math.exp(mean), shapes, factor, low, high))
+    differences = [
+        _difference(arm, other, of[arm], of[other], by_shape=of is by_shape)
+        for of in (logs, by_shape)
+        for position, arm in enumerate(runs)
+        for other in list(runs)[position + 1 :]
+    ]
     return tuple(results), tuple(differences)
 
 
-def _difference(better: str, than: str, a: Sequence[float], b: Sequence[float]) -> Difference:
-    gaps = [one - other for one, other in zip(a, b, strict=False)]
+def _difference(one: str, other: str, a: Sequence[float], b: Sequence[float], *, by_shape: bool) -> Difference:
+    gaps = [first - second for first, second in zip(a, b, strict=False)]
+    if fmean(gaps) < 0:
+        one, other, gaps = other, one, [-gap for gap in gaps]
     gap = fmean(gaps)
     if len(gaps) < 2:
-        return Difference(better, than, math.exp(gap), None, None)
+        return Difference(by_shape, one, other, math.exp(gap), None, None)
     half = _t(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
-    return Difference(better, than, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
+    return Difference(by_shape, one, other, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
 
 
 def _t(freedom: float) -> float:

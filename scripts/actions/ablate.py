@@ -48,7 +48,7 @@ def print_ablation(found: Ablation, out: Path) -> None:
         f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("arm", "valid", "mean", "95 %", "spread", "each", "evaluations", "calls"):
+    for heading in ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls"):
         table.add_column(heading, no_wrap=heading != "each", justify="left" if heading in ("arm", "each") else "right")
     for arm in found.arms:
         interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
@@ -60,6 +60,7 @@ def print_ablation(found: Ablation, out: Path) -> None:
             f"{arm.mean:.2f}x",
             interval,
             "-" if arm.spread is None else f"x{arm.spread:.2f}",
+            f"{arm.by_shape:.2f}x",
             each,
             " ".join(str(repeat.evaluations) for repeat in arm.repeats),
             " ".join("-" if count is None else str(count) for count in calls),
@@ -69,5 +70,6 @@ def print_ablation(found: Ablation, out: Path) -> None:
         to.print("* nothing valid came out: counted as 1.00x, as the baseline stays in use.", markup=False)
     for one in found.differences:
         shown = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
-        to.print(f"{one.better} is {one.ratio:.2f}x as fast as {one.than}{shown}.", markup=False)
+        where = "With the best for each shape, " if one.by_shape else ""
+        to.print(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{shown}.", markup=False)
     to.print(f"Runs and ablation-result.json: {out}", markup=False, soft_wrap=True)

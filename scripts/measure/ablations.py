@@ -63,16 +63,18 @@ def main() -> int:
 
 def over_kernels(results: dict[str, Any]) -> dict[str, Any]:
     """Geometric means over the kernels that have every arm, and for each pair of arms on how many the first is ahead by
-    more than a percent, on how many behind."""
-    means = {name: {arm["arm"]: arm["mean"] for arm in one["arms"]} for name, one in results.items()}
-    arms = list(dict.fromkeys(arm for one in means.values() for arm in one))
-    whole = {name: one for name, one in means.items() if len(one) == len(arms)}
-    if not whole:
-        return {}
-    found: dict[str, Any] = {arm: math.exp(fmean(math.log(one[arm]) for one in whole.values())) for arm in arms}
+    more than a percent, on how many behind: with one configuration for all shapes, and with the best for each."""
+    arms = list(dict.fromkeys(arm["arm"] for one in results.values() for arm in one["arms"]))
+    whole = {name: one for name, one in results.items() if len(one["arms"]) == len(arms)}
+    return {key: _compared(whole, arms, key) for key in ("mean", "by_shape")} if whole else {}
+
+
+def _compared(whole: dict[str, Any], arms: list[str], key: str) -> dict[str, Any]:
+    means = {name: {arm["arm"]: arm[key] for arm in one["arms"]} for name, one in whole.items()}
+    found: dict[str, Any] = {arm: math.exp(fmean(math.log(one[arm]) for one in means.values())) for arm in arms}
     for position, arm in enumerate(arms):
         for other in arms[position + 1 :]:
-            ratios = {name: one[other] / one[arm] for name, one in whole.items()}
+            ratios = {name: one[other] / one[arm] for name, one in means.items()}
             found[f"{other} over {arm}"] = {
                 "mean": math.exp(fmean(map(math.log, ratios.values()))),
                 "ahead": sum(ratio > 1.01 for ratio in ratios.values()),

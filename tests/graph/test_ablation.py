@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,10 @@ class TestArms:
         for arm in found.arms:
             for repeat in arm.repeats:
                 speeds = [point.speedup for point in repeat.curve]
-                assert speeds == sorted(set(speeds)) and speeds[-1] == pytest.approx(repeat.speedup)
+                assert speeds == sorted(speeds) and speeds[-1] == pytest.approx(repeat.speedup)
+                shapes = [point.by_shape for point in repeat.curve]
+                assert shapes == sorted(shapes) and all(map(operator.ge, shapes, speeds))
+                assert repeat.by_shape >= max(1.0, repeat.speedup) - 1e-9
                 assert [point.evaluations for point in repeat.curve] == sorted({p.evaluations for p in repeat.curve})
 
     def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
@@ -110,9 +114,9 @@ class TestArms:
         calls = [call for call in asked if call.role == "rewrite"][:CALLS]
         assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
         text = calls[3].messages[1].content
-        assert "round 1: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
-        assert "round 2: Sixteen elements a work-item.: Its result is wrong" in text
-        assert "The parent template: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
+        assert "round 1, rewrite: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
+        assert "round 2, rewrite: Sixteen elements a work-item.: Its result is wrong" in text
+        assert "The parent: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
         assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
         assert "parameter" not in calls[0].messages[0].content.lower()
 
@@ -213,7 +217,7 @@ class TestArms:
 
 
 def repeats(*values: float) -> list[Repeat]:
-    return [Repeat(f"r-{i}", value, True, 10, 5, 1.0, "rounds") for i, value in enumerate(values)]
+    return [Repeat(f"r-{i}", value, 2 * value, True, 10, 5, 1.0, "rounds") for i, value in enumerate(values)]
 
 
 class TestArithmetic:
@@ -227,18 +231,20 @@ class TestArithmetic:
     def test_differences_are_those_of_repeats_with_one_seed(self) -> None:
         """Seeds differ much more than arms do: taken apart, nothing would be shown."""
         a, b = repeats(math.e**1, math.e**5, math.e**3), repeats(math.e**0, math.e**3.9, math.e**1.9)
-        _, (one,) = compare({"a": b, "b": a})
+        _, (one, shapes) = compare({"a": b, "b": a})
+        assert not one.by_shape and shapes.by_shape and shapes.ratio == pytest.approx(one.ratio)
         assert (one.better, one.than) == ("b", "a")
         # Differences of 1, 1.1, 1.1: mean 16/15, standard deviation 0.1/sqrt(3), and 4.302653 as above.
         assert one.ratio == pytest.approx(math.exp(16 / 15))
         assert one.low == pytest.approx(math.exp(16 / 15 - 4.302653 * 0.1 / 3), rel=1e-5)
 
     def test_one_repeat_has_no_interval(self) -> None:
-        (arm, _), (one,) = compare({"a": repeats(2.0), "b": repeats(3.0)})
+        (arm, _), (one, _) = compare({"a": repeats(2.0), "b": repeats(3.0)})
+        assert arm.by_shape == pytest.approx(4.0)
         assert arm.low is None and arm.spread is None and one.low is None and one.ratio == pytest.approx(1.5)
 
     def test_equal_repeats_have_one_of_no_width(self) -> None:
-        (arm, _), (one,) = compare({"a": repeats(2.0, 2.0), "b": repeats(1.0, 1.0)})
+        (arm, _), (one, _) = compare({"a": repeats(2.0, 2.0), "b": repeats(1.0, 1.0)})
         assert arm.low == arm.high == pytest.approx(2.0) and one.low == one.high == pytest.approx(2.0)
 
 
@@ -249,6 +255,7 @@ def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     assert "95 % t interval" in out and "rewrite" in out and "2 of 2" in out
     assert "template+search is" in out and "x as fast as rewrite, 95 %" in out
+    assert "by shape" in out and "With the best for each shape, " in out
     assert json.loads(json.dumps(found.to_json(), default=str))["interval"].startswith("Student's t")
 
 
@@ -274,3 +281,11 @@ def test_an_ablation_on_a_device(tmp_path: Path) -> None:
     found = run(tmp_path / "a", answers=real, evaluations=5, rounds=1)
     assert all(arm.valid == 2 and arm.mean > 0 and arm.low is not None for arm in found.arms)
     assert len(found.differences) == 3
+
+
+@pytest.mark.usefixtures("simulation")
+def test_repeats_do_not_learn_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom"))
+    run(tmp_path / "a", arms=["template+search"])
+    assert not list(tmp_path.glob("wisdom*")), "nothing is kept of an ablation"
+    assert not entries(tmp_path / "a" / "template+search-2", "wisdom")

@@ -10,11 +10,11 @@ from tunesmith.cli.measure.ablations import over_kernels
 
 
 def result(**means: float) -> dict[str, Any]:
-    return {"arms": [{"arm": arm, "mean": mean} for arm, mean in means.items()]}
+    return {"arms": [{"arm": arm, "mean": mean, "by_shape": mean**2} for arm, mean in means.items()]}
 
 
 def test_means_and_who_is_ahead_by_more_than_a_percent() -> None:
-    found = over_kernels(
+    both = over_kernels(
         {
             "a": result(rewrite=2.0, tree=4.0),
             "b": result(rewrite=2.0, tree=2.01),
@@ -22,6 +22,8 @@ def test_means_and_who_is_ahead_by_more_than_a_percent() -> None:
             "unfinished": result(rewrite=9.0),
         }
     )
+    found = both["mean"]
+    assert both["by_shape"]["rewrite"] == pytest.approx(found["rewrite"] ** 2)
     assert found["rewrite"] == pytest.approx(16.0 ** (1 / 3))
     compared = found["tree over rewrite"]
     assert compared["mean"] == pytest.approx(1.005 ** (1 / 3))

@@ -198,7 +198,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     lineage = {made["id"].split("-")[0]: made["parent"].split("-")[0] for made in result.summary["templates"]}
     assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
     prompt = next(call for call in asked if call.role == "template" and call.stage == "round-3").messages[1].content
-    assert "The parent template: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
+    assert "The parent: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
     finalists = {
         entry["template"].split("-")[0]
         for event in entries(tmp_path / "run", "comparison")[-1:]

@@ -146,7 +146,7 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     made = context("softmax")
     [parent] = made.tree().usable
     _, _, system, user = messages(made, parent.id)
-    assert "An example" not in system and f"The parent template: {parent.id}" in user
+    assert "An example" not in system and f"The parent: {parent.id}" in user
     assert '"parameters": [' in user  # as an answer has them
 
 

@@ -16,10 +16,11 @@ from tunesmith.graph.journal.tree import Attempt, Node, Tree
 from tunesmith.graph.models.calls import Call
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planning.planner import branch_problems
-from tunesmith.graph.roles.planning.tree_rules import Yield, yields
+from tunesmith.graph.roles.planning.tree_rules import Yield, _ranked, yields
 from tunesmith.graph.state import Branch, Plan
-from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
@@ -63,9 +64,16 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path, simulatio
     assert second.branches[0].kind == "search" and second.branches[0].seeds
     later = [one for plan in (second, third) for one in plan.branches]
     assert sum(one.kind == "expose" and one.parent == whole.id for one in later) == 1
-    prompts = [call.messages[-1].content for turn in models.turns for call in turn]
-    assert any("turn the numbers it has chosen" in prompt for prompt in prompts)
-    assert any("Least time seen with each value" in prompt for prompt in prompts)
+    asked = [call.messages for turn in models.turns for call in turn]
+    exposing = next(one for one in asked if "turn the numbers it has chosen" in one[1].content)
+    # What the run found of its own template takes the place of an example from the library.
+    assert "An example: the template of another kernel" not in exposing[0].content
+    assert "Another template of this run" in exposing[1].content and '"parameters": [' in exposing[1].content
+    assert "Least time seen with each value" in exposing[1].content
+    of_kernels = [one[1].content for one in asked if one[1].content.endswith("Write the kernel.\n")]
+    later = [text for text in of_kernels if "## The parent: " in text]
+    assert later and all("and with these values:" in text and '"values": [' not in text for text in later)
+    assert "round 1, rewrite: Sixteen elements a work-item.: " in later[0]
 
 
 def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path, simulation: list[Any]) -> None:
@@ -101,24 +109,78 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
         node("d", "expose", 2, 0.3),
         node("given", "template", 1, 0.01, parent="library"),
     )
-    found = yields(Tree(nodes[:4], (Attempt(2, "baseline", ("x",), "why", "extend", answers=3),)))
-    assert found["template"] == Yield(2, pytest.approx(0.6931, abs=1e-3))
-    assert found["rewrite"] == Yield(2, pytest.approx(3 * 0.6931, abs=1e-3))
+    first = Attempt(1, "baseline", ("x",), "why", "template", answers=1)
+    found = yields(Tree(nodes[:4], (first, Attempt(2, "baseline", ("x",), "why", "extend", answers=3))))
+    assert found["rewrite"] == Yield(1, pytest.approx(0.6931, abs=1e-3))
     assert found["expose"] == Yield(1, 0.0) and found["extend"] == Yield(3, 0.0)
+    assert "template" not in found, "the first round's gains are over the task's own kernel"
     assert yields(Tree((nodes[4],))) == {}, "what the task brings cost no call"
 
 
+def bare(known: Node) -> Node:
+    return replace(known, template=known.template.model_copy(update={"parameters": (), "constraints": ()}))
+
+
+def test_what_brought_most_is_asked_for_again() -> None:
+    """Also where the first round brought far more than any later one can."""
+    earlier = (
+        node("first", "template", 1, 0.2),
+        node("other", "rewrite", 1, 0.3),
+        node("opened", "expose", 2, 0.18, parent="other"),
+        node("wider", "extend", 2, 0.19, parent="first"),
+        node("anew", "template", 3, 0.185),
+        bare(node("whole", "rewrite", 3, 0.178)),
+    )
+    tree = Tree(earlier)
+    ranked = _ranked(tree, yields(tree))
+    assert [one.kind for one in ranked] == ["expose", "extend", "rewrite", "template"]
+    assert [one.parent for one in ranked[:2]] == [earlier[5].id, earlier[2].id]
+    assert ranked[3].moves != _ranked(Tree(()), {})[0].moves, "another organisation than the first"
+
+
+def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
+    known = node("a", "template", 1, 0.5)
+    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
+    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
+    ranked = [(0.5, best), *others]
+    return replace(known, template=made, ranked=tuple((at, Evaluation(made.id, one, {})) for at, one in ranked))
+
+
+def test_an_edge_is_where_a_further_size_could_exist() -> None:
+    values: dict[str, tuple[Any, ...]] = {
+        "ROWS": (1, 2, 4),
+        "WIDTH": (2, 4, 8),
+        "THREADS": (64, 128, 256),
+        "CACHE": (0, 1, 2),
+        "FLAG": (0, 1),
+        "NAME": ("a", "b", "c"),
+    }
+    low = searched(values, {"ROWS": 1, "WIDTH": 2, "THREADS": 64, "CACHE": 0, "FLAG": 0, "NAME": "a"})
+    high = searched(values, {"ROWS": 4, "WIDTH": 4, "THREADS": 256, "CACHE": 2, "FLAG": 1, "NAME": "c"})
+    assert low.at_edge == {"WIDTH": 2, "THREADS": 64} and high.at_edge == {"ROWS": 4, "THREADS": 256}
+
+
+def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
+    def timed(small: float, large: float, rows: int) -> Evaluation:
+        outcomes = {name: Measured(one, one, one, 3, 1) for name, one in (("s", small), ("l", large))}
+        return Evaluation("t", {"ROWS": rows}, outcomes)
+
+    known = node("a", "template", 1, 0.5)
+    ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
+    found = replace(known, ranked=tuple((float(at), one) for at, one in ranked)).faster_by_workload
+    assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
+
+
 def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
-    searched = node("a", "template", 1, 0.5)
-    bare = node("b", "rewrite", 1, 0.5)
-    bare = replace(bare, template=bare.template.model_copy(update={"parameters": (), "constraints": ()}))
-    tree = Tree((searched, bare))
+    tuned = node("a", "template", 1, 0.5)
+    whole = bare(node("b", "rewrite", 1, 0.5))
+    tree = Tree((tuned, whole))
     wrong = [
         Branch(parent="baseline", kind="search"),
-        Branch(parent=searched.id, kind="expose"),
-        Branch(parent=bare.id, kind="extend"),
-        Branch(parent=bare.id, kind="rewrite"),
-        Branch(parent=searched.id, kind="search", moves=("x",)),
+        Branch(parent=tuned.id, kind="expose"),
+        Branch(parent=whole.id, kind="extend"),
+        Branch(parent=whole.id, kind="rewrite"),
+        Branch(parent=tuned.id, kind="search", moves=("x",)),
     ]
     problems = branch_problems(wrong, tree)
     expected = [
@@ -130,5 +192,5 @@ def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
     ]
     assert len(problems) == len(expected)
     assert all(part in problem for part, problem in zip(expected, problems, strict=True))
-    right = [Branch(parent=bare.id, kind="expose"), Branch(parent=searched.id, kind="extend")]
+    right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
     assert branch_problems(right, tree) == []
