@@ -13,7 +13,7 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")
 ]
 TaskArgument = Annotated[
-    str, typer.Argument(help="A library task's name (see `tunesmith tasks`) or the path of a task.toml.")
+    str, typer.Argument(help="A library task's name (see `tunesmith tasks`), a task's folder, or a task.toml.")
 ]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
