@@ -206,6 +206,11 @@ def _sent_back(name: str, goto: object, state: State, update: State, context: Co
         update["done"] = "rounds"
         return ""
     if goto == "template":
+        if context.log.searched(stage) is not None:
+            raise RoleError(
+                f"The role {name} sends round {state['round']} back to template when it was searched already; behind "
+                "tune or test, send it back to plan, which begins another round."
+            )
         if turn >= context.settings.repairs:
             sentence = f"The role {name} asks for another template; after {turn} times the round goes on."
             context.note(name, sentence, stage)

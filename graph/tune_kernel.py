@@ -17,12 +17,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tunesmith.graph.dispatch.rule import BASELINE
+from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.progress import Listener, silent
 from tunesmith.graph.run import RunResult, tune
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
 
 Example = Any
 """The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
@@ -190,19 +195,23 @@ class TunedKernel:
             )
         return found
 
-    def _chosen(self, workload: Workload) -> tuple[Any, dict[str, Any]]:
-        """What to use for a workload: its own best, else the general configuration, else the kernel as it came."""
+    def _chosen(self, workload: Workload) -> tuple[Template, Config]:
+        """What to use for a shape: of a tuned one what was found best there, elsewhere what the dispatch rule says, as
+        far as it can be launched on the shape; else the kernel as it came."""
         summary, sources = self.result.summary, self.task.sources(self._signature.backend)
-        own = next((row for row in summary.dispatch if row.workload == workload.name), None)
-        beaten = any(row.general is not None and row.general.verdict == "slower" for row in summary.tuned)
-        general = summary.general if summary.ratio is not None and summary.ratio < 1 and not beaten else None
-        used = own or general
+        found = summary.dispatching
+        used: Winner | None = None
+        if workload.name in [row.workload for row in summary.tuned]:
+            used = next((row for row in summary.dispatch if row.workload == workload.name), None)
+        elif found is not None and (number := found.rule.kernel(workload)) != BASELINE:
+            used = found.kernels[number]
+        limits = summary.device.limits
         template = None if used is None else next((one for one in sources.templates if one.id == used.template), None)
-        return (
-            (template, dict(used.config))
-            if used is not None and template is not None
-            else (sources.baseline.template, {})
-        )
+        if used is not None and template is not None and infeasible_on(template, used.config, workload, limits) is None:
+            return template, dict(used.config)
+        if (refused := infeasible_on(sources.baseline.template, {}, workload, limits)) is not None:
+            raise ExampleError(f"The kernel cannot be launched on these sizes: {refused.detail.rstrip('.')}.")
+        return sources.baseline.template, {}
 
 
 def tune_kernel(

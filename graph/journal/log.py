@@ -41,7 +41,7 @@ from tunesmith.graph.journal.records import Examination, Verdict
 from tunesmith.graph.journal.store import Entry, Store
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Evaluation, Measured, Objective
+from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResult, describe
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.template import Template
 
@@ -282,6 +282,23 @@ class RunLog:
         """The examinations of winners, the last one of each."""
         found = (event.examination for event in self.events(Examined))
         return {(one.template, config_key(one.config), one.workload): one for one in found}
+
+    def rejected(self, before: int | None = None) -> dict[tuple[str, str], str]:
+        """Kernels (a template's id and the key of a configuration) that a round's last comparison or an examination
+        found wrong, on contents or sizes that no search has seen, and why. before: only what was known ahead of that
+        entry."""
+        found: dict[tuple[str, str], str] = {}
+        for compared in self.entries(Compared):
+            if before is None or compared.sequence < before:
+                for one in compared.event.entries:
+                    if isinstance(one.failure, WrongResult):
+                        why = f"on {compared.event.workload}: {describe(one.failure)}"
+                        found[one.template, config_key(one.config)] = why
+        for examined in self.entries(Examined):
+            one_examined = examined.event.examination
+            if (before is None or examined.sequence < before) and one_examined.verdict == "rejected":
+                found[one_examined.template, config_key(one_examined.config)] = one_examined.detail
+        return found
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""

@@ -17,11 +17,13 @@ from tunesmith.graph.journal.measurements import objective, seconds_of
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.state import BranchKind
 from tunesmith.kernels.outcome import Evaluation, Objective, Resources, describe
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.template import Template
 
 E = TypeVar("E", bound=Event)
 
+REJECTED = "wrong in the last check"
+"""The kind of failure of what the search took for right."""
 LIBRARY = "library"
 """The parent of a template that the task brings."""
 BEST_SHARE = 0.2
@@ -38,9 +40,11 @@ class Node:
     """A template that can be tuned, or branched from.
 
     parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
-    one that was not used yet; found: what was measured of it, in order; vetoed: why a role took it out, empty if none
-    did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
-    the best first; made_by: the kind of branch it came from; answers: how many it took.
+    one that was not used yet; found: what was measured of it, in order, without what is rejected; vetoed: why a role
+    took it out, empty if none did; ranked: complete objectives (time over baseline, geometric mean over the tuned
+    workloads) with the evaluation, the best first; made_by: the kind of branch it came from; answers: how many it took;
+    rejected: configurations that the search took for right and a last comparison or an examination found wrong, and
+    why.
     """
 
     template: Template
@@ -52,6 +56,7 @@ class Node:
     vetoed: str = ""
     made_by: BranchKind = "template"
     answers: int = 0
+    rejected: tuple[tuple[Config, str], ...] = ()
 
     @property
     def id(self) -> str:
@@ -88,6 +93,9 @@ class Node:
             if (failure := evaluation.failure) is not None:
                 kinds[failure.kind] += 1
                 examples.setdefault(failure.kind, f"{describe(failure)} at {evaluation.config}")
+        for config, why in self.rejected:
+            kinds[REJECTED] += 1
+            examples.setdefault(REJECTED, f"{why} at {config}")
         return [(kind, count, examples[kind]) for kind, count in kinds.most_common()]
 
     @property
@@ -206,14 +214,20 @@ def read_tree(
     def past(entries: Iterable[Entry[E]]) -> list[Entry[E]]:
         return [entry for entry in entries if before is None or entry.sequence < before]
 
-    baseline = log.baseline_quantities
+    baseline, wrong = log.baseline_quantities, log.rejected(before)
     vetoed = {entry.event.template: entry.event.why for entry in past(log.entries(TemplateVetoed))}
     nodes: dict[str, Node] = {}
     for entry in past(log.entries(TemplateAdded)):
         added = entry.event
         if added.id in nodes:
             continue
-        found = tuple(one.event.evaluation for one in past(log.evaluations_of(added.id)))
+        measured = [one.event.evaluation for one in past(log.evaluations_of(added.id))]
+        found = tuple(one for one in measured if (added.id, config_key(one.config)) not in wrong)
+        rejected = {
+            key: (one.config, wrong[added.id, key])
+            for one in measured
+            if (added.id, key := config_key(one.config)) in wrong
+        }
         ranked = () if baseline is None else _ranked(found, workloads, baseline, weights, log.objective)
         why = vetoed.get(added.id, "")
         nodes[added.id] = Node(
@@ -226,6 +240,7 @@ def read_tree(
             why,
             added.made_by,
             added.answers,
+            tuple(rejected.values()),
         )
     for template in library:
         nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))

@@ -159,7 +159,7 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
         "parent": node.parent,
         "moves": node.moves,
         "round": node.round,
-        "measured": len(node.found),
+        "measured": len(node.found) + len(node.rejected),
         "speedup": 1 / node.best if node.best else None,
         "best_config": assignments(node.best_config or {}),
         "by_workload": _by_workload(context, node),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.tree import Tree
+from tunesmith.graph.journal.tree import REJECTED, Node, Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
@@ -80,7 +80,7 @@ def _history(tree: Tree, parent: str) -> list[str]:
     anew and should neither repeat one nor a mistake."""
     measured = [
         f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:HISTORY]}: "
-        + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else "not measured")
+        + _outcome(node)
         for node in tree.nodes
         if node.round and node.id != parent
     ]
@@ -89,6 +89,12 @@ def _history(tree: Tree, parent: str) -> list[str]:
         for one in tree.attempts
     ]
     return [scrubbed(line) for line in measured + failed]
+
+
+def _outcome(node: Node) -> str:
+    if node.best:
+        return f"{1 / node.best:.3f}x the baseline's speed"
+    return f"{REJECTED}, {node.rejected[0][1]}" if node.rejected else "not measured"
 
 
 def example(task: Task, backend: BackendName) -> dict[str, Any] | None:

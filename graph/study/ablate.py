@@ -27,6 +27,8 @@ from tunesmith.hw.errors import TunesmithError
 
 ARMS: tuple[Arm, ...] = get_args(Arm)
 CONFIDENCE = 0.95
+UNCHECKED = {"model", "base_url", "max_calls"}
+"""Settings that are valid only beside others, which each run gets by itself."""
 ModelsOf = Callable[[str], Models]
 """Models for a run by its name, such as "rewrite-2"."""
 
@@ -167,10 +169,14 @@ def _one(
     # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
     values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
-        budget = int(settings.get("evaluations", 100))
-        # Rules pay for `branches` answers a round: rounds without any would only test what the last one had.
-        a_round = int(settings.get("branches", 2)) if arm == "tree" else 1
-        values["rounds"] = min(budget, math.ceil((calls or budget) / a_round), 1000)
+        known = {name: value for name, value in values.items() if name not in UNCHECKED}
+        chosen = make_settings(task=task, **known)
+        # Rules pay for `branches` answers a round, and the first has two kinds to choose from: rounds without any would
+        # only test what the last one had.
+        a_round = min(chosen.branches, 2) if arm == "tree" else 1
+        cap = chosen.max_calls if calls is None else calls
+        most = chosen.evaluations if cap is None else cap
+        values["rounds"] = min(chosen.evaluations, max(1, math.ceil(most / a_round)), 1000)
     if models is None and calls is not None:
         values["max_calls"] = calls
     kind, colon, where = str(values.get("model", "")).partition(":")
@@ -290,8 +296,7 @@ def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
 
 def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
     """An ablation goes on only with what it was begun with; more repeats or arms may be added."""
-    own = {"model", "base_url", "max_calls"}
-    make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in own})
+    make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
     file = folder / "ablation.json"
     text = json.dumps(wanted, indent=2, default=str) + "\n"
     if file.is_file():

@@ -289,3 +289,35 @@ def test_repeats_do_not_learn_from_each_other(tmp_path: Path, monkeypatch: pytes
     run(tmp_path / "a", arms=["template+search"])
     assert not list(tmp_path.glob("wisdom*")), "nothing is kept of an ablation"
     assert not entries(tmp_path / "a" / "template+search-2", "wisdom")
+
+
+@pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])
+def test_an_effort_profile_sets_an_arm_s_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, rounds: int
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def begin(*_: Any, **settings: Any) -> Any:
+        assert settings["rounds"] == rounds, "of 48 calls, and of two a round"
+        raise Begun
+
+    monkeypatch.setattr("tunesmith.graph.study.ablate.tune", begin)
+    with pytest.raises(Begun):
+        ablate(
+            RAW,
+            folder=tmp_path / "a",
+            arms=[arm],
+            models=lambda _: Scripted(script, tmp_path / "ledger"),
+            effort="max",
+            planner="rules",
+        )
+
+
+@pytest.mark.usefixtures("simulation")
+def test_the_baseline_stays_where_what_was_found_is_slower(tmp_path: Path) -> None:
+    def slow(call: Call) -> Any:
+        return {**script(call), "source": f"// LIKE 1048576 1048576 0 {call.custom_id}\n{SOURCE}"}
+
+    (arm,) = run(tmp_path / "a", answers=slow, arms=["rewrite"]).arms
+    assert [(one.valid, one.speedup, one.by_shape) for one in arm.repeats] == [(True, 1.0, 1.0)] * 2

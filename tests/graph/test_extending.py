@@ -207,6 +207,22 @@ class TestReviewer:
         with pytest.raises(RoleError, match="sends the state to 'nowhere'; it may be sent back to plan or template"):
             run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"lost": {"after": "test"}})
 
+    @pytest.mark.parametrize("after", ["tune", "test"])
+    def test_a_round_that_was_searched_cannot_get_other_templates(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+    ) -> None:
+        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+
+        @register
+        class Late:
+            name = "late"
+
+            def __call__(self, state: Any, context: Any) -> Any:
+                return Command(goto="template", update={"objections": ["another one"]})
+
+        with pytest.raises(RoleError, match="role late sends round 1 back to template when it was searched already"):
+            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"late": {"after": after}})
+
     def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

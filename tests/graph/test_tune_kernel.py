@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tunesmith.graph.tune_kernel import _by_name, _several
+from tunesmith.graph.dispatch.rule import Rule
+from tunesmith.graph.journal.records import Winner
+from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
+from tunesmith.kernels.rewrite.template import with_rules
+from tunesmith.kernels.spec.task import Workload
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bring-your-kernel.md"
 SOFTMAX = """__global__ void softmax(const float* x, float* y, int n) {
@@ -112,3 +119,50 @@ class TestExamples:
             _by_name(signature, (x, x, x), None, {})
         # A kernel that reads one array: each is an example.
         assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2
+
+
+UNGUARDED = """__kernel void twice(__global const float* x, __global float* y) {
+    int i = get_global_id(0);
+    y[i] = 2.0f * x[i] + 1.0f;
+}"""
+
+
+class TestWhichKernelServesAShape:
+    """Of a kernel without a guard, whose template admits only sizes that its blocks divide."""
+
+    @pytest.fixture
+    def tuned(self) -> TunedKernel:
+        signature = read_signature(UNGUARDED, None)
+        made = task_from(
+            signature, UNGUARDED, NOTHING, [{"x": zeros(65536), "y": zeros(65536)}], grid=["x_0 // 16"], block=[16]
+        )
+        made, _ = with_rules(made, "opencl")
+        [template] = made.sources("opencl").templates
+        self.config = template.default_config | {"BLOCK": 512}
+        winner = Winner(template=template.id, config=self.config)
+        row = SimpleNamespace(workload=made.workloads[0].name, template=template.id, config=self.config)
+        summary = SimpleNamespace(
+            device=SimpleNamespace(limits=replace(resolve_target("h200"), backend="opencl")),
+            tuned=[SimpleNamespace(workload=made.workloads[0].name)],
+            dispatch=[row],
+            dispatching=SimpleNamespace(rule=Rule(use=0), kernels=(winner,)),
+        )
+        return TunedKernel(SimpleNamespace(summary=summary), made, signature)  # type: ignore[arg-type]
+
+    def test_a_tuned_shape_takes_its_best(self, tuned: TunedKernel) -> None:
+        assert tuned._chosen(tuned.task.workloads[0])[1]["BLOCK"] == 512
+
+    def test_another_takes_what_the_rule_says_where_it_can_be_launched(self, tuned: TunedKernel) -> None:
+        assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1]["BLOCK"] == 512
+        # Of 4112 elements a launch by blocks of 512 would cover 4608.
+        assert tuned._chosen(Workload(name="call", sizes={"x_0": 4112}, types={}))[1] == {}
+
+    def test_a_shape_that_nothing_was_shown_faster_on_keeps_the_kernel(self, tuned: TunedKernel) -> None:
+        tuned.result.summary.dispatch.clear()  # type: ignore[attr-defined]
+        assert tuned._chosen(tuned.task.workloads[0])[1] == {}
+        tuned.result.summary.dispatching.rule = Rule()  # type: ignore[misc,union-attr]
+        assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1] == {}
+
+    def test_sizes_without_a_launch_are_refused(self, tuned: TunedKernel) -> None:
+        with pytest.raises(TunesmithError, match=r"The kernel cannot be launched on these sizes: .* is empty"):
+            tuned._chosen(Workload(name="call", sizes={"x_0": 8}, types={}))

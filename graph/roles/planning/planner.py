@@ -73,7 +73,7 @@ class Planner:
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
         if context.settings.planner == "rules":
-            return plan_on_tree(context, number, context.tree())
+            return plan_on_tree(context, number, context.tree(), KINDS_OF_ARM[context.settings.arm])
         context.listener(Progress("plan", f"round {number}: asking the model"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)

@@ -30,9 +30,11 @@ SEEDS = 3
 
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
-    """The plan of round `number`; None where there is no template to tune. Measures the baseline and the device's
+    """The plan of round `number`; None where there is nothing to search: no template, or only kernels without choices
+    that were measured. Measures the baseline and the device's
     roofs where the journal does not have them."""
-    if not tree.usable:
+    tunable = [node for node in tree.usable if node.template.has_choices or not node.found]
+    if not tunable:
         return None
     baseline, quantities = baseline_seconds(context), baseline_quantities(context)
     best = {w.name: _best_seconds(tree.usable, w.name, baseline[w.name]) for w in context.tuned}
@@ -42,7 +44,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     else:
         due = _due(context, best)
         workloads = context.tuned if due is None else (due,)
-        node = _best_on(tree.usable, [w.name for w in workloads], quantities, context) or tree.usable[0]
+        node = _best_on(tunable, [w.name for w in workloads], quantities, context) or tunable[0]
         seeds = _seeds(node, context, due, quantities)
         analysis = (
             f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."

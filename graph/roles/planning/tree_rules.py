@@ -14,10 +14,12 @@ A plan is a function of the journal alone, so that a resumed run plans the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.planning.rules import bottleneck, expectation, headroom, share
@@ -41,15 +43,19 @@ class Yield:
     gain: float = 0.0
 
 
-def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
-    """The plan of round `number`. Measures the baseline and the device's roofs where the journal has none."""
+def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[BranchKind]) -> Plan:
+    """The plan of round `number`, of branches of these kinds. Measures the baseline and the device's roofs where the
+    journal has none."""
     baseline = baseline_seconds(context)
-    known = tree.best(1)[0].best_seconds if tree.best(1) else {}
+    known = next((node.best_seconds for node in tree.best(1)), {})
     seconds = {w.name: known.get(w.name, baseline[w.name]) for w in context.tuned}
     target = max(context.tuned, key=lambda one: headroom(context, one, seconds[one.name]))
     calls = calls_left(context)
     wanted = context.settings.branches if calls is None else min(context.settings.branches, calls)
-    branches = [*_searches(tree), *_ranked(tree, yields(tree))[:wanted]]
+    ends = [entry.sequence for entry in context.log.entries(Planned) if entry.event.plan.round > 1]
+    ranked = _ranked(tree, yields([*map(context.tree, ends), tree]))
+    written = [branch for branch in ranked if branch.kind in kinds]
+    branches = [*(_searches(tree) if "search" in kinds else []), *written[:wanted]]
     if not branches:
         branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
     return Plan(
@@ -64,28 +70,32 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     )
 
 
-def yields(tree: Tree) -> dict[BranchKind, Yield]:
-    """What each kind has brought so far; a kernel counts against the best of the rounds before its own, and where these
-    have none, it is not counted."""
-    brought: list[tuple[BranchKind, int, float]] = []
-    for one in tree.attempts:
-        if _best_before(tree, one.round) is not None:
-            brought.append((one.made_by, one.answers, 0.0))
-    for node in tree.nodes:
-        before = _best_before(tree, node.round)
-        if node.parent != LIBRARY and before is not None:
-            gain = max(0.0, math.log(min(before, 1.0) / node.best)) if node.best else 0.0
-            brought.append((node.made_by, node.answers, gain))
+def yields(trees: Sequence[Tree]) -> dict[BranchKind, Yield]:
+    """What each kind has brought. trees: as the end of each round left them, the first round's first.
+
+    A kernel counts in the round that wrote it, as that left it, against the best of the rounds before: what a later
+    search of it finds is not the gain of the call. One that was vetoed or found wrong since gains nothing.
+    """
     found: dict[BranchKind, Yield] = {}
-    for kind, answers, gain in brought:
+
+    def count(kind: BranchKind, calls: int, gain: float) -> None:
         known = found.get(kind, Yield())
-        found[kind] = Yield(known.calls + max(1, answers), known.gain + gain)
+        found[kind] = Yield(known.calls + calls, known.gain + gain)
+
+    for number, (before, after) in enumerate(pairwise(trees), 2):
+        best = next((node.best for node in before.best(1)), None)
+        if best is None:
+            continue
+        for attempt in after.attempts:
+            if attempt.round == number:
+                count(attempt.made_by, attempt.answers, 0.0)
+        for node in after.nodes:
+            if node.parent != LIBRARY and node.round == number:
+                now = trees[-1].node(node.id)
+                sound = node.best is not None and now is not None and now.best is not None and not now.vetoed
+                gain = math.log(min(best, 1.0) / node.best) if sound and node.best is not None else 0.0
+                count(node.made_by, node.answers, max(0.0, gain))
     return found
-
-
-def _best_before(tree: Tree, round_number: int) -> float | None:
-    """The best objective of the rounds before `round_number`; None where nothing was measured in them."""
-    return min((one.best for one in tree.nodes if one.best and one.round < round_number), default=None)
 
 
 def calls_left(context: Context) -> int | None:
@@ -104,7 +114,7 @@ def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:
 
     def promise(branch: Branch) -> float:
         tried = known.get(branch.kind)
-        if tried is None:
+        if tried is None or not tried.calls:
             return math.inf
         return tried.gain / tried.calls + EXPLORE * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
 

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import (
     BranchAbandoned,
+    ModelAsked,
     SeedsProposed,
     TemplateAdded,
     TemplatesChosen,
@@ -117,23 +118,28 @@ class Templater:
         tree = context.tree(before=_begin(context, stage, turn))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
-        calls = []
+        known = {event.custom_id for event in context.log.events(ModelAsked)}
+        found, asked = dict[int, Draft](), list[tuple[Draft, Call]]()
         for draft in drafts:
             messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
             repair = f"-repair-{draft.answers}" if draft.answers else ""
             rewrite = draft.branch.kind == "rewrite"
             name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
-            calls.append(Call(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer))
-        found = {}
-        for draft, reply in zip(drafts, context.models.ask_all(calls), strict=True):
+            call = Call(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
+            # What was paid for is read, even if its own trial took the last of the budget.
+            if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
+                asked.append((draft, call))
+            else:
+                found[draft.number] = _failed(context, draft, "the budget was spent before it could be tried", stage)
+        replies = context.models.ask_all([call for _, call in asked])
+        for (draft, _), reply in zip(asked, replies, strict=True):
             if isinstance(reply, ModelFailed):
-                known = draft.model_copy(update={"failed": f"the model gives no template: {reply.detail}"})
-                _give_up(context, known, stage)
+                found[draft.number] = _failed(context, draft, f"the model gives no template: {reply.detail}", stage)
             else:
                 new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
                 assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-                known = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
-            found[draft.number] = known
+                answered = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
+                found[draft.number] = answered
         return found
 
     def _judge(self, context: Context, drafts: Sequence[Draft], stage: str) -> list[Draft]:
@@ -157,10 +163,10 @@ class Templater:
         if problem is None:
             assert template is not None
             if template.id not in trials:
-                draft = draft.model_copy(update={"failed": "the budget was spent before it could be tried"})
-                _give_up(context, draft, stage)
-                return draft
+                return _failed(context, draft, "the budget was spent before it could be tried", stage)
             problem = trials[template.id]
+            if problem is None and _written_before(context, template, draft.branch, stage):
+                return _failed(context, draft, f"the answer is {template.id} again", stage)
             if problem is None:
                 _register(context, template, draft.branch, stage, draft.answers)
                 _register_seeds(context, template.id, draft.seeds, stage)
@@ -173,8 +179,7 @@ class Templater:
         draft = draft.model_copy(update={"problem": problem, "history": history})
         if draft.answers > context.settings.repairs:
             why = f"it does not work after {draft.answers} answer(s): {sentence[:400]}"
-            draft = draft.model_copy(update={"failed": why})
-            _give_up(context, draft, stage)
+            return _failed(context, draft, why, stage)
         return draft
 
     def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
@@ -200,7 +205,7 @@ class Templater:
         """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
         else the best known one."""
         tree = context.tree()
-        chosen = (tree.untried or tree.best(1))[:1]
+        chosen = (tree.untried or [node for node in tree.best(len(tree.nodes)) if node.template.has_choices])[:1]
         if not chosen:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
@@ -273,6 +278,22 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
     if seeds:
         event = SeedsProposed(template=template, configs=tuple(seeds))
         context.once(SeedsProposed, stage, lambda: event, template=template)
+
+
+def _written_before(context: Context, template: Template, branch: Branch, stage: str) -> bool:
+    """Whether another branch of the run has come to the very same template."""
+    for entry in context.log.entries(TemplateAdded):
+        if entry.event.id == template.id:
+            known = entry.event
+            return (entry.stage, known.parent, known.made_by) != (stage, branch.parent, branch.kind)
+    return False
+
+
+def _failed(context: Context, draft: Draft, why: str, stage: str) -> Draft:
+    """The draft, given up for that reason, which the journal has."""
+    draft = draft.model_copy(update={"failed": why})
+    _give_up(context, draft, stage)
+    return draft
 
 
 def _give_up(context: Context, draft: Draft, stage: str) -> None:

@@ -13,10 +13,12 @@ from itertools import islice
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, VerdictReached
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.measurements import objective, quantities_of
 from tunesmith.graph.journal.records import FinalistResult, Verdict
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_quantities, baseline_request
+from tunesmith.graph.roles.planning.rules import plan_by_rules
 from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
@@ -53,13 +55,15 @@ class Tester:
     def __call__(self, state: State, context: Context) -> State:
         number = state["round"]
         stage = f"round-{number}"
-        general, per_shape = finalists(context)
+        general, per_shape = finalists(context, stage)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
         known = context.journal.last(VerdictReached, stage)
         if known is not None:
             over = _done(context, number, known.event.verdict)
             return {"done": "" if context.log.extended_after(known) else over}
+        if _nothing_new(context, stage) and not _done(context, number, None):
+            return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
         beside = context.opponents if _done(context, number, None) else ()
         comparisons = self._compared(context, number, general, per_shape, beside)
@@ -75,7 +79,7 @@ class Tester:
             verdict = examine_winners(context, partial(build_verdict, context, comparisons, general))
             for _ in range(REFILLS):
                 # Where all of them were rejected, the next best take their place, of other templates first.
-                more = [] if verdict.general is not None else finalists(context, after=general)[0]
+                more = [] if verdict.general is not None else finalists(context, stage, after=general)[0]
                 if not more or context.seconds_left() <= 0:
                     break
                 general = [*general, *more]
@@ -153,15 +157,25 @@ def _has_met(event: Compared, opponents: Sequence[AnyOpponent]) -> bool:
     return {one.name for one in opponents} <= {one.name for one in event.opponents}
 
 
-def finalists(context: Context, after: Sequence[Finalist] = ()) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
-    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload.
+def finalists(
+    context: Context, stage: str, after: Sequence[Finalist] = ()
+) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
+    those that were found wrong before the test of this round began.
 
     after: those that were finalists before; the next best in general then, of templates that had none first.
     One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
     elsewhere: it may be the best for a shape, but is none for all.
     """
     baseline, vetoed = baseline_quantities(context), context.log.vetoed()
-    known = [one for one in context.log.evaluations() if one.template not in vetoed]
+    # A test that was interrupted goes on with the finalists that it began with.
+    began = context.log.entries(Compared, stage)
+    wrong = context.log.rejected(before=began[0].sequence if began else None)
+    known = [
+        one
+        for one in context.log.evaluations()
+        if one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
+    ]
     names = [workload.name for workload in context.tuned]
     weights, of = context.weights, context.settings.objective
     ranked: list[tuple[float, Finalist]] = []
@@ -241,11 +255,29 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     by_time = context.settings.objective == "time"
     if by_time and verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
         return "floor"
-    searched = context.log.searched(f"round-{number}")
     # A model may come up with another template where rules have nothing left to search.
-    if searched is not None and searched.exhausted and number > 1 and context.models is None:
+    if number > 1 and context.models is None and _exhausted(context, number):
         return "exhausted"
     return "no model" if model_gave_up(context, number) else ""
+
+
+def _nothing_new(context: Context, stage: str) -> bool:
+    """Whether a round found all that it was to search measured already, so that an earlier verdict holds."""
+    searched = context.log.searched(stage)
+    return context.models is None and searched is not None and searched.asked == 0 and context.log.verdict() is not None
+
+
+def _exhausted(context: Context, number: int) -> bool:
+    """Whether the search that rules would plan next has been made, and left nothing out."""
+    ahead = plan_by_rules(context, number + 1, context.tree())
+    if ahead is None:
+        return True
+    wanted = {branch.parent for branch in ahead.branches}
+    for plan in context.log.plans:
+        searched = context.log.searched(stage_of(plan.round))
+        if plan.workloads == ahead.workloads and searched is not None:
+            wanted -= {one.template for one in searched.templates if one.exhausted}
+    return not wanted
 
 
 def model_gave_up(context: Context, number: int) -> bool:
@@ -255,4 +287,4 @@ def model_gave_up(context: Context, number: int) -> bool:
 
 
 def _nothing(context: Context) -> Done:
-    return "nothing valid" if context.models is None else ""
+    return "nothing valid" if context.models is None and not context.tree().untried else ""

@@ -35,8 +35,12 @@ class Tuner:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        # A kernel without parameters was measured in its trial.
-        templates = [one for one in state.get("templates", []) if context.template(one).has_choices]
+        # A model's kernel without parameters was measured in its trial; one that the task brings was not.
+        templates = [
+            one
+            for one in state.get("templates", [])
+            if context.template(one).has_choices or not context.log.evaluations_of(one)
+        ]
         if templates and context.log.searched(stage_of(plan.round)) is None:
             _Round(context, plan, templates).run()
         return {}
