@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tunesmith.graph.journal.events import Event, Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.journal.tree import Tree, read_tree
-from tunesmith.graph.models.calls import Models
+from tunesmith.graph.models.calls import FailureKind, Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.limits import DeviceLimits
@@ -131,10 +131,11 @@ class Context:
         names = [workload.name for workload in self.tuned]
         return read_tree(self.log, self.sources.templates, names, self.weights, before)
 
-    def note(self, role: str, sentence: str, stage: str) -> None:
-        """Writes down and shows that something did not go as planned; once for each stage and sentence."""
+    def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
+        """Writes down and shows that something did not go as planned; once for each stage and sentence. failure: of a
+        model, where that is the reason."""
         if all(note.sentence != sentence for note in self.log.notes(stage)):
-            self.journal.append(Noted(role=role, sentence=sentence), stage)
+            self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)
             self.listener(Progress(role, sentence))
 
     @overload

@@ -329,7 +329,7 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
 def connect_models(context: Context, run: OpenRun) -> None:
     """Gives the context the models that the settings name, unless it has some."""
     if context.models is None:
-        context.models = open_models(run.settings, run.journal, run.folder, context.listener)
+        context.models = open_models(run.settings, run.journal, run.folder, context.listener, context.seconds_left)
     if where := destination(run.settings):
         context.listener(Progress("model", where))
 

@@ -134,9 +134,9 @@ class DeviceLock:
     def _take(self, how: int) -> None:
         if self._descriptor is not None:
             return
-        turn = _locked(self._turnstile, how)
+        turn = lock_file(self._turnstile, how)
         try:
-            descriptor = _locked(self._path, how)
+            descriptor = lock_file(self._path, how)
         finally:
             os.close(turn)
         _sign(descriptor, self._holder)
@@ -151,10 +151,11 @@ def _sign(descriptor: int, holder: Holder) -> None:
         os.pwrite(descriptor, text, 0)
 
 
-def _locked(path: Path, how: int) -> int:
-    """The descriptor of `path`, locked. Raises `BlockingIOError` when that would have to wait and must not."""
-    # The processes that share a device may belong to different users. Reading is enough to lock, and all may read;
-    # but a file of another user's in a sticky folder may not be opened with O_CREAT (fs.protected_regular).
+def lock_file(path: Path, how: int) -> int:
+    """The descriptor of `path`, locked until it is closed. how: `fcntl.LOCK_EX`, alone or with `LOCK_NB`. Raises
+    `BlockingIOError` when that would have to wait and must not."""
+    # The processes that share a device, or a folder, may belong to different users. Reading is enough to lock, and all
+    # may read; but a file of another user's in a sticky folder may not be opened with O_CREAT (fs.protected_regular).
     try:
         descriptor = os.open(path, os.O_RDWR)
     except PermissionError:

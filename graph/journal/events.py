@@ -244,11 +244,13 @@ class SentBack(Event):
 
 
 class Noted(Event):
-    """A sentence of a role that the summary shows: something did not go as planned. Written by `Context.note`."""
+    """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
+    failure, where that is the reason; earlier versions did not keep it. Written by `Context.note`."""
 
     kind: ClassVar[str] = "note"
     role: str
     sentence: str
+    failure: str = ""
 
 
 class RoleKept(Event):

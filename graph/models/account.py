@@ -82,16 +82,19 @@ class Account:
     def any_open(self) -> bool:
         return bool(self._open)
 
+    def calls(self, *, count_open: bool = True) -> int:
+        """Calls that count against a cap. count_open: with those that are under way."""
+        return sum(row.calls for row in self._rows.values()) + (len(self._open) if count_open else 0)
+
     def objection(self, settings: ModelSettings, worst: Tokens, *, count_open: bool) -> str | None:
         """Why the caps do not allow a call that takes `worst`, or None. count_open: with the worst of the calls that
         are under way."""
         spent: list[Row | Tokens] = [*self._rows.values()]
         open_now = [event.worst for event in self._open.values()] if count_open else []
         spent += open_now
-        calls = sum(row.calls for row in self._rows.values()) + len(open_now)
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in spent)
         cost = sum(each.cost or 0.0 for each in spent)
-        if settings.max_calls is not None and calls + 1 > settings.max_calls:
+        if settings.max_calls is not None and self.calls(count_open=count_open) + 1 > settings.max_calls:
             return f"--max-calls {settings.max_calls} allows no further call."
         needs = worst.prompt_tokens + worst.completion_tokens
         if settings.max_tokens is not None and tokens + needs > settings.max_tokens:

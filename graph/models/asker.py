@@ -6,18 +6,20 @@ answered from there, so that a role that is begun again pays nothing twice.
 
 Retries are made here and not by the client's `max_retries`: each attempt is journalled, and must be allowed by the
 caps, before it is made; a call that timed out is repeated once, not as often as others; an exhausted quota is not asked
-again; and a Retry-After of several minutes is obeyed.
+again; and a Retry-After of several minutes is obeyed. The run's time limit holds for all of it: no attempt is begun,
+waited for or paused before beyond it, where answers come from a server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -44,10 +46,17 @@ TIMEOUT_RETRIES = 1
 """Each costs the whole timeout, and perhaps an answer that is paid and never seen."""
 GRACE = 10.0
 """Seconds after the timeout until a server that keeps a connection alive without answering is given up."""
+TOO_LATE = Failure("out_of_time", "The time limit leaves no time to ask the model.")
+
+
+def endless() -> float:
+    """The seconds left of a run without a time limit."""
+    return math.inf
 
 
 class Asker:
-    """The `Models` of a run. model_for: the model of a call, where that is not the settings' to say."""
+    """The `Models` of a run. model_for: the model of a call, where that is not the settings' to say; seconds_left:
+    until the run's time limit."""
 
     def __init__(
         self,
@@ -57,11 +66,14 @@ class Asker:
         ledger: Ledger,
         listener: Listener,
         model_for: Callable[[Call], str] | None = None,
+        seconds_left: Callable[[], float] = endless,
     ) -> None:
         self._settings, self._transport, self._chats = settings, transport, chats
         self._ledger, self._listener = ledger, listener
         self._model_for = model_for or (lambda call: settings.name_for(call.role))
         self._live = transport.kind == "live"
+        # Files take no time, and a failure from them would hold for good.
+        self._seconds_left = seconds_left if self._live else endless
         self._closed: Failure | None = None
         """Why the server takes no call at all, such as a wrong key."""
         self._suspect = False
@@ -151,6 +163,9 @@ class Asker:
                     self._say(outcome.note)
                 return ended, read
             wait = self._wait(outcome, tries, timeouts)
+            if wait is not None and wait >= self._seconds_left():
+                detail = f"{outcome.detail} The time limit leaves no time to try again."
+                wait, outcome = None, replace(outcome, kind="out_of_time", detail=detail)
             other_form = outcome.rejected and len(methods) > 1
             if outcome.rejected and not other_form:
                 outcome = _no_method(outcome, self._settings)
@@ -192,11 +207,13 @@ class Asker:
         raise _NoAnswer
 
     async def _send(self, request: Request) -> Completion | Failure | Pending:
-        patience = self._settings.model_timeout + GRACE
+        patience, left = self._settings.model_timeout + GRACE, self._seconds_left()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(min(patience, left)):
                 return await self._transport.send(request)
         except TimeoutError:
+            if left < patience:
+                return Failure("out_of_time", "No answer had come when the time limit was reached.", served=True)
             detail = f"the server kept the connection open for {patience:g} s without an answer."
             return Failure("timeout", detail, transient=True, served=True)
 
@@ -206,7 +223,11 @@ class Asker:
         if account.is_open(request.custom_id):
             return None  # of an earlier session; its answer may have come
         if self._limiter is not None:
-            await self._limiter.aacquire()
+            try:
+                async with asyncio.timeout(self._seconds_left()):
+                    await self._limiter.aacquire()
+            except TimeoutError:
+                return TOO_LATE
         while not replay and (objection := account.objection(self._settings, worst, count_open=True)) is not None:
             # It may fit when those under way turn out cheaper than feared.
             if (
@@ -219,6 +240,8 @@ class Asker:
                 await self._one_ended.wait()
         if self._closed is not None:
             return self._closed
+        if self._seconds_left() <= 0:
+            return TOO_LATE
         self._ledger.asked(call, request, worst, first=first)
         return None
 

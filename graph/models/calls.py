@@ -27,7 +27,10 @@ FailureKind = Literal[
     "refused",  # the model declined
     "unstructured",  # the answer does not fit the schema, nor does the one after a hint
     "capped",  # a cap on calls, tokens or cost does not allow the call
+    "out_of_time",  # the run's time limit does not allow it, or no further try
 ]
+HOPELESS: frozenset[FailureKind] = frozenset({"unauthorised", "capped", "out_of_time"})
+"""After these no further call of the session is answered; after the others the next one may be."""
 
 
 @dataclass(frozen=True, slots=True)

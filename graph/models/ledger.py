@@ -139,12 +139,13 @@ class Ledger:
         return event
 
     def _usage(self, request: Request, worst: Tokens, text: str, counted: UsageMetadata | None) -> CallUsage:
-        """Tokens as the server counts them; estimated where it does not."""
+        """Tokens as the server counts them; each of the two counts is estimated where it does not."""
         prompt, written = (counted["input_tokens"], counted["output_tokens"]) if counted else (0, 0)
         cached = (counted.get("input_token_details", {}).get("cache_read") or 0) if counted else 0
-        estimated = not prompt  # no prompt has no tokens
-        if estimated:
-            prompt, written = worst.prompt_tokens, written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+        # Neither a prompt nor a text has no tokens: a count of 0 is one that the server did not tell.
+        estimated = not prompt or (not written and bool(text))
+        prompt = prompt or worst.prompt_tokens
+        written = written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
         return CallUsage(
             prompt_tokens=prompt,
             completion_tokens=written,

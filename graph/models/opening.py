@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.asker import Asker
+from tunesmith.graph.models.asker import Asker, endless
 from tunesmith.graph.models.calls import Call, Models
 from tunesmith.graph.models.files.batch import BatchTransport
 from tunesmith.graph.models.files.recording import Recording
@@ -25,6 +26,8 @@ TRANSCRIPTS = "transcripts"
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_HOSTS = ("openai.com", "openai.azure.com", "services.ai.azure.com", "cognitiveservices.azure.com")
 _ONLY_OURS = frozenset({"model", "messages", "stream", "n", "response_format", "tools", "tool_choice"})
+_ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "n_predict"})
+"""Fields that limit an answer; llama.cpp takes the last one, and prefers it to max_tokens."""
 
 
 def check_models(settings: ModelSettings) -> Prices:
@@ -38,6 +41,12 @@ def check_models(settings: ModelSettings) -> Prices:
         raise SettingsError("--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'.")
     if ours := settings.model_option.keys() & _ONLY_OURS:
         raise SettingsError(f"--model-option: {', '.join(sorted(ours))} cannot be set.")
+    if limits := settings.model_option.keys() & _ANSWER_LIMITS:
+        # What a call may take at most, by which caps are kept, is reckoned with --answer-tokens.
+        raise SettingsError(
+            f"--model-option: {', '.join(sorted(limits))} cannot be set; say with --answer-tokens how long an answer "
+            "may be."
+        )
     if settings.transport == "live":
         _check_url(settings.base_url)
         _key(settings)
@@ -61,8 +70,14 @@ def check_models(settings: ModelSettings) -> Prices:
     return prices
 
 
-def open_models(settings: ModelSettings, journal: Store, folder: Path, listener: Listener) -> Models | None:
-    """The models of the run in `folder`; None for "none"."""
+def open_models(
+    settings: ModelSettings,
+    journal: Store,
+    folder: Path,
+    listener: Listener,
+    seconds_left: Callable[[], float] = endless,
+) -> Models | None:
+    """The models of the run in `folder`; None for "none". seconds_left: until the run's time limit."""
     prices = check_models(settings)
     if settings.transport == "none":
         return None
@@ -86,7 +101,7 @@ def open_models(settings: ModelSettings, journal: Store, folder: Path, listener:
             return replay.model_of(identify(call.custom_id, call.digest)) or settings.name_for(call.role)
 
     ledger = Ledger(journal, prices, Recording(folder / TRANSCRIPTS), live=live)
-    return Asker(settings, transport, chats, ledger, listener, model_for)
+    return Asker(settings, transport, chats, ledger, listener, model_for, seconds_left)
 
 
 def limit_field(base_url: str | None) -> Literal["max_tokens", "max_completion_tokens"]:

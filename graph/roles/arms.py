@@ -8,7 +8,7 @@
   times and failures, as agents do that rewrite directly.
 
 Arms without a search test only once, at the end of their last round. All arms have the same caps on evaluations and on
-calls.
+calls, and all go on after an answer that cannot be used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
 
 
 class LastTest:
-    """Tests when there is no other round: by number, by budget, or because the model gives nothing more."""
+    """Tests when there is no other round: by number, by budget, or because no model will answer any more."""
 
     name = "test"
 
@@ -108,7 +108,8 @@ class Rewriter:
         messages = template_messages(context, plan, plan.branches[0], context.tree(before), [])
         (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
-            context.note("rewrite", f"The model gives no kernel in round {plan.round}: {reply.detail}", stage)
+            sentence = f"The model gives no kernel in round {plan.round}: {reply.detail}"
+            context.note("rewrite", sentence, stage, reply.kind)
             return []
         assert isinstance(reply.value, RewriteAnswer)
         parent = plan.branches[0].parent

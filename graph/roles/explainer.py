@@ -29,7 +29,8 @@ class Explainer:
         question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
         (reply,) = context.models.ask_all([question])
         if isinstance(reply, ModelFailed):
-            context.note(self.name, f"The model does not explain round {state['round']}: {reply.detail}", stage)
+            sentence = f"The model does not explain round {state['round']}: {reply.detail}"
+            context.note(self.name, sentence, stage, reply.kind)
             return {}
         assert isinstance(reply.value, ExplainAnswer)
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]

@@ -79,7 +79,7 @@ def run(folder: Path, asked: list[Call] | None = None, answers: Script = script,
 
     settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
     settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
-    return ablate(RAW, folder=folder, repeats=2, calls=CALLS, models=models, **{**settings, **options})
+    return ablate(RAW, folder=folder, calls=CALLS, models=models, **{"repeats": 2, **settings, **options})
 
 
 @pytest.mark.usefixtures("simulation")
@@ -196,6 +196,29 @@ class TestArms:
     def test_the_model_fails_at_once(self, tmp_path: Path) -> None:
         found = run(tmp_path / "a", answers=lambda call: ModelFailed("unauthorised", "no"))
         assert [arm.valid for arm in found.arms] == [0, 0, 0]
+
+    @pytest.mark.parametrize(("arm", "role"), [("rewrite", "rewrite"), ("template", "plan")])
+    @pytest.mark.parametrize("kind", ["unstructured", "truncated", "timeout"])
+    def test_an_answer_that_cannot_be_used_ends_no_arm(self, tmp_path: Path, arm: str, role: str, kind: Any) -> None:
+        def failing(call: Call) -> Any:
+            return ModelFailed(kind, "no") if (call.role, call.stage) == (role, "round-2") else script(call)
+
+        asked: list[Call] = []
+        found = run(tmp_path / "a", asked, answers=failing, arms=[arm], repeats=1)
+        stages = [call.stage for call in asked if call.role == role]
+        assert stages[1:3] == ["round-2", "round-3"] and found.arms[0].valid == 1
+        notes = [event.data for event in entries(tmp_path / "a" / f"{arm}-1", "note") if event.stage == "round-2"]
+        assert notes[0]["failure"] == kind
+
+    @pytest.mark.parametrize("kind", ["capped", "unauthorised", "out_of_time"])
+    def test_arms_without_a_search_end_when_no_answer_can_come(self, tmp_path: Path, kind: Any) -> None:
+        def failing(call: Call) -> Any:
+            return ModelFailed(kind, "no") if call.stage == "round-2" else script(call)
+
+        asked: list[Call] = []
+        found = run(tmp_path / "a", asked, answers=failing, arms=["template", "rewrite"], repeats=1)
+        assert [arm.repeats[0].ended_by for arm in found.arms] == ["no model"] * 2
+        assert {call.stage for call in asked} == {"round-1", "round-2"}
 
     def test_another_question_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
         run(tmp_path / "a", arms=["template"])

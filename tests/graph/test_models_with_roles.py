@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batch_service import serve
-from fake_openai import FakeOpenAI, answer, status, truncated
-from model_runs import RAW, entries, simulation  # noqa: F401
+from fake_openai import FakeOpenAI, answer, hang, status, truncated
+from model_runs import LIBRARY, RAW, entries, simulation  # noqa: F401
 from scripted_models import explain, plan, template
 
 from tunesmith.graph import resume, tune
@@ -56,6 +57,16 @@ def test_one_run_three_ways(server: FakeOpenAI, simulation: Any, tmp_path: Path)
     assert live.summary["general"] == batch.summary["general"] == replay.summary["general"]
     assert live.summary["models"]["calls"] == batch.summary["models"]["calls"] == count
     print(ends(tmp_path / "live"), live.summary["models"], file=sys.stderr)
+
+
+def test_a_silent_server_does_not_outlast_the_time_limit(server: FakeOpenAI, simulation: Any, tmp_path: Path) -> None:  # noqa: F811
+    server.next(*[hang(100)] * 9)
+    started = time.monotonic()
+    options = {**OPTIONS, "time_limit": 8.0}
+    result = tune(LIBRARY, run_dir=tmp_path / "run", model="tester", base_url=server.base_url, **options)
+    assert time.monotonic() - started < 40 and len(server.requests) == 1
+    assert result.summary["models"]["failures"]["out_of_time"] >= 1
+    assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
 
 
 def test_every_misbehaviour_and_still_a_result(server: FakeOpenAI, simulation: Any, tmp_path: Path) -> None:  # noqa: F811

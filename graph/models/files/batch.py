@@ -15,6 +15,7 @@ from tunesmith.graph.models.files.batchfile import (
     ANSWERS,
     REQUESTS,
     BatchFileError,
+    held,
     read_answers,
     read_requests,
     request_line,
@@ -50,12 +51,13 @@ class BatchTransport:
         )
 
     def _write(self, pending: Sequence[Request]) -> None:
-        """Adds `pending` to the file, and takes what is answered out of it."""
+        """Adds `pending` to the file, and takes what is answered out of it, while no other run changes it."""
         try:
-            known = read_requests(self._requests) if self._requests.exists() else {}
-            wanted = known | {request.custom_id: request for request in pending}
-            lines = [request_line(request) for name, request in wanted.items() if name not in self._answers]
-            write_lines(self._requests, lines)
+            with held(self._requests):
+                known = read_requests(self._requests) if self._requests.exists() else {}
+                wanted = known | {request.custom_id: request for request in pending}
+                lines = [request_line(request) for name, request in wanted.items() if name not in self._answers]
+                write_lines(self._requests, lines)
         except OSError as error:
             raise BatchFileError(
                 f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."

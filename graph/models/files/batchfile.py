@@ -7,15 +7,18 @@ same, but for failures: it leaves response.body out and puts the server's error,
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 from tunesmith.graph.models.calls import FailureKind
 from tunesmith.graph.models.transport import Completion, Failure, Request, check_completion
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import lock_file
 
 URL = "/v1/chat/completions"
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
@@ -38,6 +41,18 @@ def answer_line(custom_id: str, outcome: Completion | Failure) -> str:
     else:
         error = {"code": outcome.kind, "message": outcome.detail}
     return json.dumps({"id": f"tunesmith-{custom_id}", "custom_id": custom_id, "response": response, "error": error})
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Lets one process at a time read and replace the file; others wait. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The lock is of a file beside it: the file itself is another one each time it is replaced.
+    descriptor = lock_file(path.with_name(f".{path.name}.lock"), fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ class Planner:
         if isinstance(plan, Plan):
             return plan
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
-        context.note("plan", sentence, f"round-{number}")
+        context.note("plan", sentence, f"round-{number}", plan.kind)
         return plan_by_rules(context, number, tree)
 
     def _examine(self, context: Context, tree: Tree, stage: str) -> None:

@@ -21,6 +21,7 @@ from itertools import pairwise
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
+from tunesmith.graph.models.ledger import read_account
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.planning.rules import bottleneck, expectation, headroom, share
 from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan
@@ -103,8 +104,8 @@ def calls_left(context: Context) -> int | None:
     cap = context.settings.max_calls
     if cap is None:
         return None
-    asked = {(event.id, event.attempt) for event in context.log.model_calls()}
-    return max(0, cap - len(asked))
+    # Open calls count as they do for the cap: a live run's were under way when it was killed, a batch's are to come.
+    return max(0, cap - read_account(context.journal, live=False).calls())
 
 
 def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:

@@ -16,6 +16,7 @@ from tunesmith.graph.journal.events import Compared, VerdictReached
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.measurements import objective, quantities_of
 from tunesmith.graph.journal.records import FinalistResult, Verdict
+from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_quantities, baseline_request
 from tunesmith.graph.roles.planning.rules import plan_by_rules
@@ -281,9 +282,10 @@ def _exhausted(context: Context, number: int) -> bool:
 
 
 def model_gave_up(context: Context, number: int) -> bool:
-    """Whether a round of an arm without a search had nothing from the model: there is nothing else to go on with."""
-    notes = context.log.notes(f"round-{number}")
-    return context.settings.arm in ("template", "rewrite") and any(note.role in ("plan", "rewrite") for note in notes)
+    """Whether a round of an arm without a search showed that no model will answer: there is nothing else to go on with.
+    After an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
+    notes = [note for note in context.log.notes(f"round-{number}") if note.role in ("plan", "rewrite")]
+    return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)
 
 
 def _nothing(context: Context) -> Done:

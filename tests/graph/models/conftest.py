@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,15 @@ def open_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         def listen(progress: Progress) -> None:
             said.append(progress.message)
 
-        models = open_models(settings, journals[-1], tmp_path / folder, listen)
+        journal = journals[-1]
+
+        def seconds_left() -> float:
+            limit = settings.time_limit
+            return math.inf if limit is None else limit - journal.seconds_spent()
+
+        models = open_models(settings, journal, tmp_path / folder, listen, seconds_left)
         assert models is not None
-        return Opened(tmp_path / folder, journals[-1], models, settings, said)
+        return Opened(tmp_path / folder, journal, models, settings, said)
 
     yield make
     for journal in journals:

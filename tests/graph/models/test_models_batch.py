@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,52 @@ def test_two_runs_may_share_a_folder(batch: Any, air: Path, server: FakeOpenAI) 
     serve(air, server.base_url, key=KEY)
     assert isinstance(batch("one").ask(call(text="one"))[0], Reply)
     assert isinstance(batch("two").ask(call(text="two"))[0], Reply)
+
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from tunesmith.graph.models.files import batch
+from tunesmith.graph.models.transport import Request
+read = batch.read_requests
+def read_slowly(path):
+    found = read(path)
+    time.sleep(0.02)
+    return found
+batch.read_requests = read_slowly
+transport = batch.BatchTransport(Path(sys.argv[1]), "resume")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(8):
+    transport.hold([Request(f"{sys.argv[2]}-{number}", {"messages": []})])
+"""
+
+
+def test_runs_that_share_a_folder_may_write_at_the_same_time(air: Path) -> None:
+    with ExitStack() as stack:
+        runs = []
+        for name in ("one", "two", "three"):
+            command = [sys.executable, "-c", WRITE, str(air), name]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            runs.append(stack.enter_context(process))
+        for process in runs:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in runs:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in runs:
+            assert process.wait(60) == 0
+    written = {f"{name}-{number}" for name in ("one", "two", "three") for number in range(8)}
+    assert {line["custom_id"] for line in requests(air)} == written
+
+
+def test_files_take_none_of_the_run_s_time(batch: Any, air: Path) -> None:
+    with pytest.raises(Waiting):
+        batch(time_limit=1e-9).ask(call())
+    write_answer(air, requests(air)[0]["custom_id"])
+    assert isinstance(batch(time_limit=1e-9).ask(call())[0], Reply)
 
 
 def test_a_line_written_by_hand(batch: Any, air: Path) -> None:

@@ -10,15 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from fake_openai import FakeOpenAI, answer, closed, hang, slow
+from fake_openai import FakeOpenAI, answer, closed, hang, raw, slow, status
 from opened_models import KEY, Opened, call
 
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import ModelFailed, Reply
+from tunesmith.graph.models import ModelFailed, Reply, Waiting
 from tunesmith.graph.models.opening import models_summary
+from tunesmith.graph.roles.planning.tree_rules import calls_left
 
 Live = Callable[..., Opened]
 
@@ -70,6 +74,33 @@ def test_the_second_try_for_a_wrong_answer_counts(live: Live, server: FakeOpenAI
     assert kinds(live(max_calls=1).ask(call())) == ["capped"] and len(server.requests) == 1
 
 
+def left(run: Opened) -> int | None:
+    """What rules that plan calls take to be left of --max-calls."""
+    shared = SimpleNamespace(settings=run.settings, journal=run.journal, log=RunLog(run.journal))
+    return calls_left(cast(Context, shared))
+
+
+def test_a_plan_by_rules_counts_what_the_cap_counts(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[status(429)] * 5)
+    run = live(max_calls=5, model_retries=4)
+    assert kinds(run.ask(call())) == ["rate_limited"] and len(server.requests) == 5
+    assert left(run) == left(live(max_calls=5)) == 5, "what a server rejected costs nothing"
+    server.next(closed())
+    assert kinds(run.ask(*(call(f"m{n}", str(n)) for n in range(7)))).count("ok") == 4
+    assert left(run) == left(live(max_calls=5)) == 0, "what may have been worked on counts"
+    assert left(live(max_calls=9)) == 4, "what was capped does not"
+
+
+def test_a_plan_by_rules_counts_what_is_under_way(open_run: Live, tmp_path: Path) -> None:
+    def run() -> Opened:
+        return open_run(model=f"batch:{tmp_path / 'air'}", max_calls=5)
+
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            run().ask(call("a", "1"), call("b", "2"))
+        assert left(run()) == 3
+
+
 def test_tokens(live: Live, server: FakeOpenAI) -> None:
     run = live(max_tokens=3000, answer_tokens=800)
     answers = run.ask(*(call(f"m{n}", "x" * 400) for n in range(30)))
@@ -105,6 +136,18 @@ def test_a_server_that_tells_no_usage(live: Live, server: FakeOpenAI) -> None:
     usage = run.reply().usage
     assert usage.prompt_tokens > 0 and usage.completion_tokens > 0
     assert account(run)["unaccounted"] == 1
+
+
+@pytest.mark.parametrize("told", ["prompt_tokens", "completion_tokens"])
+def test_a_server_that_tells_half_of_the_usage(live: Live, server: FakeOpenAI, told: str) -> None:
+    (missing,) = {"prompt_tokens", "completion_tokens"} - {told}
+    text = json.dumps({"name": "unroll", "factor": 4})
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    server.next(raw(json.dumps({"choices": [choice], "usage": {told: 7}}).encode()))
+    run = live()
+    run.reply()
+    spent = account(run)
+    assert spent[told] == 7 and spent[missing] >= len(text) // 4 and spent["unaccounted"] == 1
 
 
 def test_the_account_by_role_and_model(live: Live, server: FakeOpenAI, prices: str) -> None:

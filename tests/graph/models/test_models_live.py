@@ -177,6 +177,37 @@ def test_a_hang(live: Live, server: FakeOpenAI) -> None:
     assert summary["calls"] == summary["unaccounted"] == 2, "the server may have worked on them, and count them"
 
 
+def test_no_pause_goes_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> None:
+    server.next(status(429, "slow down", headers={"Retry-After": "60"}))
+    run = live(time_limit=20.0)
+    started = time.monotonic()
+    failed = run.failure()
+    assert failed.kind == "out_of_time" and "slow down" in failed.detail and "time limit" in failed.detail
+    assert len(server.requests) == 1 and time.monotonic() - started < 10
+    assert run_account(run)["failures"] == {"out_of_time": 1} and run_account(run)["calls"] == 0
+    assert live(time_limit=60.0).reply().value == Move(name="unroll", factor=4), "with more time it is asked again"
+
+
+def test_no_answer_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> None:
+    server.next(hang(30))
+    run = live(time_limit=3.0)
+    started = time.monotonic()
+    failed = run.failure()
+    assert failed.kind == "out_of_time" and "time limit" in failed.detail
+    assert len(server.requests) == 1 and time.monotonic() - started < 10
+    assert run_account(run)["calls"] == run_account(run)["unaccounted"] == 1, "the server may have worked on it"
+    later = run.ask(call("later"), call("last"))
+    assert {getattr(one, "kind", "ok") for one in later} == {"out_of_time"} and len(server.requests) == 1
+
+
+def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> None:
+    run = live(time_limit=5.0, requests_per_minute=1)
+    started = time.monotonic()
+    answers = run.ask(call("first", "1"), call("second", "2"))
+    assert sorted(getattr(one, "kind", "ok") for one in answers) == ["ok", "out_of_time"]
+    assert len(server.requests) == 1 and time.monotonic() - started < 15
+
+
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
     monkeypatch.setattr("tunesmith.graph.models.asker.GRACE", 0.2)
