@@ -24,6 +24,7 @@ from tunesmith.kernels.backends import NotMarked, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MarkedArtifact
 from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.ptx import Profile
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.check import fused_check
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
@@ -108,10 +109,10 @@ class CompileWorker:
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         return self._compiler.mark(source)
 
-    def instructions(self, source: Specialised) -> dict[str, int]:
+    def profile(self, source: Specialised) -> Profile:
         """The static instruction counts of a source, where the compiler tells; else empty."""
-        count = getattr(self._compiler, "instructions", None)
-        found: dict[str, int] = count(source) if count is not None else {}
+        count = getattr(self._compiler, "profile", None)
+        found: Profile = Profile() if count is None else count(source)
         return found
 
     def probes(self) -> dict[str, Artifact]:

@@ -352,7 +352,8 @@ class Explained(Event):
 
 class EvidenceKept(Event):
     """What is known of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: the
-    configuration as text; counters: of the hardware, on `workload`. Written and read by `graph.prompts.evidence`."""
+    configuration as text; hot_lines: the lines that most instructions come from, in words; counters: of the hardware,
+    on `workload`. Written and read by `graph.prompts.evidence`."""
 
     kind: ClassVar[str] = "evidence"
     which: str
@@ -360,6 +361,7 @@ class EvidenceKept(Event):
     workload: str
     resources: Resources | None
     instructions: dict[str, Any]
+    hot_lines: tuple[str, ...] = ()
     counters: dict[str, float]
     note: str
 

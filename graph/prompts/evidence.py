@@ -19,6 +19,7 @@ from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.ptx import Profile
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.counters import Counters, count_events
 from tunesmith.kernels.outcome import Resources
@@ -28,6 +29,8 @@ from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 
 SECONDS = 60.0
+LINE = 60
+"""Characters of a line that a prompt quotes."""
 
 
 def examine(context: Context, which: str, template: Template, config: Config, workload: Workload, stage: str) -> None:
@@ -41,12 +44,12 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if limits.backend != "cuda":
         return
     source = specialise(template, config, workload.types)
-    mix: Any = {}
+    profile: Any = Profile()
     artifact: Any = None
     counters = Counters(note="its machine code could not be looked at here")
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
-            mix = compiler.call("instructions", SECONDS, source)
+            profile = compiler.call("profile", SECONDS, source)
             artifact = compiler.call("compile", SECONDS, source)
     except TunesmithError as error:
         # The compiler may be on other nodes of a cluster only. Evidence is good to have, and no reason to end a run.
@@ -60,11 +63,22 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         config=config_key(config),
         workload=workload.name,
         resources=artifact.resources if isinstance(artifact, Artifact) else None,
-        instructions=mix if isinstance(mix, dict) else {},
+        instructions=profile.sorts if isinstance(profile, Profile) else {},
+        hot_lines=hot_lines(template.source, profile) if isinstance(profile, Profile) else (),
         counters=counters.values,
         note=counters.note,
     )
     context.journal.append(event, stage)
+
+
+def hot_lines(source: str, profile: Profile) -> tuple[str, ...]:
+    """The lines of `source` that most instructions come from, a clause each."""
+    lines, found = source.splitlines(), []
+    for one in profile.lines:
+        if one.line <= len(lines) and (text := " ".join(lines[one.line - 1].split())):
+            where = " in a loop" if one.depth == 1 else f" in {one.depth} loops" if one.depth else ""
+            found.append(f"{one.line}: {one.instructions}{where}: {text[:LINE]}")
+    return tuple(found)
 
 
 def _alone(context: Context) -> AbstractContextManager[object]:

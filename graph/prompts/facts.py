@@ -100,7 +100,6 @@ def device_facts(context: Context) -> dict[str, Any]:
                 ("blocks an SM", limits.max_blocks_per_sm),
                 ("registers an SM", limits.registers_per_sm),
                 ("registers a thread at most", limits.max_registers_per_thread),
-                ("static shared memory a block, bytes", limits.shared_per_block),
                 ("shared memory a block at most (dynamic), bytes", limits.shared_per_block_optin),
                 ("shared memory an SM, bytes", limits.shared_per_sm),
                 ("L2 cache, bytes", limits.l2_bytes),
@@ -149,11 +148,14 @@ def baseline_facts(context: Context) -> dict[str, Any]:
     template = context.sources.baseline.template
     baseline = context.log.baseline
     resources = baseline.resources if baseline is not None else None
-    return kernel_facts(context, "baseline", template, {}, resources) | {"label": context.sources.baseline.label}
+    facts = kernel_facts(context, "baseline", template, {}, resources)
+    # A plain kernel is short enough to see where its work is.
+    return facts | {"hot_lines": (), "label": context.sources.baseline.label}
 
 
-def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
-    """A template of the tree; with its source and what the compiler says of its best configuration, or in short."""
+def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:
+    """A template of the tree; with its source and what the compiler says of its best configuration, or in short.
+    machine: with what is known of its machine code and of a launch."""
     short = {
         "id": node.id,
         "parent": node.parent,
@@ -181,7 +183,8 @@ def node_facts(context: Context, node: Node, *, source: bool) -> dict[str, Any]:
     if not source:
         return short
     config = node.best_config or node.template.default_config
-    return short | kernel_facts(context, node.id, node.template, config, node.best_resources)
+    facts = kernel_facts(context, node.id, node.template, config, node.best_resources)
+    return short | facts | ({} if machine else {"instructions": {}, "hot_lines": (), "counters": {}, "note": ""})
 
 
 def _ranked(node: Node) -> list[str]:
@@ -216,6 +219,7 @@ def kernel_facts(
         "values": [f"{p.name} = {config[p.name]}{'  // ' if p.doc else ''}{p.doc}" for p in template.parameters],
         "resources": resource_lines(context, template, config, resources, _extremes(context)),
         "instructions": {} if found is None else found.instructions,
+        "hot_lines": () if found is None else found.hot_lines,
         "counters": {} if found is None else found.counters,
         "counted_on": "" if found is None else found.workload,
         "note": "" if found is None else found.note,

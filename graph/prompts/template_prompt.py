@@ -18,10 +18,10 @@ from tunesmith.kernels.spec.template import BackendName
 
 _SELDOM = {
     *(name for name in HEADERS if name.endswith(".hpp") or "_primitives" in name),
-    *("cuda.h", "cuda_runtime.h", "curand_philox4x32_x.h", "device_launch_parameters.h", "sm_80_rt.h"),
-    *("vector_functions.h", "vector_types.h"),
+    *("cuda.h", "cuda_runtime.h", "curand_kernel.h", "curand_philox4x32_x.h", "device_launch_parameters.h"),
+    *("cuda_awbarrier.h", "cuda_fp4.h", "cuda_fp6.h", "sm_80_rt.h", "vector_functions.h", "vector_types.h"),
 }
-"""Headers that a prompt leaves out: parts of others, and what is built in."""
+"""Headers that a prompt leaves out: parts of others, what is built in, and what few kernels need."""
 
 HISTORY = 300
 """Characters of a kernel's own description in the list of what was tried."""
@@ -34,7 +34,7 @@ def template_messages(
     task, device = task_facts(context), device_facts(context)
     node = tree.node(branch.parent)
     limits = context.device.limits
-    parameters = branch.kind != "rewrite"
+    parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
     # A template of this run shows the form of an answer, and what mattered here besides.
     own = [one for one in tree.best(len(tree.nodes)) if one.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
@@ -54,6 +54,7 @@ def template_messages(
         functions=[f"{name}()" for name in FUNCTIONS],
         example=example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None,
         parameters=parameters,
+        kind=branch.kind,
     )
     user = render(
         "template",
@@ -62,7 +63,8 @@ def template_messages(
         workloads=workload_facts(context, tree),
         held_out=[workload.name for workload in context.held_out],
         baseline=baseline_facts(context),
-        parent=node_facts(context, node, source=True) if node is not None else None,
+        # What keeps the parent's work as it is needs no look at the machine.
+        parent=node_facts(context, node, source=True, machine=anew) if node is not None else None,
         sibling=node_facts(context, sibling, source=True) if sibling is not None else None,
         analysis=plan.analysis,
         bottleneck=plan.bottleneck,
@@ -70,7 +72,7 @@ def template_messages(
         moves=branch.moves,
         objections=objections,
         parameters=parameters,
-        history=_history(tree, branch.parent) if branch.kind in ("template", "rewrite") else [],
+        history=_history(tree, branch.parent) if anew else [],
     )
     return conversation(system, user)
 

@@ -23,6 +23,7 @@ from tunesmith.graph.roles import Role, load_roles
 from tunesmith.graph.roles.baseline import baseline_seconds
 from tunesmith.graph.roles.explainer import Explainer
 from tunesmith.graph.roles.planning.approval import Approver
+from tunesmith.graph.roles.planning.planner import examine_best
 from tunesmith.graph.roles.planning.rules import share
 from tunesmith.graph.roles.templating.trial import infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.roles.testing.tester import Tester, model_gave_up
@@ -74,7 +75,10 @@ class NextRewrite:
         if plan is None:
             baseline_seconds(context)
             context.roofline()
-            best = context.tree().best(1)
+            tree = context.tree()
+            # What the other arms' authors see of the machine, this one's see as well.
+            examine_best(context, tree, stage)
+            best = tree.best(1)
             plan = Plan(
                 round=number,
                 bottleneck="unknown",

@@ -21,7 +21,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.cubin import global_variables, special_registers, used_variables
 from tunesmith.kernels.build.guard import refuse
-from tunesmith.kernels.build.ptx import instruction_mix
+from tunesmith.kernels.build.ptx import Profile, hot_lines, instruction_mix
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 
@@ -120,13 +120,16 @@ class NvrtcCompiler:
             return CompileFailed(missing, text[:MAX_LOG])
         return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
 
-    def instructions(self, source: Specialised) -> dict[str, int]:
-        """How many instructions of each sort the PTX of `source` has (`kernels.build.ptx`); empty where it does not
-        compile."""
+    def profile(self, source: Specialised) -> Profile:
+        """What the PTX of `source` is made of, and the lines that most of it comes from (`kernels.build.ptx`); empty
+        where it does not compile."""
         if refuse(source) is not None:
-            return {}
-        with self._compiled(source) as (program, failure, _):
-            return {} if failure else instruction_mix(_assembly(program))
+            return Profile()
+        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
+            if failure:
+                return Profile()
+            assembly = _assembly(program)
+        return Profile(instruction_mix(assembly), hot_lines(assembly, _file_of(source)))
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         """From the PTX of `source`, which is the same but for the lines it tells."""
@@ -137,9 +140,8 @@ class NvrtcCompiler:
             if failure:
                 return CompileFailed(first_error(log or failure), log[:MAX_LOG])
             assembly = _assembly(program)
-        named = _LINE_NAME.search(source.source)
         try:
-            marked = mark_blocks(assembly, named["name"] if named else f"{source.entry}.cu")
+            marked = mark_blocks(assembly, _file_of(source))
             code = assemble(marked.text, target, source.max_registers)
         except (PtxError, LinkerUnavailable) as error:
             return NotMarked(str(error))
@@ -216,6 +218,12 @@ class NvrtcCompiler:
             yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
         finally:
             nvrtc.nvrtcDestroyProgram(program)
+
+
+def _file_of(source: Specialised) -> str:
+    """The name by which the compiler speaks of the template's own text."""
+    named = _LINE_NAME.search(source.source)
+    return named["name"] if named else f"{source.entry}.cu"
 
 
 def _target(arch: str, source: str) -> str:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.ptx import files_named, source_line
 
 MARKS = "tunesmith_executed"
 """The array in global memory with a 32-bit word for each block: 0 until the block is entered."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<loc>\.loc\b[^\n]*)"
@@ -70,8 +68,7 @@ def mark_blocks(ptx: str, file: str) -> Marked:
     Raises `PtxError`.
     """
     text = _COMMENT.sub("", ptx)
-    files = {int(number) for number, path in _FILE.findall(text) if PurePosixPath(path).name == file}
-    reader = _Reader(files)
+    reader = _Reader(files_named(text, file))
     made, position = [], 0
     for start, end in _bodies(text):
         header = text[position:start]
@@ -131,7 +128,7 @@ class _Reader:
                 raise PtxError(f"this is no statement: {body[position : position + 40].strip()!r}")
             position, kind, text = token.end(), token.lastgroup, token.group()
             if kind == "loc":
-                line, placed = self._line(text) or line, False
+                line, placed = source_line(text, self._files) or line, False
             elif kind == "label":
                 if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
                     begins = reachable = True
@@ -148,14 +145,6 @@ class _Reader:
                     # Behind what always leaves, only a label can be reached.
                     begins, reachable = True, guarded is not None
             yield text
-
-    def _line(self, loc: str) -> int:
-        """The line of the source that `.loc` names, or that what it names was inlined at; 0 where neither is."""
-        found = _LOC.match(loc)
-        if found is None:
-            return 0
-        own, line, outer, at = (int(part or 0) for part in found.groups())
-        return line if own in self._files else at if outer in self._files else 0
 
 
 __all__ = ["MARKS", "Block", "Marked", "MarkedArtifact", "PtxError", "mark_blocks"]

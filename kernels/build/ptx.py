@@ -1,14 +1,17 @@
-"""Counts the instructions of PTX by what they do: a static picture of a kernel that needs no CUDA toolkit.
+"""Counts the instructions of PTX by what they do and by the line they come from: a static picture of a kernel that
+needs no CUDA toolkit.
 
 PTX is what the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much; the counts
 say how wide memory accesses are and what the kernel is made of, not how often an instruction runs. Names are those of
-the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13).
+the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in section 11.5).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 _INSTRUCTION = re.compile(
     r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
@@ -18,6 +21,75 @@ _SPECIAL = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"
 _ARITHMETIC = frozenset({"add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "mul24", "mad24"})
 _LOGIC = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfe", "bfi", "popc", "clz"})
 _SPACES = ("global", "shared", "local", "const")
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
+_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([A-Za-z_$%][\w$]*)\s*;")
+TURNS = 10
+"""Times that a loop is reckoned to run where lines are ranked: how often it does run nobody knows here."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotLine:
+    """A line of the source. instructions: how many of the PTX come from it, before ptxas; depth: of the innermost loop
+    they are in."""
+
+    line: int
+    instructions: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """sorts: number of instructions of each sort, the most frequent first; lines: those that most instructions come
+    from, the first the most."""
+
+    sorts: dict[str, int] = field(default_factory=dict)
+    lines: tuple[HotLine, ...] = ()
+
+
+def files_named(ptx: str, name: str) -> set[int]:
+    """The numbers under which `.loc` speaks of the file `name`, as `#line` gives it."""
+    return {int(number) for number, path in _FILE.findall(ptx) if PurePosixPath(path).name == name}
+
+
+def source_line(loc: str, files: set[int]) -> int:
+    """The line of one of `files` that a `.loc` names, or that what it names was inlined at; 0 where neither is."""
+    found = _LOC.match(loc)
+    if found is None:
+        return 0
+    own, line, outer, at = (int(part or 0) for part in found.groups())
+    return line if own in files else at if outer in files else 0
+
+
+def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
+    """The lines of the source `file` with the most instructions, one in a loop counted `TURNS` times for each loop
+    around it. ptx: with `.loc`, as `--generate-line-info` makes it; a loop is what a branch back spans."""
+    files, line = files_named(ptx, file), 0
+    found: list[int] = []
+    labels: dict[str, int] = {}
+    loops: dict[str, tuple[int, int]] = {}
+    for text in ptx.splitlines():
+        if (label := _LABEL.match(text)) is not None:
+            labels[label.group(1)] = len(found)
+        elif text.lstrip().startswith(".loc"):
+            line = source_line(text.strip(), files) or line
+        elif _INSTRUCTION.search(text) is not None:
+            found.append(line)
+            back = _BRANCH.search(text)
+            if back is not None and back.group(1) in labels:
+                loops[back.group(1)] = (labels[back.group(1)], len(found))
+    depths = [0] * len(found)
+    for first, end in loops.values():
+        for at in range(first, end):
+            depths[at] += 1
+    counts, deepest, weights = Counter[int](), dict[int, int](), Counter[int]()
+    for at, depth in zip(found, depths, strict=True):
+        counts[at] += 1
+        deepest[at] = max(depth, deepest.get(at, 0))
+        weights[at] += TURNS**depth
+    weights.pop(0, None)
+    return tuple(HotLine(at, counts[at], deepest[at]) for at, _ in weights.most_common(most))
 
 
 def instruction_mix(ptx: str) -> dict[str, int]:

@@ -9,7 +9,8 @@ import pytest
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.build.ptx import instruction_mix
+from tunesmith.kernels.build.ptx import HotLine, Profile, instruction_mix
+from tunesmith.kernels.build.ptx import hot_lines as hot_lines_of
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.counters import METRICS, count_events, parse_counters
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -64,10 +65,60 @@ def test_a_compiler_s_own_ptx_shows_the_width_of_accesses() -> None:
     (template,) = task.sources("cuda").templates
     types = task.workloads[0].types
     for vec, width in ((2, 4), (4, 8), (8, 16)):
-        mix = compiler.instructions(specialise(template, template.default_config | {"VEC": vec}, types))
+        mix = compiler.profile(specialise(template, template.default_config | {"VEC": vec}, types)).sorts
         assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
     broken = dataclasses.replace(specialise(template, template.default_config, types), source="no C++")
-    assert compiler.instructions(broken) == {}
+    assert compiler.profile(broken) == Profile()
+
+
+LOOPS = """
+extern "C" __global__ void k(const float* x, float* y, int n) {
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += 32) {
+        for (int j = 0; j < i; ++j)
+            sum += sinf(x[i]) / x[j];
+        sum += x[i];
+    }
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from tunesmith.graph.prompts.evidence import hot_lines
+    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+
+    task = load_task("silu_and_mul")
+    (template,) = task.sources("cuda").templates
+    known = specialise(template, template.default_config, task.workloads[0].types)
+    source = dataclasses.replace(known, source=f'#line 1 "loops"\n{LOOPS}', entry="k")
+    profile = NvrtcCompiler("sm_90").profile(source)
+    first = profile.lines[0]
+    assert first.line == 6 and first.depth == 2 and first.instructions > 10
+    assert [one.depth for one in profile.lines if one.line == 7] == [1]
+    assert all(one.depth == 0 for one in profile.lines if one.line == 9)
+    shown = hot_lines(LOOPS, profile)
+    assert shown[0] == f"6: {first.instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
+
+
+def test_lines_of_headers_count_where_they_are_inlined() -> None:
+    text = """
+    .file 1 "folder/mine"
+    .file 2 "folder/header.h"
+    .loc 1 4 5
+    mov.u32 %r1, %tid.x;
+$L__loop:
+    .loc 2 99 1, function_name $L__info_string0, inlined_at 1 7 9
+    add.f32 %f1, %f1, %f2;
+    mul.f32 %f1, %f1, %f2;
+    .loc 2 12 1
+    @%p1 bra $L__loop;
+    .loc 1 9 5
+    st.global.f32 [%rd1], %f1;
+    """
+    assert hot_lines_of(text, "mine") == (HotLine(7, 3, 1), HotLine(4, 1, 0), HotLine(9, 1, 0))
+    assert hot_lines_of(text, "mine", most=1) == (HotLine(7, 3, 1),) and hot_lines_of("", "mine") == ()
 
 
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)

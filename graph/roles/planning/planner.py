@@ -10,6 +10,7 @@ from typing import get_args
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.tree import Tree
 from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
 from tunesmith.graph.progress import Progress
@@ -72,29 +73,21 @@ class Planner:
                 )
             context.listener(Progress("plan", f"round {number}"))
             return plan_by_rules(context, number, context.tree())
-        if context.settings.planner == "rules":
-            return plan_on_tree(context, number, context.tree(), KINDS_OF_ARM[context.settings.arm])
-        context.listener(Progress("plan", f"round {number}: asking the model"))
+        by_rules = context.settings.planner == "rules"
+        context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
         # Everything is compared with the baseline, so it must run before anything is decided.
         baseline_seconds(context)
         context.roofline()
         tree = context.tree()
-        self._examine(context, tree, f"round-{number}")
+        examine_best(context, tree, stage_of(number))
+        if by_rules:
+            return plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
         plan = self._ask(context, context.models, number, tree, objections)
         if isinstance(plan, Plan):
             return plan
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
         context.note("plan", sentence, f"round-{number}", plan.kind)
         return plan_by_rules(context, number, tree)
-
-    def _examine(self, context: Context, tree: Tree, stage: str) -> None:
-        """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
-        baseline = context.log.baseline_seconds or {}
-        workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
-        examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
-        for node in tree.best(1):
-            assert node.best_config is not None
-            examine(context, node.id, node.template, node.best_config, workload, stage)
 
     def _ask(
         self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
@@ -113,6 +106,16 @@ class Planner:
                 again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
                 messages = (*messages, Message("assistant", reply.text), Message("user", again))
         return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")
+
+
+def examine_best(context: Context, tree: Tree, stage: str) -> None:
+    """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
+    baseline = context.log.baseline_seconds or {}
+    workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
+    for node in tree.best(1):
+        assert node.best_config is not None
+        examine(context, node.id, node.template, node.best_config, workload, stage)
 
 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
