@@ -172,13 +172,14 @@ def begun(
     elif folder.is_dir() and any(folder.iterdir()):
         raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
     prior = None if settings.prior is None else read_prior(Path(settings.prior))
-    templates = task.sources(device.backend).templates
-    require_work(task, templates, limits_of(device, settings))
-    if prior is not None and settings.transport == "none" and models is None:
+    templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
+    require_work(task, templates, limits)
+    written = settings.transport != "none" or models is not None
+    if prior is not None and not written:
         require_common(prior, templates)
     wisdom = open_wisdom() if settings.wisdom else None
     tuned = task.workloads_for(device.limits.kind, held_out=False)
-    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned)
+    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned, limits, written=written)
     with Journal(folder, create=True) as journal, alone(folder):
         if suggested is not None:
             journal.append(suggested)

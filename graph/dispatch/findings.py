@@ -11,6 +11,7 @@ from typing import Literal
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import kernels_of, winner_key
 from tunesmith.graph.dispatch.rule import BASELINE, Rule, Seen, fit_rule
+from tunesmith.graph.dispatch.shapes import ShapeKey, shape_key
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
 from tunesmith.graph.roles.testing.examination import disqualified
@@ -63,12 +64,12 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     kernels = kernels_of(verdict)
     if not kernels:
         return None
-    events = {event.workload.name: event for event in context.log.events(ShapeCompared)}
-    excluded = _failed(list(events.values()), kernels) + _rejected(context, kernels)
+    events = _by_shape(context.log.events(ShapeCompared))
+    excluded = _failed(events, kernels) + _rejected(context, kernels)
     out = {(one.template, config_key(one.config)) for one in excluded}
     numbers = {winner_key(one): number for number, one in enumerate(kernels) if winner_key(one) not in out}
     if events:
-        told = [event for event in events.values() if event.entries]
+        told = [event for event in events if event.entries]
         fitted, tested = (
             [Seen(event.workload, _figures(event.entries, numbers)) for event in told if event.fitted == fit]
             for fit in (True, False)
@@ -123,6 +124,16 @@ def beats(verdict: Verdict) -> bool:
     """Whether the general configuration is shown to be faster on some workloads and slower on none."""
     found = [row.general.verdict for row in (*verdict.tuned, *verdict.held_out) if row.general is not None]
     return verdict.general is not None and "faster" in found and "slower" not in found
+
+
+def _by_shape(events: Sequence[ShapeCompared]) -> list[ShapeCompared]:
+    """The last comparison on each shape; what was ever fitted, by whatever name, is no test of the rule."""
+    found: dict[ShapeKey, ShapeCompared] = {}
+    for event in events:
+        key = shape_key(event.workload)
+        fitted = event.fitted or (key in found and found[key].fitted)
+        found[key] = event.model_copy(update={"fitted": fitted})
+    return list(found.values())
 
 
 def _failed(events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[Disqualified]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
+from tunesmith.graph.dispatch.shapes import shape_key
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
 from tunesmith.graph.progress import Progress
@@ -60,12 +61,12 @@ def measure_shapes(
     context: Context, kernels: Sequence[Winner], fit: Sequence[Workload], test: Sequence[Workload]
 ) -> None:
     """Compares `kernels` with the baseline on the shapes of `fit`, to which a rule is fitted, and of `test`, on which
-    it is tried, unless the journal has it. The context's task must have these workloads."""
-    known = {event.workload.name: event for event in context.log.events(ShapeCompared)}
+    it is tried, unless the journal has it, by whatever name. The context's task must have these workloads."""
+    known = {shape_key(event.workload): event for event in context.log.events(ShapeCompared)}
     shapes = [(one, True) for one in fit] + [(one, False) for one in test]
     for number, (workload, fitted) in enumerate(shapes, 1):
         entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
-        before = known.get(workload.name)
+        before = known.get(shape_key(workload))
         if before is not None and {*map(winner_key, entrants)} <= {*map(winner_key, before.entries)}:
             continue
         if context.seconds_left() <= 0:

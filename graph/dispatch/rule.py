@@ -108,7 +108,8 @@ def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Ru
 
     The depth is the least one whose cross-validated time is within `GAIN` of the least time that any depth reaches.
     A leaf whose shapes are all divided by vectors says nothing of shapes that are not, which take other paths through
-    a kernel, nor the other way round: those get what serves all measured shapes of their sort.
+    a kernel, nor the other way round: those get what serves all measured shapes of their sort, and the baseline where
+    none was measured.
     """
     if not seen:
         return Rule()
@@ -128,12 +129,14 @@ def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here
     divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
     if rule.yes is not None and rule.no is not None:
         test = np.array([bool(parse(rule.test).evaluate(one.workload.names)) for one in seen], dtype=np.float64)
-        yes = _parted(rule.yes, name, seen, fitting, here * test)
+        wider = {f"{name} % {divisor} == 0" for divisor in DIVISORS if divisor % VECTOR == 0}
+        # What is a multiple of more than a vector is one of a vector: there is nothing to tell apart.
+        yes = rule.yes if rule.test in wider else _parted(rule.yes, name, seen, fitting, here * test)
         return rule.model_copy(update={"yes": yes, "no": _parted(rule.no, name, seen, fitting, here * (1 - test))})
     there = 1 - divided if (here * divided).sum() == here.sum() else divided
-    if rule.use == BASELINE or (here * there).sum() > 0 or there.sum() == 0:
+    if rule.use == BASELINE or (here * there).sum() > 0:
         return rule
-    others = fitting.rule(there, 0).model_copy(update={"shapes": 0})
+    others = fitting.rule(there, 0).model_copy(update={"shapes": 0}) if there.any() else Rule()
     if others.use == rule.use:
         return rule
     yes, no = (others, rule) if there is divided else (rule, others)

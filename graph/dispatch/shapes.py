@@ -21,6 +21,8 @@ TRIES = 200
 SEED = 11_000_003
 """Added to the run's seed."""
 
+ShapeKey = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]
+
 
 def draw_shapes(
     task: Task, kind: str, count: int, *, seed: int, fits: Callable[[Workload], bool] = lambda _: True
@@ -31,7 +33,7 @@ def draw_shapes(
     be launched on a shape. There are fewer than `count` where the ranges hold no more.
     """
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
-    known = {_key(workload) for workload in own}
+    known = {shape_key(workload) for workload in own}
     most = max(task.bytes_of(workload) for workload in own)
     random = np.random.default_rng(seed + SEED)
     found: list[Workload] = []
@@ -42,8 +44,8 @@ def draw_shapes(
         sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
         name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
         shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
-        if _key(shape) not in known and _can_be(task, shape, most) and fits(shape):
-            known.add(_key(shape))
+        if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
+            known.add(shape_key(shape))
             found.append(shape)
     return tuple(found)
 
@@ -54,7 +56,7 @@ def shapes_of_others(
     """Sizes and types that other runs measured, as workloads of the task for a `kind` of device: those that it can be
     launched with and that are none of its own, each once."""
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
-    known, kept = {_key(workload) for workload in own}, []
+    known, kept = {shape_key(workload) for workload in own}, []
     model = own[0]
     for sizes, types in found:
         fits = sizes.keys() == model.sizes.keys() and types.keys() == model.types.keys()
@@ -62,8 +64,8 @@ def shapes_of_others(
             continue
         name = "known-" + "-".join(["x".join(map(str, sizes.values())), *types.values()])
         shape = Workload(name=name, sizes=sizes, types=types, held_out=True, devices=model.devices)
-        if _key(shape) not in known and _can_be(task, shape, math.inf):
-            known.add(_key(shape))
+        if shape_key(shape) not in known and _can_be(task, shape, math.inf):
+            known.add(shape_key(shape))
             kept.append(shape)
     return tuple(kept)
 
@@ -89,5 +91,6 @@ def _can_be(task: Task, shape: Workload, most: float) -> bool:
         return False
 
 
-def _key(workload: Workload) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
+def shape_key(workload: Workload) -> ShapeKey:
+    """What tells shapes apart: sizes and types, whatever the workload is called."""
     return tuple(sorted(workload.sizes.items())), tuple(sorted(workload.types.items()))

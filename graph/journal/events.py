@@ -15,10 +15,12 @@ from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
+    KnownResult,
     Origin,
     RefusedSeed,
     RoundAccount,
     Suggestion,
+    TemplateResults,
     Tokens,
     Verdict,
 )
@@ -82,12 +84,14 @@ class Extended(Event):
 
 
 class PriorKept(Event):
-    """What another run or a table knows, to lead the searches: configuration, objective, kind of failure. Written by
+    """What another run or a table knows, to lead the searches. results: of no known template, those of a table (earlier
+    versions wrote all of a run here, whatever their template); templates: those of a run by its templates. Written by
     `tune` before the run starts, read by the searches."""
 
     kind: ClassVar[str] = "prior"
     name: str
-    results: tuple[tuple[Config, float | None, str | None], ...]
+    results: tuple[KnownResult, ...] = ()
+    templates: tuple[TemplateResults, ...] = ()
 
 
 class WisdomKept(Event):

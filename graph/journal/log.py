@@ -173,17 +173,13 @@ class RunLog:
 
     @property
     def plans(self) -> list[Plan]:
-        """The plans of all rounds, as the planner made them."""
-        return [event.plan for event in self.events(Planned)]
+        """The plans of all rounds, each as a person approved it, or as the planner made it where nobody did."""
+        stages = dict.fromkeys(entry.stage for entry in self.entries(Planned))
+        return [plan for stage in stages if (plan := self.plan(stage)) is not None]
 
     def plan(self, stage: str) -> Plan | None:
-        """The plan of a round, as the planner made it."""
-        event = self.last(Planned, stage)
-        return None if event is None else event.plan
-
-    def approved_plan(self, stage: str) -> Plan | None:
-        """The plan of a round, as a person approved it."""
-        event = self.last(PlanApproved, stage)
+        """The plan of a round, as a person approved it, or as the planner made it where nobody did."""
+        event = self.last(PlanApproved, stage) or self.last(Planned, stage)
         return None if event is None else event.plan
 
     def awaits_approval(self, stage: str) -> bool:
@@ -271,12 +267,13 @@ class RunLog:
     def slower_than_baseline(self, template: str) -> list[str]:
         """Workloads, held-out ones too, on which every compared configuration of a template was slower than the
         baseline when it was last compared there."""
-        slower: dict[str, bool] = {}
+        last: dict[str, dict[str, str]] = {}
         for event in self.events(Compared):
-            verdicts = [one.comparison.verdict for one in event.entries if one.template == template and one.comparison]
-            if verdicts:
-                slower[event.workload] = all(verdict == "slower" for verdict in verdicts)
-        return [workload for workload, is_slower in slower.items() if is_slower]
+            # An event has the finalists of one comparison, and says nothing of those that were compared before.
+            for one in event.entries:
+                if one.template == template and one.comparison is not None:
+                    last.setdefault(event.workload, {})[config_key(one.config)] = one.comparison.verdict
+        return [workload for workload, found in last.items() if set(found.values()) == {"slower"}]
 
     def examinations(self) -> dict[Examinee, Examination]:
         """The examinations of winners, the last one of each."""

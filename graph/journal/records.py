@@ -148,6 +148,18 @@ class Suggestion(Record):
     ratio: float
 
 
+KnownResult = tuple[Config, float | None, str | None]
+"""Configuration, objective, kind of failure."""
+
+
+class TemplateResults(Record):
+    """What another run measured of one of its templates: id and name there, and the results."""
+
+    template: str
+    name: str
+    results: tuple[KnownResult, ...]
+
+
 class Disqualified(Record):
     """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
     whole."""

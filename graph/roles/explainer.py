@@ -53,6 +53,8 @@ def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
         nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
         attempts=[attempt for attempt in tree.attempts if attempt.round == number],
         verdict=context.log.verdict(stage),
+        # Without a verdict either nothing was right in the search, or the test is left to a later round.
+        right=any(node.best_seconds for node in tree.usable),
         tuned=[workload.name for workload in context.tuned],
     )
     return conversation(render("explain_system"), user)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from tunesmith import __version__
@@ -10,32 +10,84 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import WisdomKept
 from tunesmith.graph.journal.records import Figures, Suggestion, Verdict, Winner
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
-from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.space.domain import Domain
+from tunesmith.kernels.space.feasible import device_names, rules
+from tunesmith.kernels.space.rule import Reason, Rule
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
 
 SUGGESTIONS = 6
 """Most configurations that a run takes from the database: each costs an evaluation."""
 
 
-def suggest(wisdom: Wisdom, task: Task, device: Device, workloads: Sequence[Workload]) -> WisdomKept | None:
+def suggest(
+    wisdom: Wisdom,
+    task: Task,
+    device: Device,
+    workloads: Sequence[Workload],
+    limits: Sequence[DeviceLimits],
+    *,
+    written: bool,
+) -> WisdomKept | None:
     """What to measure first in a run of `task` on `device`; None where the database has nothing on it.
 
     What was found on the same model of device comes first, whatever its driver, and there what was found on the shapes
-    of this run; other devices' answers come last. Of equals the one that gained most is first. Raises `WisdomError`.
+    of this run; other devices' answers come last. Of equals the one that gained most is first. Configurations that no
+    template of the task can have under `limits` are left out; where a model writes further templates (`written`), whose
+    parameters nobody knows yet, they come after all others. Raises `WisdomError`.
     """
     shapes = [(one.sizes, one.types) for one in workloads]
     ranked = sorted(
-        (one for one in wisdom.entries(task.name) if one.backend == device.backend),
+        # A model's whole kernel has no parameters, and suggests nothing.
+        (one for one in wisdom.entries(task.name) if one.backend == device.backend and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
     )
-    found: dict[str, Suggestion] = {}
+    # Runs with a model keep under the same task what is of templates that only they have.
+    fits = _fitting(task.sources(device.backend).templates, workloads, limits)
+    fitting, others = list[Known](), list[Known]()
     for one in ranked:
+        (fitting if fits(one.config) else others).append(one)
+    found: dict[str, Suggestion] = {}
+    for one in (*fitting, *(others if written else ())):
         found.setdefault(
             config_key(one.config), Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
         )
     kept = tuple(found.values())[:SUGGESTIONS]
     return WisdomKept(suggestions=kept) if kept else None
+
+
+def _fitting(
+    templates: Sequence[Template], workloads: Sequence[Workload], limits: Sequence[DeviceLimits]
+) -> Callable[[Config], bool]:
+    """Says of a configuration whether some template has it among its feasible points on one of `workloads`."""
+    usable = [one for one in templates if all(one.runs_on(device_names(device)) for device in limits)]
+    spaces = [
+        (
+            Domain(template.parameters),
+            [[rule for one in limits for rule in rules(template, [workload], one)] for workload in workloads],
+        )
+        for template in usable
+    ]
+
+    def fits(config: Config) -> bool:
+        return any(
+            not isinstance(domain.encode(config), Reason) and any(_all_hold(each, config) for each in conditions)
+            for domain, conditions in spaces
+        )
+
+    return fits
+
+
+def _all_hold(conditions: Sequence[Rule], config: Config) -> bool:
+    try:
+        return all(rule.holds(config) for rule in conditions)
+    except ExpressionError:
+        # A constraint without a value, such as a division by zero, admits nothing.
+        return False
 
 
 def known_shapes(wisdom: Wisdom, task: Task, device: Device) -> list[tuple[dict[str, int], dict[str, str]]]:

@@ -58,6 +58,33 @@ def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
     assert result.summary["templates"][0]["moves"] == ["greedy"]
 
 
+def test_a_round_is_explained_by_the_plan_that_was_carried_out(tmp_path: Path) -> None:
+    folder, asked = tmp_path / "run", list[Call]()
+
+    def noting(call: Call) -> Any:
+        asked.append(call)
+        return script(call)
+
+    with pytest.raises(Waiting):
+        run(folder, noting, rounds=1, approve="plans")
+    edit(folder / "plan-1.json", bottleneck="compute", analysis="A person knows better.")
+    go_on(folder, noting)
+    (text,) = [call.messages[1].content for call in asked if call.role == "explain"]
+    assert "Planned: bound by compute. A person knows better." in text
+
+
+def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting):
+        run(folder, None, task=LIBRARY, rounds=1, approve="plans")
+    file = folder / "plan-1.json"
+    (planned,) = json.loads(file.read_text())["branches"]
+    seeds = [{"GROUP": group, "ITEMS": 4, "UNROLL": 1} for group in (64, 4, 16)]
+    edit(file, branches=[planned | {"seeds": seeds[:2]}, planned | {"parent": "runs", "seeds": seeds[1:]}])
+    resume(folder)
+    assert [event.data["config"] for event in entries(folder, "asked")][:3] == seeds
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

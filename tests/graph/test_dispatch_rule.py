@@ -100,9 +100,9 @@ def test_rows_that_no_vector_divides_are_not_served_by_what_only_others_were_mea
     rule = fit_rule(found, 2, ["d"])
     assert [rule.kernel(one) for one in short] == [1, 0]
     assert [rule.kernel(workload(64, d)) for d in (9000, 9001)] == [0, 0]
-    # Where nothing is known of such rows, nothing is changed.
+    # Where nothing is known of such rows, they are left to the baseline.
     known = [one for one in found if one.workload.sizes["d"] % 8 == 0]
-    assert fit_rule(known, 2, ["d"]) == fit_rule(known, 2)
+    assert [fit_rule(known, 2, ["d"]).kernel(one) for one in short] == [1, BASELINE]
     # A rule for one that is always slower there leaves them to the baseline.
     alone = [Seen(one.workload, {1: one.figures[1]}) for one in found]
     assert [fit_rule(alone, 2, ["d"]).kernel(one) for one in short] == [1, BASELINE]
@@ -161,3 +161,21 @@ def test_where_the_ranges_hold_no_more_there_are_fewer() -> None:
     few = tuple(Workload(name=f"{n}", sizes={"n": n, "d": 64}, types={"T": "float16"}) for n in (1, 2, 4))
     drawn = draw_shapes(task.model_copy(update={"workloads": few}), "gpu", 9, seed=0)
     assert {one.sizes["n"] for one in drawn} == {3}
+
+
+def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> None:
+    sizes = [(n, d) for n in (16, 256, 4096) for d in (512, 1024)]
+    divided = fit_rule([Seen(workload(*size), {0: figures(0.5)}) for size in sizes], 1, ["d"])
+    assert divided.lines({0: "general", BASELINE: "baseline"}) == [
+        "if d % 8 == 0:",
+        "    general",
+        "else:",
+        "    baseline",
+    ]
+    others = fit_rule([Seen(workload(n, d + 1), {0: figures(0.5)}) for n, d in sizes], 1, ["d"])
+    assert [others.kernel(workload(64, d)) for d in (640, 641)] == [BASELINE, 0]
+    # A test for multiples of more than a vector has told them apart.
+    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 520, 1024, 1032)]
+    found = [Seen(one, {0: figures(0.5 if one.sizes["d"] % 16 == 0 else 1.5)}) for one in rows]
+    wide = fit_rule(found, 1, ["d"])
+    assert wide == fit_rule(found, 1) and wide.test == "d % 16 == 0"

@@ -12,6 +12,7 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.graph import resume, tune
+from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
@@ -45,8 +46,8 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     assert all(5000 <= event.workload.sizes["n"] <= 16384 for event in events)
     dispatch = json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())
     assert dispatch["rule_tried_on"] == 3 and dispatch["policies"][0]["policy"] == "rule"
-    # The simulated winner is faster everywhere, and so serves every shape.
-    assert dispatch["rule"] == {"folder": "general"}
+    # The simulated winner is faster everywhere, and so serves every shape of the sort that was measured.
+    assert dispatch["rule"] == {"test": "n % 8 == 0", "yes": {"folder": "general"}, "no": {"folder": "baseline"}}
 
 
 def test_a_run_that_has_ended_gets_a_rule_without_a_further_search(tmp_path: Path) -> None:
@@ -183,6 +184,42 @@ def test_shapes_of_earlier_runs_are_measured_again_and_fitted(
     assert found is not None and (found.fitted, found.tested) == (2 + 1 + 2, 2)
     without = tune(TASK, run_dir=tmp_path / "without", dispatch_shapes=4, wisdom=False, **SETTINGS).summary.dispatching
     assert without is not None and without.fitted == 2 + 2
+
+
+def test_what_was_fitted_is_no_test_when_it_is_drawn_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    drawn = draw_shapes(load_task(TASK), device.limits.kind, 6, seed=0)
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
+    known = Known(
+        task="scale_add",
+        template="runs",
+        config={"GROUP": 16, "ITEMS": 16, "UNROLL": 1},
+        backend="opencl",
+        device=device.name,
+        driver="1",
+        sizes=drawn[5].sizes,
+        types={},
+        seconds=1e-5,
+        ratio=0.5,
+        low=0.4,
+        high=0.6,
+        at="2026-01-01T00:00:00+00:00",
+    )
+    Wisdom(tmp_path / "wisdom.sqlite").keep([known])
+    folder = tmp_path / "run"
+    tune(TASK, run_dir=folder, dispatch_shapes=4, **SETTINGS)
+    assert [event.workload.sizes for event in shapes_of(folder) if event.workload.name[:6] == "known-"] == [known.sizes]
+    # Two of its own, one of an earlier run, and three of six; the sixth is that of the earlier run.
+    found = resume(folder, dispatch_shapes=6).summary.dispatching
+    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 3, 2)
+    assert sum(event.workload.sizes == known.sizes for event in shapes_of(folder)) == 1, "it is not measured again"
+    # Earlier versions did, and wrote it down as a test.
+    with Journal(folder, create=False) as journal:
+        fitted = next(event for event in shapes_of(folder) if event.workload.sizes == known.sizes)
+        journal.append(fitted.model_copy(update={"workload": drawn[5], "fitted": False}))
+    found = resume(folder, dispatch_shapes=6).summary.dispatching
+    assert found is not None and (found.fitted, found.tested) == (2 + 1 + 3, 2)
 
 
 def test_a_shape_on_which_the_baseline_fails_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

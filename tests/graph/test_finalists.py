@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
+from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.measurements import seconds_of
 from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
+from tunesmith.graph.roles.testing.tester import finalists
 from tunesmith.graph.roles.testing.verdict import dispatched
-from tunesmith.graph.run import RunResult
+from tunesmith.graph.run import RunResult, opened, resumed
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.spec.parameter import config_key
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 
@@ -194,3 +199,15 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
         assert [note for note in result.summary["notes"] if "3.2 GB/s, is not used" in note]
     else:
         assert (0.95 <= share <= 1.1) == (ended_by == "floor")
+
+
+def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> None:
+    folder = run(tmp_path, "ITEMS > 0").folder
+    with resumed(folder) as begun, opened(begun) as context:
+        ranked = sorted(context.log.evaluations(), key=lambda one: seconds_of(one).get("16384", math.inf))
+        best, second = ranked[:2]
+        again = Evaluated(number=99, key=config_key(best.config), evaluation=best)
+        context.journal.append(again, "round-2")
+        general, per_shape = finalists(context)
+    assert [config for _, config in per_shape["16384"]] == [best.config, second.config]
+    assert len({config_key(config) for _, config in general}) == len(general) == begun.settings.finalists

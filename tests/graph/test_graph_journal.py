@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.journal.events import Asked, Evaluated, Event, Explained
+from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError, Store
+from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import Evaluation
 
 WRITER = """
@@ -167,3 +170,23 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(JournalError, match="cannot be made"):
         Journal(tmp_path / "file" / "run", create=True)
+
+
+def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Store) -> None:
+    def compared(**ratios: float) -> Compared:
+        return Compared(
+            workload="w",
+            entries=tuple(
+                FinalistResult(template="t", config={"A": name}, comparison=compare([[ratio]] * 5, [[1.0]] * 5))
+                for name, ratio in ratios.items()
+            ),
+        )
+
+    log = RunLog(store)
+    store.append(compared(first=0.8, second=1.3), "round-1")
+    assert log.slower_than_baseline("t") == []
+    # The finalists that take the place of rejected ones, in the same test.
+    store.append(compared(third=1.2), "round-1")
+    assert log.slower_than_baseline("t") == []
+    store.append(compared(first=1.1), "round-2")
+    assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,18 @@ from journal_rows import rows
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import PriorKept, TemplateAdded, TemplateVetoed
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.setup.prior import prior_of
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import Prior
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Launch, Template
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -39,7 +46,9 @@ def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
     run(tmp_path / "transferred", evaluations=5, prior=str(tmp_path / "long"))
     assert best in asks(tmp_path / "transferred")
     with Journal(tmp_path / "transferred", create=False) as journal:
-        prior = prior_of(RunLog(journal))
+        log = RunLog(journal)
+        (template,) = log.events(TemplateAdded)
+        prior = prior_of(log, template.template, Space.build(template.template.parameters, []))
     assert prior is not None and len(prior.results) == 12 and "long" in prior.name
 
 
@@ -83,3 +92,86 @@ def test_a_prior_that_lacks_parameters_is_refused_before_anything_starts(tmp_pat
     with pytest.raises(SettingsError, match=r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"):
         run(tmp_path / "run", prior=str(table))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """scale_add with a second template, which has the same parameters."""
+    folder = tmp_path / "task"
+    shutil.copytree(Path(TASK).parent, folder)
+    text = (folder / "template.toml").read_text().replace('name = "runs"', 'name = "other"')
+    (folder / "other.toml").write_text(text.replace("template.cl", "other.cl"))
+    (folder / "other.cl").write_text("// other\n" + (folder / "template.cl").read_text())
+    described = (folder / "task.toml").read_text()
+    (folder / "task.toml").write_text(described.replace('["template.toml"]', '["template.toml", "other.toml"]'))
+    return folder
+
+
+def priors(folder: Path) -> dict[str, Prior | None]:
+    """The prior of each template of a run, by its name."""
+    with Journal(folder, create=False) as journal:
+        log = RunLog(journal)
+        templates = [event.template for event in log.events(TemplateAdded)]
+        return {one.name: prior_of(log, one, Space.build(one.parameters, [])) for one in templates}
+
+
+def configs(prior: Prior | None) -> list[dict[str, Any]]:
+    return [] if prior is None else [config for config, _ in prior.results]
+
+
+def test_each_search_gets_the_results_of_its_own_template(two: Path, tmp_path: Path) -> None:
+    def begin(name: str, **settings: Any) -> Path:
+        chosen: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
+        return tune(two, run_dir=tmp_path / name, backend="opencl", **(chosen | settings)).folder
+
+    source = begin("source")
+    measured: dict[str, list[dict[str, Any]]] = {}
+    with Journal(source, create=False) as journal:
+        log = RunLog(journal)
+        for one in log.evaluations():
+            measured.setdefault(log.template(one.template).name, []).append(one.config)
+        vetoed = next(event.id for event in log.events(TemplateAdded) if event.template.name == "other")
+    assert measured.keys() == {"runs", "other"}
+    found = priors(begin("own", prior=str(source)))
+    assert {name: configs(prior) for name, prior in found.items()} == measured
+
+    # A changed source is another template, of the same name.
+    (two / "other.cl").write_text("// changed\n" + (two / "other.cl").read_text())
+    assert configs(priors(begin("changed", prior=str(source)))["other"]) == measured["other"]
+
+    # What a role took out of the other run counts no more, and the rest is better than nothing.
+    with Journal(source, create=False) as journal:
+        journal.append(TemplateVetoed(template=vetoed, why="A test says so."), "round-2")
+    found = priors(begin("vetoed", prior=str(source)))
+    assert [configs(found[name]) for name in ("runs", "other")] == [measured["runs"]] * 2
+
+
+def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path: Path) -> None:
+    space = Space.build((Parameter(name="A", values=(1, 2)),), [])
+    launch = Launch(grid=("1",), block=("1",))
+    parameters = space.domain.parameters
+    mine = Template(name="mine", backend="opencl", source="//", entry="mine", parameters=parameters, launch=launch)
+    kept = PriorKept(
+        name="another run",
+        results=(({"A": 2, "B": 7}, 0.5, None),),
+        templates=(
+            TemplateResults(template="x-1", name="x", results=(({"A": 1}, 0.7, None), ({"A": 3}, 0.1, None))),
+            TemplateResults(template="y-1", name="mine", results=(({"A": 1}, None, "compile failed"),)),
+        ),
+    )
+    with Journal(tmp_path, create=True) as journal:
+        journal.append(kept)
+        prior = prior_of(RunLog(journal), mine, space)
+    assert prior is not None and {"A": 3} not in configs(prior)
+    assert [space.config(point) for point in prior.best(space, 4)] == [{"A": 2}, {"A": 1}]
+
+
+def test_a_prior_of_an_earlier_version_is_for_all_templates(tmp_path: Path) -> None:
+    run(tmp_path / "run", evaluations=4)
+    old = '{"name": "the run old", "results": [[{"GROUP": 4, "ITEMS": 4, "UNROLL": 0}, 0.5, null]]}'
+    connection = sqlite3.connect(tmp_path / "run" / "journal.sqlite", isolation_level=None)
+    connection.execute(
+        "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (1, 1.0, 1.0, 'prior', '', ?)", (old,)
+    )
+    connection.close()
+    assert configs(priors(tmp_path / "run")["runs"]) == [{"GROUP": 4, "ITEMS": 4, "UNROLL": 0}]

@@ -234,6 +234,23 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
     assert result.summary["evaluations"] == 10
 
 
+def test_of_two_searches_of_one_template_the_seeds_of_both_come_first(tmp_path: Path) -> None:
+    def seed(group: int) -> list[dict[str, Any]]:
+        return [{"name": name, "value": value} for name, value in (("GROUP", group), ("ITEMS", 4), ("UNROLL", 1))]
+
+    def script(call: Call) -> Any:
+        if call.role == "plan" and call.stage == "round-2":
+            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
+            return plan(
+                branch(parent=first, moves=[], seeds=[seed(64)]), branch(parent=first, moves=[], seeds=[seed(4)])
+            )
+        return good(call)
+
+    run(tmp_path / "run", script, rounds=2, evaluations=4)
+    asked = [event.data["config"]["GROUP"] for event in entries(tmp_path / "run", "asked") if event.stage == "round-2"]
+    assert asked[:2] == [64, 4]
+
+
 def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> None:
     asked: list[Call] = []
 
@@ -317,6 +334,26 @@ def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> No
     assert "Wide groups are slow." not in first and "Wide groups are slow." in second
     assert "Templates so far" not in first and "### runs-" in second and "x the baseline's speed" in second
     assert "Least microseconds: 16384: " in second
+
+
+def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
+    def explained(folder: Path, script: Any, **settings: Any) -> list[str]:
+        asked: list[Call] = []
+
+        def noting(call: Call) -> Any:
+            asked.append(call)
+            return script(call)
+
+        run(folder, noting, rounds=2, **settings)
+        return [call.messages[1].content for call in asked if call.role == "explain"]
+
+    # An arm of ablations tests once, in the end.
+    first, second = explained(tmp_path / "arm", good, arm="template")
+    assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
+    assert "The general configuration" in second
+    wrong = template(source="// WRONG\n" + SOURCE)
+    for text in explained(tmp_path / "wrong", after(wrong), repairs=0):
+        assert "Nothing is right on every workload." in text and "measured again in this round" not in text
 
 
 def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:

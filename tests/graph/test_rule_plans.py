@@ -17,6 +17,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event, Planned
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.parameter import config_key
@@ -154,3 +155,41 @@ def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=24, rounds=4, seed=1)
     templates = [row.data["plan"]["branches"][0]["parent"].split("-")[0] for row in rows(folder, "plan")]
     assert templates == ["runs", "other", better, better]
+
+
+def test_later_rounds_go_by_the_plan_as_a_person_changed_it(task: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    names = ("16384", "5000", "777")
+    settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 16, "seed": 1}
+    with pytest.raises(Waiting):
+        tune(task, run_dir=folder, rounds=4, approve="plans", **settings)
+    with pytest.raises(Waiting):
+        resume(folder)
+    file = folder / "plan-2.json"
+    planned = json.loads(file.read_text())
+    other = next(name for name in names if name not in planned["workloads"])
+    # The scope is left as it was, and once more does not fit.
+    file.write_text(json.dumps(planned | {"workloads": [other], "scope": "general"}))
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            resume(folder)
+    assert resume(folder).valid
+    with Journal(folder, create=False) as journal:
+        found = RunLog(journal).plans
+    assert [(one.round, one.scope) for one in found] == [(1, "general"), *((n, "workload") for n in (2, 3, 4))]
+    assert found[1].workloads == (other,) and {name for one in found[1:] for name in one.workloads} == set(names)
+    assert json.loads((folder / "summary.json").read_text())["plans"][1]["workloads"] == [other]
+
+
+def test_a_changed_plan_for_all_workloads_is_a_general_one(task: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Waiting):
+        tune(task, run_dir=folder, backend="opencl", evaluations=9, rounds=2, approve="plans")
+    with pytest.raises(Waiting):
+        resume(folder)
+    file = folder / "plan-2.json"
+    changed = json.loads(file.read_text()) | {"workloads": ["777", "16384", "5000", "777"]}
+    file.write_text(json.dumps(changed))
+    resume(folder)
+    (_, approved) = [row.data["plan"] for row in rows(folder, "approved")]
+    assert (approved["scope"], approved["workloads"]) == ("general", ["16384", "5000", "777"])

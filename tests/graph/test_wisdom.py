@@ -12,6 +12,8 @@ from tunesmith.graph import tune
 from tunesmith.graph.journal.events import WisdomKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError, open_wisdom
+from tunesmith.graph.wisdom.learning import SUGGESTIONS, suggest
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
@@ -71,6 +73,26 @@ def test_what_does_not_fit_the_space_is_not_measured(wisdom: Wisdom, tmp_path: P
     wisdom.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
     tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
     assert all(config["GROUP"] != 5 for config in SimulatedPool.measured)
+
+
+def test_what_no_template_of_the_run_can_have_takes_no_place(wisdom: Wisdom, device: Any, tmp_path: Path) -> None:
+    mine = entry(ratio=0.9, device="a third device")
+    others = [entry(template="wide", config={"WIDTH": width}, device=device.name, ratio=0.1) for width in range(7)]
+    # Of the template's parameters, but infeasible on every workload, or with a value that it does not have.
+    broken = [entry(config=entry().config | one, ratio=0.2) for one in ({"ITEMS": 1}, {"GROUP": 5})]
+    whole = entry(template="whole", config={}, ratio=0.01)
+    wisdom.keep([mine, *others, *broken, whole])
+    # A model may write a template that has them: they come after what is known to fit.
+    task = load_task(TASK)
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    kept = suggest(wisdom, task, device, tuned, [device.limits], written=True)
+    assert kept is not None and len(kept.suggestions) == SUGGESTIONS
+    assert [one.config for one in kept.suggestions[:3]] == [mine.config, {"WIDTH": 0}, {"WIDTH": 1}]
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert SimulatedPool.measured[0] == mine.config
+    with Journal(tmp_path / "run", create=False) as journal:
+        found = journal.last(WisdomKept)
+    assert found is not None and [one.config for one in found.event.suggestions] == [mine.config]
 
 
 def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,8 @@ def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
 
 
 def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
-    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`. Raises `PlanError`."""
+    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`: its scope follows from
+    its workloads, whatever `data` says. Raises `PlanError`."""
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
@@ -108,4 +109,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
         raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
-    return plan
+    # Who edits the one easily forgets the other, and later rounds are planned by the scope.
+    workloads = tuple(name for name in names if name in plan.workloads)
+    scope = "general" if len(workloads) == len(names) else "workload"
+    return plan.model_copy(update={"workloads": workloads, "scope": scope})

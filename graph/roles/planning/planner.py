@@ -168,7 +168,11 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
         raise Unusable("\n".join(problems))
-    distinct = tuple({(one.parent, one.kind, one.moves): one for one in branches}.values())
+    distinct: dict[tuple[str, BranchKind, tuple[str, ...]], Branch] = {}
+    for one in branches:
+        key = one.parent, one.kind, one.moves
+        before = distinct[key].seeds if key in distinct else ()
+        distinct[key] = one.model_copy(update={"seeds": (*before, *one.seeds)})
     return Plan(
         round=number,
         bottleneck=answer.bottleneck,
@@ -176,7 +180,7 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
         workloads=workloads,
         evaluations=share(context, number),
         expected=answer.expected.strip()[:MAX_TEXT],
-        branches=distinct,
+        branches=tuple(distinct.values()),
         analysis=answer.analysis.strip()[:MAX_TEXT],
     )
 

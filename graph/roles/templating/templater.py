@@ -36,7 +36,7 @@ from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
@@ -274,10 +274,12 @@ def _register(context: Context, template: Template, branch: Branch, stage: str, 
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
-    """Writes down configurations that the search of this round is to try first."""
-    if seeds:
-        event = SeedsProposed(template=template, configs=tuple(seeds))
-        context.once(SeedsProposed, stage, lambda: event, template=template)
+    """Writes down configurations that the search of this round is to try first, beside those that are written down, as
+    for another branch of the same template."""
+    known = {config_key(config) for config in context.log.seeds(stage, template)}
+    new = {key: config for config in seeds if (key := config_key(config)) not in known}
+    if new:
+        context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
 def _written_before(context: Context, template: Template, branch: Branch, stage: str) -> bool:

@@ -192,9 +192,12 @@ def finalists(
     broken = _broken_on_held_out(context)
     had = {(template, config_key(config)) for template, config in after}
     templates = {template for template, _ in after}
+    # What several rounds measured, such as one workload's own and one of all, takes one place.
     in_order = (
         (template, config)
-        for _, (template, config) in sorted(ranked, key=lambda item: (item[1][0] in templates, item[0]))
+        for template, config in _distinct(
+            [entrant for _, entrant in sorted(ranked, key=lambda item: (item[1][0] in templates, item[0]))]
+        )
         if (template, config_key(config)) not in had
     )
     general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
@@ -207,7 +210,7 @@ def finalists(
             "",
         )
     per_shape = {
-        name: [entrant for _, entrant in sorted(found, key=lambda item: item[0])[:PER_SHAPE]]
+        name: _distinct([entrant for _, entrant in sorted(found, key=lambda item: item[0])])[:PER_SHAPE]
         for name, found in single.items()
     }
     return general, per_shape

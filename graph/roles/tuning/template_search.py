@@ -81,7 +81,7 @@ class TemplateSearch:
             budget=budget,
             workers=self.context.pool.max_in_flight,
             seeds=self._seeds(),
-            prior=prior_of(self.context.log),
+            prior=prior_of(self.context.log, self.template, self.space),
         )
         # What earlier rounds, and the template's trial, measured on these workloads is known to this search, and not
         # measured again.
