@@ -208,6 +208,6 @@ def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> 
         best, second = ranked[:2]
         again = Evaluated(number=99, key=config_key(best.config), evaluation=best)
         context.journal.append(again, "round-2")
-        general, per_shape = finalists(context)
+        general, per_shape = finalists(context, "round-2")
     assert [config for _, config in per_shape["16384"]] == [best.config, second.config]
     assert len({config_key(config) for _, config in general}) == len(general) == begun.settings.finalists
