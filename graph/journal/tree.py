@@ -29,6 +29,8 @@ LIBRARY = "library"
 BEST_SHARE = 0.2
 """Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
 BEST_LEAST, BEST_MOST = 3, 10
+DEAD = 1.01
+"""As a multiple of the best time: what changes less made no difference."""
 NOTABLY = 0.98
 """Of a time: what is more than two percent faster on a workload is worth knowing."""
 COMMON = 0.8
@@ -160,6 +162,11 @@ class Node:
                 found.append((parameter.name, {one: least[one] for one in parameter.values if one in least}))
         return sorted(found, key=lambda one: -max(one[1].values()))
 
+    @property
+    def without_effect(self) -> list[str]:
+        """Parameters whose values all came within `DEAD` of the best."""
+        return [name for name, seen in self.effects if max(seen.values()) < DEAD]
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -191,10 +198,15 @@ class Tree:
         """The task's own templates that no round has used yet."""
         return [node for node in self.usable if node.parent == LIBRARY and node.round == 0]
 
-    def best(self, count: int) -> list[Node]:
-        """The best `count` that were measured, the best first; those that were vetoed are none of them."""
+    @property
+    def ranked(self) -> list[Node]:
+        """Those that were measured, the best first; those that were vetoed are none of them."""
         measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
-        return sorted(measured, key=lambda node: node.best or math.inf)[:count]
+        return sorted(measured, key=lambda node: node.best or math.inf)
+
+    def best(self, count: int) -> list[Node]:
+        """The first `count` of `ranked`."""
+        return self.ranked[:count]
 
     @property
     def usable(self) -> list[Node]:

@@ -19,8 +19,6 @@ from tunesmith.kernels.spec.template import BackendName, Template
 
 EXTREMES = 5
 """Configurations of a template that are shown, from each end."""
-DEAD = 1.01
-"""A parameter whose values all come within this of the best time made no difference."""
 MAX_SOURCE = 40_000
 """Characters of one source in a prompt; more is cut, and said to be."""
 
@@ -171,7 +169,7 @@ def node_facts(context: Context, node: Node, *, source: bool, machine: bool = Tr
         "shared": [f"{name} = {value} in {n} of {of}" for name, (value, n, of) in node.shared.items()],
         "ranked": _ranked(node),
         "effects": [
-            f"{name}{' (no difference)' if max(seen.values()) < DEAD else ''}: "
+            f"{name}{' (no difference)' if name in node.without_effect else ''}: "
             + ", ".join(f"{value} {ratio:.2f}" for value, ratio in seen.items())
             for name, seen in node.effects
         ],

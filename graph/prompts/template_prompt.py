@@ -36,7 +36,7 @@ def template_messages(
     limits = context.device.limits
     parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
     # A template of this run shows the form of an answer, and what mattered here besides.
-    own = [one for one in tree.best(len(tree.nodes)) if one.template.has_choices]
+    own = [one for one in tree.ranked if one.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
     sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(

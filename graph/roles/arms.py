@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdded, TemplatesChosen, WritingStarted
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
@@ -70,7 +71,7 @@ class NextRewrite:
 
     def __call__(self, state: State, context: Context) -> State:
         number = state.get("round", 0) + 1
-        stage = f"round-{number}"
+        stage = stage_of(number)
         plan = context.log.plan(stage)
         if plan is None:
             baseline_seconds(context)
@@ -98,7 +99,7 @@ class Rewriter:
 
     def __call__(self, state: State, context: Context) -> State:
         plan = Plan.model_validate(state["plan"])
-        stage = f"round-{plan.round}"
+        stage = stage_of(plan.round)
         ids = context.log.chosen_templates(stage)
         if ids is None:
             ids = self._rewrite(context, plan, stage)

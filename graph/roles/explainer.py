@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Asked, Explained
+from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Call, Message, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
@@ -21,7 +22,7 @@ class Explainer:
     name = "explain"
 
     def __call__(self, state: State, context: Context) -> State:
-        stage = f"round-{state['round']}"
+        stage = stage_of(state["round"])
         if context.models is None or context.log.plan(stage) is None:
             return {}
         if context.log.entries(Explained, stage):
@@ -43,7 +44,7 @@ class Explainer:
 def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
     """The explainer's prompt for the round of `state`; a function of the journal."""
     number = state["round"]
-    stage = f"round-{number}"
+    stage = stage_of(number)
     tree = context.tree()
     ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
     user = render(

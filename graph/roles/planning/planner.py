@@ -48,7 +48,7 @@ class Planner:
 
     def __call__(self, state: State, context: Context) -> State:
         number = state.get("round", 0) + 1
-        stage = f"round-{number}"
+        stage = stage_of(number)
         plan = context.log.plan(stage)
         if plan is None:
             plan = self._decide(context, number, state.get("objections", []))
@@ -86,7 +86,7 @@ class Planner:
         if isinstance(plan, Plan):
             return plan
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
-        context.note("plan", sentence, f"round-{number}", plan.kind)
+        context.note("plan", sentence, stage_of(number), plan.kind)
         return plan_by_rules(context, number, tree)
 
     def _ask(
@@ -95,7 +95,7 @@ class Planner:
         messages = plan_messages(context, number, tree, objections)
         for attempt in range(RETRIES + 1):
             name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
-            (reply,) = models.ask_all([Call("plan", f"round-{number}", name, messages, PlanAnswer)])
+            (reply,) = models.ask_all([Call("plan", stage_of(number), name, messages, PlanAnswer)])
             if isinstance(reply, ModelFailed):
                 return reply
             assert isinstance(reply.value, PlanAnswer)

@@ -25,8 +25,6 @@ FIRST_SHARE = 0.6
 """Share of the evaluations for the first round, which tunes all workloads together, when more rounds follow."""
 LATENCY_SECONDS = 5e-6
 """A GPU kernel shorter than this is mostly launch and ramp-up, whatever its roofline says."""
-SEEDS = 3
-"""Best known configurations that a search of one workload starts from."""
 
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
@@ -45,7 +43,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
         due = _due(context, best)
         workloads = context.tuned if due is None else (due,)
         node = _best_on(tunable, [w.name for w in workloads], quantities, context) or tunable[0]
-        seeds = _seeds(node, context, due, quantities)
+        # A search of one workload knows the best there already: what was measured on it is told to it.
+        seeds = _best_of_each(node, context, quantities) if due is None else ()
         analysis = (
             f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
             if due is None
@@ -94,14 +93,10 @@ def _best_on(
     return min(measured, key=lambda one: one[0])[1] if measured else None
 
 
-def _seeds(node: Node, context: Context, due: Workload | None, baseline: Mapping[str, float]) -> tuple[Config, ...]:
-    """The best configurations of the workload that is due; for all together, the best of each."""
-    groups, count = ([[w.name] for w in context.tuned], 1) if due is None else ([[due.name]], SEEDS)
-    chosen = [
-        found.config
-        for names in groups
-        for _, found in sorted(_values(node.found, names, baseline, context), key=lambda one: one[0])[:count]
-    ]
+def _best_of_each(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
+    """The best configuration of each tuned workload."""
+    known = (_values(node.found, [workload.name], baseline, context) for workload in context.tuned)
+    chosen = [min(found, key=lambda one: one[0])[1].config for found in known if found]
     return tuple({config_key(config): config for config in chosen}.values())
 
 

@@ -31,8 +31,6 @@ EXPLORE = 0.05
 0.015 to 0.043 in the mean, by its kind."""
 NEAR = 1.1
 """How near to the best kernel, as a factor of its time, a rewrite must be to be worth parameters."""
-DEAD = 1.01
-"""A parameter whose values all come within this factor of the best made no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def _options(tree: Tree) -> Iterator[Branch]:
     assert top.best is not None
     children = {(node.parent, node.made_by) for node in tree.nodes}
     children |= {(attempt.parent, attempt.made_by) for attempt in tree.attempts}
-    rewrites = [node for node in tree.best(len(tree.nodes)) if not node.template.has_choices]
+    rewrites = [node for node in tree.ranked if not node.template.has_choices]
     for node in rewrites:
         if node.best is not None and node.best < NEAR * top.best and (node.id, "expose") not in children:
             yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
@@ -159,17 +157,14 @@ def _options(tree: Tree) -> Iterator[Branch]:
 def _stuck(node: Node) -> tuple[str, ...]:
     """Where the search of a template came to an end, a move each."""
     edges = [f"{name} beyond {value}" for name, value in node.at_edge.items()]
-    dead = [name for name, seen in node.effects if max(seen.values()) < DEAD]
     moves = [f"more values of {', '.join(edges)}"] if edges else []
-    return (*moves, *([f"another choice in the place of {', '.join(dead)}, without effect"] if dead else []))
+    if dead := node.without_effect:
+        moves.append(f"another choice in the place of {', '.join(dead)}, without effect")
+    return tuple(moves)
 
 
 def _searches(tree: Tree) -> list[Branch]:
     """What is searched further beside that, without a call: the task's next template, or the best one."""
     if tree.untried:
         return [Branch(parent=tree.untried[0].id, kind="search")]
-    return [
-        Branch(parent=node.id, kind="search", seeds=(node.best_config,))
-        for node in tree.best(len(tree.nodes))
-        if node.template.has_choices and node.best_config is not None
-    ][:1]
+    return [Branch(parent=node.id, kind="search") for node in tree.ranked if node.template.has_choices][:1]

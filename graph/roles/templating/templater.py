@@ -205,7 +205,7 @@ class Templater:
         """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
         else the best known one."""
         tree = context.tree()
-        chosen = (tree.untried or [node for node in tree.best(len(tree.nodes)) if node.template.has_choices])[:1]
+        chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
         if not chosen:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []

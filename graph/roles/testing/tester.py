@@ -55,7 +55,7 @@ class Tester:
 
     def __call__(self, state: State, context: Context) -> State:
         number = state["round"]
-        stage = f"round-{number}"
+        stage = stage_of(number)
         general, per_shape = finalists(context, stage)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
@@ -99,7 +99,7 @@ class Tester:
         beside: Sequence[AnyOpponent],
     ) -> list[Compared]:
         """The finalists on every workload, `beside` these opponents. What the journal has is not measured again."""
-        stage = f"round-{number}"
+        stage = stage_of(number)
         known = context.log.comparisons(stage)
         wanted: list[tuple[Workload, list[Finalist]]] = []
         for workload in (*context.tuned, *context.held_out):
@@ -151,7 +151,7 @@ class Tester:
             opponents=found.opponents,
             baseline_energy=found.energies[0] if found.energies else None,
         )
-        context.journal.append(event, f"round-{number}")
+        context.journal.append(event, stage_of(number))
 
 
 def _has_met(event: Compared, opponents: Sequence[AnyOpponent]) -> bool:
@@ -287,7 +287,7 @@ def _exhausted(context: Context, number: int) -> bool:
 def model_gave_up(context: Context, number: int) -> bool:
     """Whether a round of an arm without a search showed that no model will answer: there is nothing else to go on with.
     After an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
-    notes = [note for note in context.log.notes(f"round-{number}") if note.role in ("plan", "rewrite")]
+    notes = [note for note in context.log.notes(stage_of(number)) if note.role in ("plan", "rewrite")]
     return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)
 
 
