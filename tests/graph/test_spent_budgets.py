@@ -182,6 +182,18 @@ class TestWithAModel:
         history = [call.messages[1].content for call in asked if call.stage != "round-1"]
         assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
 
+    @pytest.mark.parametrize(("kind", "valid"), [("unstructured", True), ("capped", False)])
+    def test_code_is_asked_for_where_only_the_plan_failed(self, tmp_path: Path, kind: Any, valid: bool) -> None:
+        """Of a task that brings no template: rules alone would have nothing to plan."""
+
+        def script(call: Call) -> Any:
+            if call.role == "plan":
+                return ModelFailed(kind, "no plan")
+            return rewrite("LIKE 16 4 0") if call.schema is RewriteAnswer else template()
+
+        result, _ = run(tmp_path / "run", script, rounds=1, evaluations=9, explain=False)
+        assert result.valid == valid and (result.summary.ended_by == "no template") == (not valid)
+
     def test_nothing_is_repaired_that_could_not_be_tried(self, tmp_path: Path) -> None:
         asked: list[str] = []
 

@@ -12,7 +12,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.tree import Tree
-from tunesmith.graph.models.calls import Call, Message, ModelFailed, Models
+from tunesmith.graph.models.calls import HOPELESS, Call, Message, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
@@ -87,7 +87,11 @@ class Planner:
             return plan
         sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
         context.note("plan", sentence, stage_of(number), plan.kind)
-        return plan_by_rules(context, number, tree)
+        ruled = plan_by_rules(context, number, tree)
+        if ruled is None and plan.kind not in HOPELESS:
+            # There is no template yet, and the model may well write one though it did not plan it.
+            ruled = plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
+        return ruled
 
     def _ask(
         self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
