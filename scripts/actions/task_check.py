@@ -25,7 +25,10 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     try:
         device = choose_device(task, backend, probe())
     except NoDevice as error:
-        raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
+        if "--target" in str(error) or "cuda" not in task.backends:
+            raise
+        without = str(error).rstrip(".")
+        raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
     return device.limits, device.index
 
 
