@@ -271,7 +271,7 @@ def _as_run(result: RunResult, task: Task) -> Task:
     from tunesmith.graph.journal.log import RunLog
     from tunesmith.graph.journal.store import Journal
 
-    with Journal(result.folder, create=False) as journal:
+    with Journal(result.folder, create=False, reading=True) as journal:
         started = RunLog(journal).started
     return task if started is None else started.task
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ class Inventory:
         """The devices of one backend, in its own order."""
         return tuple(device for device in self.devices if device.backend == backend)
 
-    def why_without(self, backends: Sequence[Backend]) -> str:
+    def why_without(self, backends: Iterable[Backend]) -> str:
         """The first note on each of `backends`, which says what keeps its devices from being seen, as clauses; empty
         where there is none."""
         first = [self.by_backend[backend][0].rstrip(".") for backend in backends if self.by_backend.get(backend)]

@@ -34,7 +34,7 @@ def write_csv(folder: Path, out: Path) -> int:
     the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
     Raises `JournalError`.
     """
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")

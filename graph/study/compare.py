@@ -148,7 +148,7 @@ def _sources(folder: Path) -> dict[str, str]:
     journal is not beside the results."""
     if not (folder / "journal.sqlite").is_file():
         return {}
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         started = RunLog(journal).started
     if started is None:
         return {}

@@ -262,7 +262,7 @@ class Package:
 
     def _origin(self) -> dict[str, str]:
         """When and how the run was begun, and the commit of the task's files; empty texts for what it did not keep."""
-        with Journal(self.folder, create=False) as journal:
+        with Journal(self.folder, create=False, reading=True) as journal:
             log = RunLog(journal)
             origin, at = None if log.started is None else log.started.origin, log.started_at
         return {
@@ -286,7 +286,7 @@ class Package:
 
 
 def _task(folder: Path) -> Task:
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         started = RunLog(journal).started
     if started is None:
         raise ExportError(f"{folder} has a journal without a beginning; tune again.")
