@@ -91,7 +91,8 @@ def _require_room() -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, ROOM)
+            file.write(bytes(ROOM))
+            file.flush()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = f"has no room for the {ROOM >> 20} MiB that workers need" if full else "cannot be written"
