@@ -293,6 +293,7 @@ class FailureExample(Record):
     kind: str
     what: str
     config: Config
+    template: str = ""
 
 
 class Tokens(Record):

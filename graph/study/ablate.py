@@ -19,6 +19,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.measurements import objective, seconds_of, weighted_geomean
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
+from tunesmith.graph.models.files.batchfile import ANSWERS
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult, resume, tune
@@ -131,7 +132,7 @@ def ablate(
     wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
     _agree(folder, wanted)
     results: dict[str, list[RunResult]] = {arm: [] for arm in chosen}
-    waiting: list[str] = []
+    waiting: dict[str, Waiting] = {}
     for repeat in range(1, repeats + 1):
         # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
         for arm in chosen:
@@ -141,9 +142,16 @@ def ablate(
                 one = _one(folder / name, str(task), arm, repeat, calls, listener, models, settings)
                 results[arm].append(one)
             except Waiting as wait:
-                waiting.append(f"{name}: {wait}")
+                waiting[name] = wait
     if waiting:
-        raise Waiting(f"{len(waiting)} run(s) wait, the first of them {waiting[0]} Then run the same ablation again.")
+        files = [wait.requests for wait in waiting.values() if wait.requests is not None]
+        if len(files) < len(waiting):
+            told = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
+            raise Waiting(f"{len(waiting)} run(s) wait ({told}); see to each, then run the same ablation again.")
+        raise Waiting(
+            f"{len(waiting)} run(s) wait: answer {', '.join(map(str, files))} (OpenAI's batch API, `vllm run-batch`, "
+            f"or by hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
+        )
     compared = compare({arm: [repeat_of(one) for one in runs] for arm, runs in results.items()})
     return Ablation(str(task), compared[0], compared[1], {**settings, "calls": calls, "repeats": repeats})
 
