@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,16 @@ def write_csv(folder: Path, out: Path) -> int:
             number = numbers.get((entry.template, config_key(entry.config)))
             rows.append(_comparison_row(number, stage, comparison, entry))
         rows += _opponents(stage, comparison)
+    there = out.exists()
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIRST, *COMPARED, *map(_column, names), *LAST], restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
+        if not there:
+            with suppress(OSError):
+                out.unlink(missing_ok=True)
         raise JournalError(f"{out} cannot be written ({error.strerror}); choose another --csv.") from error
     return len(rows)
 

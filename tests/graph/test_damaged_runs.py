@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -94,6 +95,18 @@ def test_an_empty_journal_has_no_table(ended: Path, tmp_path: Path) -> None:
     Journal(tmp_path / "empty", create=True).close()
     with pytest.raises(JournalError, match="nothing to write"):
         write_csv(tmp_path / "empty", tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
+
+
+def test_a_table_that_does_not_fit_on_the_disk_is_not_left(
+    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("csv.DictWriter.writerows", full)
+    with pytest.raises(JournalError, match=r"table\.csv cannot be written \(No space left on device\)"):
+        write_csv(ended, tmp_path / "table.csv")
     assert not (tmp_path / "table.csv").exists()
 
 

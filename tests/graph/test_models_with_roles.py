@@ -81,5 +81,5 @@ def test_a_replay_of_more_rounds_than_recorded_ends_with_what_it_found(
     assert again.valid and again.summary.ended_by == "recording"
     answers = tmp_path / "live" / "transcripts" / "answers.jsonl"
     answers.write_text("".join(line for line in answers.open() if '"round-1.plan' not in line))
-    with pytest.raises(TunesmithError, match="no answer to round-1.plan.plan"):
+    with pytest.raises(TunesmithError, match=r"no answer to round-1\.plan\.plan"):
         tune(RAW, run_dir=tmp_path / "none", model=recorded, **OPTIONS)

@@ -90,6 +90,9 @@ class Package:
     def __init__(self, folder: Path, task: Task | None = None) -> None:
         self.folder = folder
         best = folder / "best"
+        if not best.exists() and not (folder / "journal.sqlite").exists():
+            what = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
+            raise ExportError(f"{what}; name one that `tunesmith tune` wrote, as its last lines say.")
         try:
             raw = (best / "dispatch.json").read_text(encoding="utf-8")
             found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
