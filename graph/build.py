@@ -29,6 +29,7 @@ from langgraph.types import Command, Send
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
+from tunesmith.graph.models.files.replay import NotRecorded
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
 from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
@@ -145,7 +146,13 @@ def _take_step(
     stage = stage_of(state.get("round", 0))
     if (known := _finished_step(context, role.name, turn, stage)) is not None:
         return Command(goto=known.goto, update=known.update)
-    result = role(state, context)
+    try:
+        result = role(state, context)
+    except NotRecorded as error:
+        if not may_end or context.log.verdict() is None:
+            raise
+        context.note(role.name, f"{error} The run ends with what it had found before.", stage)
+        result = {"done": "recording"}
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
     if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
         # A fan-out: the role is called again with what its branches bring back, and has not finished before.

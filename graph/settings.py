@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Objective
-from tunesmith.kernels.spec.files.schema_errors import sentence
+from tunesmith.kernels.spec.files.schema_errors import sentence, unknown_key
 
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
@@ -323,8 +323,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"--settings: {path} is not valid TOML: {error}.") from error
     if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
-        options = ", ".join(name for name in Settings.model_fields if name != "task")
-        raise SettingsError(f"--settings: {path} has the unknown key '{unknown[0]}'; the keys are {options}.")
+        why = unknown_key(unknown[0], [name for name in Settings.model_fields if name != "task"])
+        raise SettingsError(f"--settings: {path}: {why}{'' if why.endswith('?') else '.'}")
     try:
         Settings.model_validate({"task": "any", **data})
     except ValidationError as error:

@@ -11,7 +11,18 @@ from typing_extensions import TypedDict
 
 from tunesmith.kernels.spec.parameter import Config
 
-Done = Literal["", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model"]
+Done = Literal[
+    "",
+    "evaluations",
+    "time",
+    "rounds",
+    "floor",
+    "nothing valid",
+    "exhausted",
+    "no template",
+    "no model",
+    "recording",
+]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
 """The parent of a template that is made from the task's own source."""

@@ -240,9 +240,20 @@ def tune_kernel(
     are compiled anew, with its default settings. run_dir, listener, settings: of `tunesmith.graph.tune`. Raises
     `TunesmithError`.
     """
+    if not callable(reference) and not (isinstance(reference, str) and reference == "baseline"):
+        raise ExampleError(
+            'reference: give a function of what the kernel reads, or "baseline" for the kernel as it came, not '
+            f"{reference!r:.80}."
+        )
     signature = read_signature(source, entry)
     scalars = _defaults(signature, reference)
     examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
+    for name, value in (item for one in examples for item in one.items()):
+        if _is_array(value) and 0 in value.shape:
+            shape = "x".join(map(str, value.shape))
+            raise ExampleError(
+                f"inputs: the array {name} has no element (its shape is {shape}); give one that has some."
+            )
     framework = _framework(examples)
     if reference == "baseline":
         text: tuple[str, str, Literal["numpy", "torch"]] = ("", "baseline", "numpy")
@@ -280,7 +291,7 @@ def _as_run(result: RunResult, task: Task) -> Task:
     from tunesmith.graph.journal.log import RunLog
     from tunesmith.graph.journal.store import Journal
 
-    with Journal(result.folder, create=False) as journal:
+    with Journal(result.folder, create=False, reading=True) as journal:
         started = RunLog(journal).started
     return task if started is None else started.task
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.hw.drivers import cuda as cuda_driver
@@ -57,14 +57,23 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices, and one sentence for everything that is missing, hidden or unusual."""
+    """The devices, and one sentence for everything that is missing, hidden or unusual. by_backend: which of `notes` are
+    about which backend, as far as that is known."""
 
     devices: tuple[Device, ...]
     notes: tuple[str, ...]
+    by_backend: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, backend: Backend) -> tuple[Device, ...]:
         """The devices of one backend, in its own order."""
         return tuple(device for device in self.devices if device.backend == backend)
+
+    def why_without(self, backends: Iterable[Backend]) -> str:
+        """The first note on each of `backends`, which says what keeps its devices from being seen, as clauses; empty
+        where there is none."""
+        first = [self.by_backend[backend][0].rstrip(".") for backend in backends if self.by_backend.get(backend)]
+        # Other sentences begin with a name, such as OpenCL.
+        return "; ".join(one[0].lower() + one[1:] if one.startswith(("The ", "An ", "No ")) else one for one in first)
 
     def device(self, backend: Backend, index: int = 0) -> Device:
         """The device `index` of `backend`. Raises NoDevice, giving the notes, where there is none."""
@@ -96,7 +105,8 @@ def probe(
     """
     cuda = probe_cuda(driver_module=driver_module, nvml_module=nvml_module, environ=environ)
     others = probe_opencl(opencl_module=opencl_module)
-    return Inventory(cuda.devices + others.devices, cuda.notes + others.notes)
+    by_backend = {**cuda.by_backend, **others.by_backend}
+    return Inventory(cuda.devices + others.devices, cuda.notes + others.notes, by_backend)
 
 
 def probe_cuda(
@@ -110,12 +120,12 @@ def probe_cuda(
     physical = management if isinstance(management, NvmlUnavailable) else nvml.read_gpus(management)
 
     if isinstance(cuda, CudaUnavailable):
-        return Inventory((), _notes_without_cuda(cuda, physical, visible))
+        return _of("cuda", (), _notes_without_cuda(cuda, physical, visible))
     gpus = physical.gpus if isinstance(physical, NvmlReport) else ()
     driver_version = physical.driver if isinstance(physical, NvmlReport) else None
     pairs = [(gpu, _match(gpu, gpus)) for gpu in cuda.gpus]
     devices = tuple(_device(gpu, match, driver_version, cuda.cuda_version) for gpu, match in pairs)
-    return Inventory(devices, _notes(cuda, physical, pairs, visible))
+    return _of("cuda", devices, _notes(cuda, physical, pairs, visible))
 
 
 def probe_opencl(*, opencl_module: Any = None) -> Inventory:
@@ -123,7 +133,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     cl = opencl.load() if opencl_module is None else opencl_module
     report = cl if isinstance(cl, OpenClUnavailable) else opencl.read_devices(cl)
     if isinstance(report, OpenClUnavailable):
-        return Inventory((), (report.reason,))
+        return _of("opencl", (), (report.reason,))
     devices = tuple(
         Device(
             backend="opencl",
@@ -137,7 +147,11 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
         )
         for found in report.devices
     )
-    return Inventory(devices, report.notes)
+    return _of("opencl", devices, report.notes)
+
+
+def _of(backend: Backend, devices: tuple[Device, ...], notes: tuple[str, ...]) -> Inventory:
+    return Inventory(devices, notes, {backend: notes})
 
 
 def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:

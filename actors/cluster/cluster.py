@@ -5,15 +5,19 @@ Never stops Ray processes that it did not start.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import secrets
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
@@ -22,6 +26,8 @@ from tunesmith.hw.errors import TunesmithError
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 60.0
 """How long a cluster may take to offer the GPUs it should have."""
+ROOM = 8 << 20
+"""Bytes that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
 
 
 class ClusterError(TunesmithError):
@@ -55,6 +61,8 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
                 _require_reachable(address)
                 ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             else:
+                _require_room()
+                _keep_token()
                 ray.init(
                     address="local",
                     num_gpus=gpus,
@@ -62,7 +70,7 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
                     logging_level=logging.ERROR,
                     log_to_driver=False,
                 )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
         raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
     # Ray puts handlers of its own in place, which print a stack and end the process at once. Whoever has one keeps it.
@@ -73,6 +81,42 @@ def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
     finally:
         if not already:
             ray.shutdown()
+
+
+def _require_room() -> None:
+    """Raises `ClusterError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would fail
+    of it half a minute later, and not say why."""
+    name = next((one for one in ("RAY_TMPDIR", "TMPDIR") if one in os.environ), "TMPDIR")
+    folder = Path(os.environ.get(name, "/tmp"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = f"has no room for the {ROOM >> 20} MiB that workers need" if full else "cannot be written"
+        remedy = f"make room there, or set {name}" if full else f"set {name}"
+        raise ClusterError(
+            f"{name}: the folder for temporary files {folder} {what} ({error.strerror}); {remedy} to another folder."
+        ) from error
+
+
+def _keep_token() -> None:
+    """Gives Ray, in this process and those that it starts, the token that it would keep in the user's home, where none
+    is there and none can be written."""
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    try:
+        kept = Path.home() / ".ray" / "auth_token"
+        if kept.is_file():
+            return
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if os.access(kept.parent, os.W_OK):
+            return
+    except (OSError, RuntimeError):
+        pass
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _require_reachable(address: str) -> None:

@@ -88,7 +88,9 @@ def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
             text = describe(failure)
             key = failure.kind + text[:60]
             if key not in examples:
-                examples[key] = FailureExample(kind=failure.kind, what=text, config=evaluation.config)
+                examples[key] = FailureExample(
+                    kind=failure.kind, what=text, config=evaluation.config, template=evaluation.template
+                )
     return list(examples.values())[:MAX_EXAMPLES]
 
 

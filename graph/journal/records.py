@@ -305,6 +305,7 @@ class FailureExample(Record):
     kind: str
     what: str
     config: Config
+    template: str = ""
 
 
 class Tokens(Record):

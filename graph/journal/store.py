@@ -50,8 +50,27 @@ E = TypeVar("E", bound=Event, covariant=True)
 T = TypeVar("T", bound=Event)
 
 
+RESTORE = "restore the file from a copy, or start the run anew in another folder"
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: "make the folder and its files writable, or copy the run to where they are",
+    sqlite3.SQLITE_PERM: "make the folder and its files readable and writable, or copy the run to where they are",
+    sqlite3.SQLITE_CANTOPEN: "make the folder and its files readable and writable, or copy the run to where they are",
+    sqlite3.SQLITE_FULL: "make room on the disk",
+    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to one that works",
+    sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
+}
+"""What to do about an error of SQLite's; any other means that the file itself is damaged."""
+
+
 class JournalError(TunesmithError):
     """The folder holds no run, or one that this version cannot read."""
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """Why SQLite failed, which may cite what it cannot read over several lines, and the remedy."""
+    # The lowest byte says what kind of error it is.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    return " ".join(str(error).split()), _REMEDIES.get(code, RESTORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +99,12 @@ class Store(Protocol):
 
 
 class Journal:
-    """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'."""
+    """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'.
 
-    def __init__(self, folder: Path, *, create: bool) -> None:
+    reading: nothing will be written, so that a run on a disk that is full or read-only can be looked at as well.
+    """
+
+    def __init__(self, folder: Path, *, create: bool, reading: bool = False) -> None:
         path, self._folder = folder / "journal.sqlite", folder
         if create:
             try:
@@ -93,31 +115,26 @@ class Journal:
         elif not path.is_file():
             raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite.")
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
-            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in READABLE:
                 raise JournalError(
                     f"{path} has the format {version}, which this version of Tunesmith cannot read: it reads up to "
                     f"{FORMAT}. Use the version that began the run."
                 )
-            self._connection.executescript(_SCHEMA)
-            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+            if reading and not version:
+                # No journal was begun in it yet.
+                self._connection.close()
+                self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            if not (reading and version):
+                self._connection.executescript(_SCHEMA)
+                self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            # SQLite cites what it cannot read, over several lines.
-            why = " ".join(str(error).split())
-            raise JournalError(
-                f"{path} cannot be used as a journal ({why}): restore the file from a copy, or start the run anew in "
-                "another folder."
-            ) from error
+            why, remedy = _told(error)
+            raise JournalError(f"{path} cannot be used as a journal ({why}): {remedy}.") from error
         if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
-            raise JournalError(
-                f"{path} cannot be used as a journal (an entry has no session or no time): restore the file from a "
-                "copy, or start the run anew in another folder."
-            )
+            raise JournalError(f"{path} cannot be used as a journal (an entry has no session or no time): {RESTORE}.")
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
@@ -139,10 +156,11 @@ class Journal:
                 "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)",
                 (self._session, elapsed, time.time(), event.kind, stage, data),
             )
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
+            why, remedy = _told(error)
             raise JournalError(
-                f"The journal in {self._folder} cannot be written ({error}); what was measured before is kept: make "
-                f"room on the disk, and go on with `tunesmith resume {self._folder}`."
+                f"The journal in {self._folder} cannot be written ({why}); what was measured before is kept: {remedy}, "
+                f"and go on with `tunesmith resume {self._folder}`."
             ) from error
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -178,11 +196,8 @@ class Journal:
         try:
             return self._connection.execute(query, values).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            why = " ".join(str(error).split())
-            raise JournalError(
-                f"The journal in {self._folder} cannot be read ({why}); restore the file from a copy, or start the "
-                "run anew in another folder."
-            ) from error
+            why, remedy = _told(error)
+            raise JournalError(f"The journal in {self._folder} cannot be read ({why}); {remedy}.") from error
 
     def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
         sequence, session, at, kind, stage, data = row
@@ -198,8 +213,23 @@ class Journal:
                 why = f"its data is not valid JSON: {error}"
         raise JournalError(
             f"Entry {sequence} ({kind}) of the journal in {self._folder} is damaged or of another version ({why}); "
-            "restore the file from a copy, or start the run anew in another folder."
+            f"{RESTORE}."
         )
+
+
+def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
+    """A connection to the file. One for reading makes no file beside it where it can do without."""
+    if reading:
+        # Without a write-ahead log no process has the journal open, and the file is all that there is.
+        log = path.with_name(f"{path.name}-wal")
+        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+        where = f"{path.absolute().as_uri()}?{how}"
+        return sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    connection.execute("PRAGMA journal_mode = WAL")
+    # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
 
 
 def _of_kinds(kinds: tuple[type[Event], ...]) -> tuple[str, list[str]]:

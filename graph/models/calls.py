@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
@@ -99,7 +100,11 @@ class ModelFailed:
 
 class Waiting(TunesmithError):
     """The run waits for input from outside; `tunesmith resume` continues it. The message says what it waits for, where
-    to put it, and how to continue (exit code 4)."""
+    to put it, and how to continue (exit code 4). requests: the file of requests to answer, where it is that."""
+
+    def __init__(self, message: str, requests: Path | None = None) -> None:
+        super().__init__(message)
+        self.requests = requests
 
 
 class Models(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def write_csv(folder: Path, out: Path) -> int:
     the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
     Raises `JournalError`.
     """
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         if log.started is None:
             raise JournalError(f"{folder} has a journal without a beginning, so there is nothing to write as a table.")
@@ -50,12 +51,16 @@ def write_csv(folder: Path, out: Path) -> int:
             number = numbers.get((entry.template, config_key(entry.config)))
             rows.append(_comparison_row(number, stage, comparison, entry))
         rows += _opponents(stage, comparison)
+    there = out.exists()
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIRST, *COMPARED, *map(_column, names), *LAST], restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:
+        if not there:
+            with suppress(OSError):
+                out.unlink(missing_ok=True)
         raise JournalError(f"{out} cannot be written ({error.strerror}); choose another --csv.") from error
     return len(rows)
 

@@ -124,6 +124,7 @@ class Summary(Verdict):
             "nothing valid": "ended: no configuration is valid",
             "no template": "ended: there is no template to tune",
             "no model": "ended: the model gave nothing to go on with",
+            "recording": "ended: the recording has no further answers",
             "": "interrupted; `tunesmith resume` goes on",
         }.get(self.ended_by, f"ended by: {self.ended_by}")
 

@@ -22,7 +22,8 @@ def inventory_for(backend: str) -> Inventory:
 
     with cluster():
         found = survey()
-    return Inventory(found.devices + here.of("opencl"), found.notes + here.notes)
+    by_backend = {**here.by_backend, "cuda": found.notes}
+    return Inventory(found.devices + here.of("opencl"), found.notes + here.notes, by_backend)
 
 
 def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
@@ -34,7 +35,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         if not named:
             names = ", ".join(sorted({device.name for device in inventory.devices})) or "none at all"
             raise NoDevice(f"--target-device: no device here is called '{model}'; there are {names}.")
-        inventory = Inventory(named, inventory.notes)
+        inventory = Inventory(named, inventory.notes, inventory.by_backend)
     if backend != "auto":
         task.sources(backend)
         found = inventory.of("cuda" if backend == "cuda" else "opencl")
@@ -42,9 +43,9 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         return _most_common(found) if found else inventory.device("cuda" if backend == "cuda" else "opencl")
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
-        notes = " ".join(inventory.notes)
+        why = inventory.why_without(task.backends) or "`tunesmith devices` lists those that there are"
         raise NoDevice(
-            f"No device here can run the task {task.name}, which has sources for {', '.join(task.backends)}. {notes}"
+            f"No device here can run the task {task.name}, which has sources for {' and '.join(task.backends)}: {why}."
         )
     cuda = [device for device in candidates if device.backend == "cuda"]
     if cuda:

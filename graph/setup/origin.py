@@ -9,17 +9,18 @@ import sys
 from pathlib import Path
 
 from tunesmith.graph.journal.records import Origin
-from tunesmith.kernels.spec.files.taskfile import LIBRARY
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task
 
 
 def origin_of(task: str) -> Origin:
     """The origin of a run of `task` that begins now, in this process."""
     program, *arguments = sys.argv or [""]
+    file = find_task(task)
     return Origin(
         command=shlex.join([Path(program).name, *arguments]),
         host=platform.node(),
         python=platform.python_version(),
-        commit=_commit(Path(task).resolve().parent if task.endswith(".toml") else LIBRARY),
+        commit=_commit(LIBRARY if file is None else file.resolve().parent),
     )
 
 

@@ -81,7 +81,7 @@ def _of_table(path: Path) -> Prior:
 def _of_run(folder: Path) -> PriorKept:
     """The evaluations that a run made on all its tuned workloads at once; those on one alone are of another scale.
     Templates that never came into the run, or that a role took out of it, are left out."""
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         started, baseline = log.started, log.baseline
         if started is None or baseline is None:

@@ -19,6 +19,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.measurements import objective, seconds_of, weighted_geomean
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
+from tunesmith.graph.models.files.batchfile import ANSWERS
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult, resume, tune
@@ -133,7 +134,7 @@ def ablate(
     wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
     _agree(folder, wanted)
     results: dict[str, list[RunResult]] = {arm: [] for arm in chosen}
-    waiting: list[str] = []
+    waiting: dict[str, Waiting] = {}
     for repeat in range(1, repeats + 1):
         # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
         for arm in chosen:
@@ -143,9 +144,16 @@ def ablate(
                 one = _one(folder / name, str(task), arm, repeat, calls, listener, models, settings)
                 results[arm].append(one)
             except Waiting as wait:
-                waiting.append(f"{name}: {wait}")
+                waiting[name] = wait
     if waiting:
-        raise Waiting(f"{len(waiting)} run(s) wait, the first of them {waiting[0]} Then run the same ablation again.")
+        files = [wait.requests for wait in waiting.values() if wait.requests is not None]
+        if len(files) < len(waiting):
+            told = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
+            raise Waiting(f"{len(waiting)} run(s) wait ({told}); see to each, then run the same ablation again.")
+        raise Waiting(
+            f"{len(waiting)} run(s) wait: answer {', '.join(map(str, files))} (OpenAI's batch API, `vllm run-batch`, "
+            f"or by hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
+        )
     compared = compare({arm: [repeat_of(one) for one in runs] for arm, runs in results.items()})
     return Ablation(str(task), compared[0], compared[1], {**settings, "calls": calls, "repeats": repeats})
 
@@ -205,7 +213,7 @@ def repeat_of(result: RunResult) -> Repeat:
 
 def _by_shape(summary: Summary, folder: Path) -> float:
     """The speed-up where each tuned workload takes the best that the last comparison had for it, or its baseline."""
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         task = RunLog(journal).entries(RunStarted)[0].event.task
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     return 1 / weighted_geomean(ratios, {name: task.workload(name).weight for name in ratios}) if ratios else 1.0
@@ -214,7 +222,7 @@ def _by_shape(summary: Summary, folder: Path) -> float:
 def curve_of(folder: Path) -> tuple[Point, ...]:
     """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best, from its
     journal."""
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
         if baseline is None:

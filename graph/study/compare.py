@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tunesmith.graph.journal.events import RunStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Figures
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import assignments, described
+from tunesmith.kernels.spec.task import Task
 
 NOT_COMPARED = ("task",)
 """Settings that do not tell runs apart: a task may be named by its name or by its path."""
@@ -92,36 +94,55 @@ def compare_runs(folders: Sequence[Path]) -> RunComparison:
     if len(tasks) > 1:
         of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
         raise ComparisonError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
-    facts = [_facts(folder, summary) for folder, summary in zip(folders, summaries, strict=True)]
+    began = [_began(folder) for folder in folders]
+    facts = [_facts(summary, run) for summary, run in zip(summaries, began, strict=True)]
     names = list(dict.fromkeys(name for one in facts for name in one))
     told = {name: tuple(one.get(name, "") for one in facts) for name in names}
     return RunComparison(
         task=tasks[0],
         runs=tuple(map(str, folders)),
         sentences=tuple(summary.sentence for summary in summaries),
-        shapes=_shapes(summaries),
+        shapes=_shapes(summaries, began),
         differences={name: texts for name, texts in told.items() if len(set(texts)) > 1},
         same={name: texts[0] for name, texts in told.items() if len(set(texts)) == 1 and texts[0]},
     )
 
 
-def _shapes(summaries: Sequence[Summary]) -> tuple[ComparedShape, ...]:
+def _shapes(summaries: Sequence[Summary], began: Sequence[RunStarted | None]) -> tuple[ComparedShape, ...]:
+    """A shape is one in two runs where its sizes and data types are the same, whatever its name."""
+    every = [run.task.arguments for run in began if run is not None]
     tables = []
-    for summary in summaries:
-        rows = [*((row, False) for row in summary.tuned), *((row, True) for row in summary.held_out)]
-        tables.append({row.workload: (Result(row.baseline_seconds, row.general), held_out) for row, held_out in rows})
-    names = dict.fromkeys(name for table in tables for name in table)
-    return tuple(
-        ComparedShape(
-            workload=name,
-            held_out=tuple(table[name][1] if name in table else None for table in tables),
-            results=tuple(table[name][0] if name in table else None for table in tables),
+    for summary, run in zip(summaries, began, strict=True):
+        table = {}
+        for row in (*summary.tuned, *summary.held_out):
+            # Where a run does not say what its arguments are, the types that the workloads choose tell them apart.
+            arguments = run.task.arguments if run is not None and len(every) == len(began) else ()
+            dtypes = [row.types.get(one.dtype, one.dtype) for one in arguments] or list(row.types.values())
+            key = json.dumps([row.sizes, row.types, dtypes], sort_keys=True)
+            table[key] = row, dtypes, row in summary.held_out
+        tables.append(table)
+    first = {key: place for table in reversed(tables) for key, place in table.items()}
+    names = [row.workload for row, _, _ in first.values()]
+    shapes = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        row, dtypes, _ = first[key]
+        alike = (
+            f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})" if names.count(row.workload) > 1 else ""
         )
-        for name in names
-    )
+        found = [table.get(key) for table in tables]
+        shapes.append(
+            ComparedShape(
+                workload=f"{row.workload}{alike}",
+                held_out=tuple(None if one is None else one[2] for one in found),
+                results=tuple(
+                    None if one is None else Result(one[0].baseline_seconds, one[0].general) for one in found
+                ),
+            )
+        )
+    return tuple(shapes)
 
 
-def _facts(folder: Path, summary: Summary) -> dict[str, str]:
+def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
     """What may differ between runs, as text, by what it is."""
     device, general = summary.device, summary.general
     found = {
@@ -131,7 +152,7 @@ def _facts(folder: Path, summary: Summary) -> dict[str, str]:
         "driver": device.driver or "",
         "baseline": summary.baseline_label,
         "template": "none is right" if general is None else general.template,
-        "configuration": "none is right" if general is None else assignments(general.config),
+        "configuration": "none is right" if general is None else described(general.template, general.config),
         "configurations measured": str(summary.evaluations),
         "seconds": f"{summary.seconds:.0f}",
         "ended by": summary.ended_by or "interruption",
@@ -140,25 +161,32 @@ def _facts(folder: Path, summary: Summary) -> dict[str, str]:
     }
     found |= {f"version of {name}": version for name, version in summary.versions.items()}
     found |= {f"setting {name}": _text(value) for name, value in summary.settings.items() if name not in NOT_COMPARED}
-    return found | _sources(folder)
+    return found | ({} if began is None else _sources(began.task, began.device.backend))
 
 
-def _sources(folder: Path) -> dict[str, str]:
-    """Digests of what the task consists of, so that a change of the task between runs is seen; nothing where the
-    journal is not beside the results."""
+def _began(folder: Path) -> RunStarted | None:
+    """How a run was begun, and so its task; None where the journal is not beside the results."""
     if not (folder / "journal.sqlite").is_file():
-        return {}
-    with Journal(folder, create=False) as journal:
-        started = RunLog(journal).started
-    if started is None:
-        return {}
-    task, backend = started.task, started.device.backend
+        return None
+    with Journal(folder, create=False, reading=True) as journal:
+        return RunLog(journal).started
+
+
+def _sources(task: Task, backend: str) -> dict[str, str]:
+    """What the task consists of, in digests where it is long, so that a change of the task between runs is seen."""
+    arguments = [f"{one.name} {one.dtype}{list(one.shape) if one.shape else ''}" for one in task.arguments]
+    types = [f"{name}: {', '.join(options)}" for name, options in task.types.items()]
+    told = {
+        "arguments": ", ".join(arguments).replace("'", ""),
+        "types": "; ".join(types) or "none to choose",
+        "bytes": task.bytes,
+    }
     parts = {
         "baseline's source": task.sources(backend).baseline.model_dump(mode="json"),
         "reference": task.reference,
         "tolerance": task.model_dump(mode="json")["tolerance"],
     }
-    return {name: hashlib.sha256(_text(part).encode()).hexdigest()[:12] for name, part in parts.items()}
+    return told | {name: hashlib.sha256(_text(part).encode()).hexdigest()[:12] for name, part in parts.items()}
 
 
 def _text(value: object) -> str:

@@ -17,10 +17,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.parameter import Config, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT = 1
+_EXPORTED = "name one that `tunesmith wisdom export` wrote"
 _COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
@@ -105,13 +107,22 @@ class Wisdom:
         """Keeps the entries of a file that `write_file` wrote. Gives how many were new. Raises `WisdomError`."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found = [Known.model_validate(one) for one in data["entries"]] if data["wisdom"] == FORMAT else None
         except OSError as error:
-            raise WisdomError(f"{path} cannot be read: {error.strerror}.") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise WisdomError(f"{path} is no file of `tunesmith wisdom export`: {_first_line(error)}.") from error
-        if found is None:
+            raise WisdomError(f"{path} cannot be read ({error.strerror}); {_EXPORTED}.") from error
+        except (ValueError, RecursionError) as error:
+            raise WisdomError(f"{path} is not valid JSON ({_first_line(error)}); {_EXPORTED}.") from error
+        if not isinstance(data, dict) or "wisdom" not in data or not isinstance(data.get("entries"), list):
+            raise WisdomError(f"{path} is no file of `tunesmith wisdom export`; {_EXPORTED}.")
+        if data["wisdom"] != FORMAT:
             raise WisdomError(f"{path} has the format {data['wisdom']}, and this version reads {FORMAT}.")
+        found = []
+        for number, one in enumerate(data["entries"], 1):
+            try:
+                found.append(Known.model_validate(one))
+            except ValidationError as error:
+                why = explain(error, Known, one)
+                end = "" if why.endswith("?") else "; export the file again."
+                raise WisdomError(f"{path}, entry {number}: {why}{end}") from error
         return self.keep(found)
 
     @contextmanager

@@ -8,11 +8,15 @@ another.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
@@ -46,7 +50,8 @@ class OpenClReport:
 
 
 def load() -> Any | OpenClUnavailable:
-    """Import ``pyopencl``."""
+    """Import ``pyopencl``, without its cache on disk: it would be made in a home that may not be there to write."""
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     try:
         return importlib.import_module("pyopencl")
     except ImportError:
@@ -73,6 +78,35 @@ def signals_kept() -> Iterator[None]:
                     signal.signal(number, handler)
 
 
+POCL_CACHE = "POCL_CACHE_DIR"
+"""Names the folder in which PoCL keeps what it compiles; it lists no device where it cannot write there."""
+
+
+def keep_pocl_cache() -> None:
+    """Gives PoCL, in this process and those that it starts, a folder of this user's among the temporary files, where
+    the one in its home, which PoCL would use, cannot be written: as in many containers."""
+    if POCL_CACHE in os.environ:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if (home := os.environ.get("HOME")) else "")
+    if not home or _can_be_made(Path(home, "pocl", "kcache")):
+        return
+    folder = Path(tempfile.gettempdir(), f"tunesmith-pocl-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
+        return
+    # It holds code that will run: in a folder that others made, it might be theirs.
+    if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
+        os.environ[POCL_CACHE] = str(folder)
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Whether a folder can be written, or made where it is not there yet."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
 def read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
     """List the devices, or say why that cannot be done."""
     with signals_kept():
@@ -80,6 +114,7 @@ def read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
 
 
 def _read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
+    keep_pocl_cache()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
@@ -97,6 +132,9 @@ def _read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
             # DEVICE_NOT_FOUND for a driver without its hardware; others are faults of that driver.
             notes.append(f"The OpenCL platform {platform.name} lists no device ({error}).")
             continue
+        if not found:
+            cache = f": set {POCL_CACHE} to a folder that can be written" if "Portable" in platform.name else ""
+            notes.append(f"The OpenCL platform {platform.name} lists no device{cache}.")
         for device_index, device in enumerate(found):
             index = len(devices)
             try:

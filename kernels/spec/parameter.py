@@ -81,6 +81,11 @@ def assignments(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
+def described(template: str, config: Mapping[str, Any]) -> str:
+    """A configuration of a template for people, also where it has no parameters, as a kernel that a model wrote."""
+    return assignments(config) or f"{f'{template}, ' if template else ''}a kernel without parameters"
+
+
 def config_key(config: Config) -> str:
     """A stable text for a configuration: equal configurations have equal keys, whatever their order."""
     return ",".join(f"{name}={config[name]!r}" for name in sorted(config))

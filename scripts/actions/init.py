@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
@@ -68,6 +69,8 @@ def _import(source: Path, reference: str | None, out: Path | None) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> Path:
+    """Writes the files into a new or empty folder, or leaves it as it was."""
+    there = folder.exists()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise TunesmithError(f"--out: {folder} is there already; name a new or an empty folder.")
@@ -75,5 +78,10 @@ def _write(folder: Path, files: Mapping[str, str]) -> Path:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise TunesmithError(f"--out: {folder} cannot be written: {error.strerror}.") from error
+        with suppress(OSError):
+            for name in files:
+                (folder / name).unlink(missing_ok=True)
+            if not there:
+                folder.rmdir()
+        raise TunesmithError(f"--out: {folder} cannot be written ({error.strerror}); choose another folder.") from error
     return folder

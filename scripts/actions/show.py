@@ -19,7 +19,7 @@ from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space.feasible import device_names, feasible, reason_of, require_points, rules
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import TaskError, Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -136,7 +136,8 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             count = (
                 "none of them is feasible" if not one["feasible"] else f"only {one['feasible']} of them are feasible"
             )
-            such = f", such as {assignments(template.default_config)}: {one['default']}" if one["default"] else ""
+            point = described(template.name, template.default_config)
+            such = f", such as {point}: {one['default']}" if one["default"] else ""
             line = f"On the held-out workload {one['workload']}: {count}{such}"
             out.print(f"{line.rstrip('.')}.", markup=False, soft_wrap=True)
         values = Table("parameter", "values", "default", Column("what it is", min_width=24))

@@ -11,10 +11,12 @@ import typer
 from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.actors.judging.unseen import examine_task
 from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.graph.setup.preconditions import require_work
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.task import Task
 
 
@@ -25,7 +27,10 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     try:
         device = choose_device(task, backend, probe())
     except NoDevice as error:
-        raise NoDevice(f"{error} Or name a device that is not here with --target, such as --target h200.") from error
+        if "--target" in str(error) or "cuda" not in task.backends:
+            raise
+        without = str(error).rstrip(".")
+        raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
     return device.limits, device.index
 
 
@@ -52,6 +57,13 @@ def check_task(
     task = reference.task
     limits, index = limits_for(task, target, backend)
     seen, unseen = examine_task(task, limits, index, reference=reference)
+    templates = task.sources(limits.backend).templates
+    require_work(task, templates, [limits])
+    seen += [
+        f"template {one.name}: configurations of it are feasible"
+        for one in templates
+        if one.runs_on(device_names(limits))
+    ]
     if as_json:
         json.dump({"task": task.name, "target": limits.name, "right": seen, "not_seen": unseen}, sys.stdout, indent=2)
         sys.stdout.write("\n")

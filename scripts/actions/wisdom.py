@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.wisdom.database import VARIABLE, Known, Wisdom, WisdomError, open_wisdom
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import described
 
 ACTIONS = ("list", "show", "export", "import")
 
@@ -64,7 +64,7 @@ def _by_shape(entries: list[Known]) -> Table:
     for one in sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds)):
         shape = "x".join(map(str, one.sizes.values())) + "".join(f" {dtype}" for dtype in one.types.values())
         table.add_row(
-            *map(escape, (one.device, one.driver, shape, one.template, assignments(one.config))),
+            *map(escape, (one.device, one.driver, shape, one.template, described(one.template, one.config))),
             f"{one.seconds * 1e6:.2f}",
             f"{1 / one.ratio:.2f}x",
             f"{1 / one.high:.2f}-{1 / one.low:.2f}",

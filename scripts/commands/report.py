@@ -21,7 +21,11 @@ def report(
 ) -> None:
     """Print what a run found, and say where its HTML report is."""
     from tunesmith.cli.actions.show import show_markdown, show_report, write_measurements
+    from tunesmith.hw.errors import TunesmithError
 
+    asked = [name for name, given in (("--csv", csv is not None), ("--markdown", markdown), ("--json", json)) if given]
+    if len(asked) > 1:
+        raise TunesmithError(f"{' and '.join(asked)}: they do not go together; call `tunesmith report` once for each.")
     if csv is not None:
         write_measurements(run_dir, csv)
     elif markdown:

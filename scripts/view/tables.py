@@ -16,7 +16,7 @@ from rich.text import Text
 from tunesmith.graph.dispatch.findings import Dispatching
 from tunesmith.graph.journal.records import FailureExample, ModelsUsage, WorkloadRow
 from tunesmith.graph.results.summary import Summary
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import described
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
@@ -87,7 +87,7 @@ def print_summary(summary: Summary, folder: Path) -> None:
     if shown:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
-        config = assignments(summary.general.config)
+        config = described(summary.general.template, summary.general.config)
         out.print(f"General configuration: {config}", markup=False, soft_wrap=not out.is_terminal)
     if summary.dispatching is not None and summary.dispatching.tested:
         print_table(out, _policies(summary.dispatching))
@@ -95,24 +95,30 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(f"Dispatch rule, fitted to {summary.dispatching.fitted} shapes:\n    {rule}", markup=False)
         for item in summary.dispatching.excluded:
             where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
-            text = f"Not in the rule: {assignments(item.config)}, which {where}: {item.why}"
+            text = f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}"
             out.print(text, markup=False, soft_wrap=not out.is_terminal)
     for item in summary.disqualified:
-        config = assignments(item.config)
+        config = described(item.template, item.config)
         out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=not out.is_terminal)
     for one in summary.examined:
         if one.verdict == "not examined":
             why = one.detail.rstrip(".")
-            out.print(f"Not examined: {assignments(one.config)}: {why}.", markup=False, soft_wrap=not out.is_terminal)
+            out.print(
+                f"Not examined: {described(one.template, one.config)}: {why}.",
+                markup=False,
+                soft_wrap=not out.is_terminal,
+            )
         for lines in one.unexecuted if one.unreached else ():
             out.print(
-                f"Ran in no check: {assignments(one.config)}, {lines}", markup=False, soft_wrap=not out.is_terminal
+                f"Ran in no check: {described(one.template, one.config)}, {lines}",
+                markup=False,
+                soft_wrap=not out.is_terminal,
             )
     for note in summary.notes:
         out.print(f"Note: {note}", markup=False, soft_wrap=not out.is_terminal)
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
     for example in _one_of_each_kind(summary.failure_examples):
-        config = assignments(example.config)
+        config = described(example.template, example.config)
         out.print(
             f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=not out.is_terminal
         )
@@ -171,7 +177,7 @@ def _front(summary: Summary) -> Table:
     table.add_column("on the front", no_wrap=True)
     for one in summary.front:
         numbers = (f"{one.ratio:.3f}", f"{one.energy_ratio:.3f}")
-        table.add_row(escape(assignments(one.config)), *numbers, "yes" if one.best else "no")
+        table.add_row(escape(described(one.template, one.config)), *numbers, "yes" if one.best else "no")
     return table
 
 
@@ -224,11 +230,15 @@ def _models(models: ModelsUsage) -> str:
         return "cost unknown" if value is None else f"${value:.4f}"
 
     tokens = models.prompt_tokens + models.completion_tokens
-    roles = "; ".join(f"{row.role} {row.model} {row.calls}, {cost(row.cost)}" for row in models.rows)
+    # The account of a replay is that of the run it repeats.
+    replayed = models.transport == "replay"
+    costs = ["" if replayed else f", {cost(row.cost)}" for row in models.rows]
+    roles = "; ".join(f"{row.role} {row.model} {row.calls}{of}" for row, of in zip(models.rows, costs, strict=True))
+    paid = "no cost, as they are replayed" if replayed else cost(models.cost)
     failures = ", ".join(f"{kind} {count}" for kind, count in models.failures.items())
     return (
         f"Models ({models.transport}, {models.where}): {models.calls} calls, {tokens} tokens, "
-        f"{cost(models.cost)}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
+        f"{paid}{f' ({roles})' if roles else ''}{f'; no usable answer: {failures}' if failures else ''}"
     )
 
 

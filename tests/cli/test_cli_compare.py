@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import ComparisonError, compare_runs
 
 
@@ -52,6 +53,34 @@ def test_a_workload_of_one_run_only_is_named(finished_run: Any, tmp_path: Path) 
     found = compare_runs([alone, finished_run.folder])
     assert [shape.workload for shape in found.shapes] == ["16384", "5000"]
     assert found.shapes[1].results[0] is None and found.shapes[1].held_out == (None, True)
+
+
+def test_other_data_types_are_other_shapes_and_are_told(
+    finished_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = compare._began
+
+    def halves(folder: Path) -> Any:
+        run = began(folder)
+        if folder.name != "halves" or run is None:
+            return run
+        arguments = tuple(one.model_copy(update={"dtype": "float16"}) for one in run.task.arguments)
+        task = run.task.model_copy(update={"arguments": arguments, "bytes": "6 * n"})
+        return run.model_copy(update={"task": task})
+
+    monkeypatch.setattr(compare, "_began", halves)
+    found = compare_runs([finished_run.folder, changed(finished_run, tmp_path / "halves")])
+    assert {"arguments", "bytes"} <= set(found.differences) and "types" in found.same
+    assert "float32" in found.differences["arguments"][0] and "float16" in found.differences["arguments"][1]
+    assert found.shapes[0].workload == "16384 (n=16384; float32, int32)"
+    assert found.shapes[2].workload == "16384 (n=16384; float16)"
+    assert all((shape.results[0] is None) != (shape.results[1] is None) for shape in found.shapes)
+
+
+def test_a_shape_is_one_whatever_its_name(finished_run: Any, tmp_path: Path) -> None:
+    rows = [row | {"workload": "large"} for row in finished_run.summary["tuned"]]
+    found = compare_runs([finished_run.folder, changed(finished_run, tmp_path / "renamed", tuned=rows)])
+    assert found.shapes[0].workload == "16384" and None not in found.shapes[0].results
 
 
 def test_all_three_forms_are_printed(finished_run: Any, other: Path, here: Any) -> None:

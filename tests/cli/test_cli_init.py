@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -33,6 +36,28 @@ def test_nothing_is_overwritten(here: Any, tmp_path: Path) -> None:
     refused = here("init", "saxpy.cu", "--out", ".", cwd=tmp_path)
     assert refused.returncode == 2 and "--out: . is there already; name a new or an empty folder." in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["saxpy.cu"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    (tmp_path / "saxpy.cu").write_text(SOURCE)
+    if there:
+        (tmp_path / "saxpy").mkdir()
+    write, written = Path.write_text, list[Path]()
+
+    def until_full(path: Path, *given: Any, **options: Any) -> int:
+        written.append(path)
+        count = write(path, *given, **options)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", until_full)
+        refused = here("init", "saxpy.cu", cwd=tmp_path)
+    assert refused.returncode == 2 and "--out: saxpy cannot be written (No space left on device)" in refused.stderr
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == (["saxpy", "saxpy.cu"] if there else ["saxpy.cu"])
 
 
 def test_a_kernel_that_no_rule_fits_is_named_with_the_reasons(here: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,22 @@ def test_nothing_valid_on_the_device(
     task: Any, tmp_path: Path, device: Any, ray_cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing_valid(task(("template.cl", "a * x[i] + y[i]", "a * x[i] - y[i]")), tmp_path / "run", capsys)
+
+
+@pytest.mark.parametrize("command", ["space", "tune", "check"])
+def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
+    fails: Fails, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    said = fails(command, DATA / "scale_add" / "task.toml")
+    assert "has sources for opencl: the package pyopencl is not installed" in said and "tunesmith[opencl]" in said
+    assert not any(word in said for word in ("NVIDIA", "NVML", "--target")) and ". " not in said, said
+
+
+def test_without_a_device_for_cuda_the_way_without_one_is_told_once(
+    fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    said = fails("space", "gemm")
+    assert said.count("--target") == 1 and said.count("cuda13") == 1, said

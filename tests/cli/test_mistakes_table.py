@@ -374,6 +374,45 @@ CASES = [
         without("report.html"),
     ),
     Case("report of no run", "one sentence", ("report", "{task}"), 2, "summary.json"),
+    Case(
+        "--csv with --markdown",
+        "one was ignored",
+        (*CSV, "--markdown"),
+        2,
+        "--csv and --markdown: they do not go together",
+    ),
+    Case("export of no folder", "'has no winners'", ("export", "{run}/nope", "--as", "t4"), 2, "There is no folder"),
+    Case(
+        "export of another folder",
+        "'has no winners'",
+        ("export", "{task}", "--as", "t4"),
+        2,
+        "is not the folder of a run; name one",
+    ),
+    # Tasks that are none, and what only `tune` refused.
+    Case(
+        "task is a template",
+        "'give the function as FILE.py:FUNCTION'",
+        ("tune", "{task}/template.toml"),
+        2,
+        "template.toml is a template and no task: give ",
+    ),
+    Case(
+        "constraint leaves nothing, check",
+        "right",
+        ("check", "{task}"),
+        2,
+        "has no feasible configuration among",
+        edited("template.toml", "GROUP * ITEMS <= 256", "GROUP * ITEMS > 100000"),
+    ),
+    Case(
+        "misspelt key of a settings file",
+        "a list of 40 keys",
+        ("tune", "{task}", "--settings", "{task}/own.toml"),
+        2,
+        "own.toml: unknown key 'evaluation'; did you mean 'evaluations'?",
+        lambda task, run: (task / "own.toml").write_text("evaluation = 3\n") and None,
+    ),
     # Kernels.
     Case(
         "candidate is CUDA's, for OpenCL",

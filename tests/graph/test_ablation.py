@@ -220,6 +220,22 @@ class TestArms:
         assert [arm.repeats[0].ended_by for arm in found.arms] == ["no model"] * 2
         assert {call.stage for call in asked} == {"round-1", "round-2"}
 
+    def test_all_files_of_requests_are_named_at_once(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 4, "rounds": 1}
+        with pytest.raises(Waiting) as waiting:
+            ablate(
+                RAW,
+                folder=tmp_path / "a",
+                arms=["template", "rewrite"],
+                repeats=1,
+                model=f"batch:{tmp_path / 'air'}",
+                **options,
+            )
+        said = str(waiting.value)
+        assert all(f"{tmp_path / 'air' / name / 'requests.jsonl'}" in said for name in ("template-1", "rewrite-1"))
+        assert said.startswith("2 run(s) wait: answer ") and said.endswith("then run the same ablation again.")
+        assert "resume" not in said and ". " not in said
+
     def test_another_question_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
         run(tmp_path / "a", arms=["template"])
         with pytest.raises(TunesmithError, match="holds an ablation with another settings"):

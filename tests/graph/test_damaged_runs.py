@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +22,11 @@ from tunesmith.graph.journal.events import KINDS, Asked, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.results.exports.measurements import write_results
+from tunesmith.graph.results.exports.package import Package
 from tunesmith.graph.results.summary import Summary, read_summary, summary_schema
+from tunesmith.graph.setup.prior import read_prior
+from tunesmith.graph.study.compare import compare_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TASK = str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml")
@@ -86,6 +95,18 @@ def test_an_empty_journal_has_no_table(ended: Path, tmp_path: Path) -> None:
     Journal(tmp_path / "empty", create=True).close()
     with pytest.raises(JournalError, match="nothing to write"):
         write_csv(tmp_path / "empty", tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
+
+
+def test_a_table_that_does_not_fit_on_the_disk_is_not_left(
+    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("csv.DictWriter.writerows", full)
+    with pytest.raises(JournalError, match=r"table\.csv cannot be written \(No space left on device\)"):
+        write_csv(ended, tmp_path / "table.csv")
     assert not (tmp_path / "table.csv").exists()
 
 
@@ -159,3 +180,81 @@ def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:
     path = REPOSITORY / "docs" / "summary.schema.json"
     assert path.read_text(encoding="utf-8") == summary_schema(), "run `make schema`"
     assert set(Summary.model_fields) <= {"vetoed", *json.loads(summary_schema())["properties"]}
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[Path]:
+    """A folder with two copies of a run, "run" and "other", that this process may only read, also where it is root's:
+    as on a disk that is mounted read-only, or of another user."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folders = [Path(place, name) for name in ("run", "other")]
+        for folder in folders:
+            shutil.copytree(run, folder)
+            for path in (folder, *folder.rglob("*")):
+                path.chmod(0o555 if path.is_dir() else 0o444)
+        os.chmod(place, 0o777)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(place)
+        finally:
+            if user == 0:
+                os.seteuid(0)
+            for folder in folders:
+                folder.chmod(0o755)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "csv": lambda place: write_csv(place / "run", place / "table.csv"),
+    "t4": lambda place: write_results(Package(place / "run"), place / "t4"),
+    "compare": lambda place: compare_runs([place / "run", place / "other"]),
+    "prior": lambda place: read_prior(place / "run"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_run_that_cannot_be_written_is_read(ended: Path, reader: str) -> None:
+    shutil.copytree(ended, ended.parent / "other")
+    READERS[reader](ended.parent)  # imports what it needs
+    with locked(ended) as place:
+        READERS[reader](place)
+        assert not list(place.glob("*/journal.sqlite-*"))
+
+
+def test_a_run_that_cannot_be_written_is_not_called_damaged(ended: Path) -> None:
+    with locked(ended) as place, pytest.raises(JournalError, match=r"readonly.*make the folder .* writable, or copy"):
+        Journal(place / "run", create=False)
+
+
+def test_what_a_killed_run_left_in_the_log_is_read(ended: Path) -> None:
+    with Journal(ended, create=False) as journal:
+        journal.append(Asked(number=99, template="t", config={}))
+        with Journal(ended, create=False, reading=True) as reader:
+            last = reader.last(Asked)
+    assert last is not None and last.event.number == 99
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (sqlite3.SQLITE_FULL, "make room on the disk, and go on with"),
+        (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to one that works, and go on with"),
+        (sqlite3.SQLITE_READONLY, "make the folder and its files writable, or copy"),
+        (sqlite3.SQLITE_CORRUPT, "restore the file from a copy"),
+    ],
+)
+def test_each_kind_of_failure_has_its_own_remedy(ended: Path, code: int, remedy: str) -> None:
+    class Failing:
+        def execute(self, *_: object) -> None:
+            error = sqlite3.DatabaseError("it failed")
+            error.sqlite_errorcode = code
+            raise error
+
+    journal = Journal(ended, create=False)
+    journal.close()
+    journal._connection = Failing()  # type: ignore[assignment]
+    with pytest.raises(JournalError, match=remedy):
+        journal.append(Asked(number=1, template="t", config={}))
+    with pytest.raises(JournalError, match=remedy.partition(", and")[0]):
+        journal.last(Asked)

@@ -273,6 +273,9 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ExportError, match="exists and is not empty"):
         export_run(package.folder, "torch", tmp_path / "full")
+    with pytest.raises(ExportError, match="is not the folder of a run; name one"):
+        export_run(tmp_path, "torch")
+    (tmp_path / "journal.sqlite").touch()
     with pytest.raises(ExportError, match="has no winners to export"):
         export_run(tmp_path, "torch")
 

@@ -12,6 +12,8 @@ from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.roles.planning.planner import NoTemplate
+from tunesmith.graph.roles.templating.trial import problem_of
+from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
@@ -383,3 +385,11 @@ def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
     from tunesmith.kernels.spec.files.taskfile import load_task
 
     assert load_task(RAW).sources("opencl").templates == ()
+
+
+def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -> None:
+    log = "clBuildProgram failed: BUILD_PROGRAM_FAILURE - built 1 time(s)\n\nruns:3:5: error: use of 'y'\n1 error"
+    failure = CompileFailed("runs:3:5: error: use of 'y'", log)
+    problem = problem_of(Evaluation("runs", {}, {"16384": failure}))
+    assert problem is not None and problem.log == log
+    assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"

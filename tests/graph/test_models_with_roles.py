@@ -16,6 +16,7 @@ from scripted_models import explain, plan, template
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.models import Waiting
+from tunesmith.hw.errors import TunesmithError
 
 OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
 
@@ -74,3 +75,22 @@ def test_every_misbehaviour_and_still_a_result(server: FakeOpenAI, simulation: A
     result = tune(RAW, run_dir=tmp_path / "run", model="tester", base_url=server.base_url, **OPTIONS)
     assert result.valid
     print(ends(tmp_path / "run"), result.summary["models"]["failures"], result.summary["notes"], file=sys.stderr)
+
+
+def test_a_replay_of_more_rounds_than_recorded_ends_with_what_it_found(
+    server: FakeOpenAI,
+    simulation: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    tune(RAW, run_dir=tmp_path / "live", model="tester", base_url=server.base_url, **OPTIONS | {"rounds": 1})
+    recorded = f"replay:{tmp_path / 'live'}"
+    more = tune(RAW, run_dir=tmp_path / "more", model=recorded, **OPTIONS | {"rounds": 3})
+    assert more.valid and more.summary.ended_by == "recording"
+    assert any("has no answer to round-2.plan.plan" in note for note in more.summary.notes), more.summary.notes
+    assert (tmp_path / "more" / "best").is_dir()
+    again = resume(tmp_path / "more", rounds=1)
+    assert again.valid and again.summary.ended_by == "recording"
+    answers = tmp_path / "live" / "transcripts" / "answers.jsonl"
+    answers.write_text("".join(line for line in answers.open() if '"round-1.plan' not in line))
+    with pytest.raises(TunesmithError, match=r"no answer to round-1\.plan\.plan"):
+        tune(RAW, run_dir=tmp_path / "none", model=recorded, **OPTIONS)

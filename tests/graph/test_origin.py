@@ -27,6 +27,7 @@ def test_the_command_and_the_tasks_commit_are_kept(tmp_path: Path, monkeypatch: 
     git(tmp_path, "commit", "-m", "a task")
     found = origin_of(str(task))
     assert found.command == "tunesmith tune 'a task/task.toml' --seed 7"
+    assert origin_of(str(task.parent)).commit == found.commit, "a task may be given as its folder"
     assert len(found.commit) == 12 and found.host and found.python.startswith("3.")
     task.write_text("# edited")
     assert origin_of(str(task)).commit == f"{found.commit}-dirty"

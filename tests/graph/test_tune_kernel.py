@@ -13,7 +13,7 @@ import pytest
 
 from tunesmith.graph.dispatch.rule import Rule
 from tunesmith.graph.journal.records import Winner
-from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several
+from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several, tune_kernel
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
@@ -65,6 +65,15 @@ def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_
 
 
 class TestExamples:
+    @pytest.mark.parametrize("reference", [None, "base", 3])
+    def test_a_reference_that_is_none_is_said(self, reference: Any) -> None:
+        with pytest.raises(TunesmithError, match=r'^reference: give a function .* or "baseline" .*, not .*\.$'):
+            tune_kernel(SAXPY, reference, [(zeros(4), zeros(4))])
+
+    def test_an_example_without_elements_is_said(self) -> None:
+        with pytest.raises(TunesmithError, match=r"^inputs: the array y has no element \(its shape is 2x0\)"):
+            tune_kernel(SAXPY, "baseline", [{"x": zeros(2, 3), "y": zeros(2, 0), "a": 2.0}])
+
     def test_sizes_are_those_that_the_indices_name(self) -> None:
         made = task(SOFTMAX, {"x": zeros(4, 64), "y": zeros(4, 64)}, {"x": zeros(3, 8), "y": zeros(3, 8)})
         assert [one.shape for one in made.arguments] == [("rows", "n"), ("rows", "n"), ()]

@@ -122,7 +122,16 @@ def test_what_cannot_be_used_is_told_in_a_sentence(wisdom: Wisdom, tmp_path: Pat
     (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
     with pytest.raises(WisdomError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
         Wisdom(tmp_path / "text").entries()
-    with pytest.raises(WisdomError, match="is no file of `tunesmith wisdom export`"):
+    with pytest.raises(WisdomError, match="is not valid JSON"):
         wisdom.read_file(tmp_path / "text")
+    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(WisdomError, match=r"is no file of `tunesmith wisdom export`; name one that .* wrote\.$"):
+            wisdom.read_file(tmp_path / "other.json")
+    wisdom.keep([entry()])
+    wisdom.write_file(tmp_path / "all.json")
+    (tmp_path / "all.json").write_text((tmp_path / "all.json").read_text().replace('"seconds"', '"second"'))
+    with pytest.raises(WisdomError, match=r"entry 1: unknown key 'second'; did you mean 'seconds'\?"):
+        wisdom.read_file(tmp_path / "all.json")
     with pytest.raises(WisdomError, match="cannot be read"):
         wisdom.read_file(tmp_path / "nothing")

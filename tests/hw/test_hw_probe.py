@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -227,6 +229,27 @@ def test_opencl_without_platform_or_device():
     assert nothing.devices == () and "tunesmith[opencl]" in nothing.notes[0]
     empty = probe_opencl(opencl_module=fake_opencl(device_error="DEVICE_NOT_FOUND"))
     assert empty.devices == () and "lists no device" in empty.notes[0]
+
+
+def test_opencl_with_a_platform_that_lists_nothing():
+    assert "Some platform lists no device." in probe_opencl(opencl_module=fake_opencl()).notes[0]
+
+
+def test_pocl_gets_a_cache_where_the_home_cannot_be_written(tmp_path: Path) -> None:
+    """As in many containers. PoCL would then list no device, and not say why."""
+    if not [device for device in probe_opencl().devices if "Portable" in (device.platform or "")]:
+        pytest.skip("PoCL is not here")
+    listing = "import os; from tunesmith.hw.probe import probe; print(len(probe().of('opencl')), os.environ.get({!r}))"
+    program = [sys.executable, "-c", listing.format("POCL_CACHE_DIR")]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "POCL_CACHE_DIR")
+    }
+    environment |= {"HOME": "/proc/sys", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.stdout.split() == ["1", str(tmp_path / f"tunesmith-pocl-{os.getuid()}")], done.stderr
+    environment["POCL_CACHE_DIR"] = "/proc/sys/elsewhere"
+    done = subprocess.run(program, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.stdout.split() == ["0", "/proc/sys/elsewhere"], "what the user chose stays"
 
 
 def test_the_real_opencl_cpu():

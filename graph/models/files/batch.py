@@ -47,7 +47,8 @@ class BatchTransport:
         return Waiting(
             f"{count} request{'s wait for their answers' if count > 1 else ' waits for its answer'}. "
             f"Answer {self._requests} (OpenAI's batch API, `vllm run-batch`, or by hand), put the answers into "
-            f"{self._file}{others}, then go on with: {self._resume}"
+            f"{self._file}{others}, then go on with: {self._resume}",
+            self._requests,
         )
 
     def _write(self, pending: Sequence[Request]) -> None:

@@ -25,6 +25,10 @@ class ReplayError(TunesmithError):
     """The recording lacks what the run asks for."""
 
 
+class NotRecorded(ReplayError):
+    """The run asks for more than was recorded, such as another round."""
+
+
 class ReplayTransport:
     """folder: with requests.jsonl and answers.jsonl, or a run's with its transcripts/."""
 
@@ -57,7 +61,7 @@ class ReplayTransport:
         name = call_id_of(request.custom_id)
         if recorded is None:
             names = ", ".join(self._by_name) or "nothing"
-            raise ReplayError(f"The recording in {self.folder} has no answer to {name}; it has: {names}.")
+            raise NotRecorded(f"The recording in {self.folder} has no answer to {name}; it has: {names}.")
         outcome = self._answers[recorded]
         if recorded == request.custom_id:
             return outcome

@@ -20,7 +20,7 @@ def write_results(package: Package, out: Path) -> None:
     weighted geometric mean, which the search minimises up to a constant factor. What was measured on some workloads
     only is left out. Raises `ExportError`.
     """
-    with Journal(package.folder, create=False) as journal:
+    with Journal(package.folder, create=False, reading=True) as journal:
         log = RunLog(journal)
         names = list(log.baseline_seconds or {})
         weights = {workload.name: workload.weight for workload in package.task.workloads}

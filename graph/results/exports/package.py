@@ -90,6 +90,9 @@ class Package:
     def __init__(self, folder: Path, task: Task | None = None) -> None:
         self.folder = folder
         best = folder / "best"
+        if not best.exists() and not (folder / "journal.sqlite").exists():
+            what = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
+            raise ExportError(f"{what}; name one that `tunesmith tune` wrote, as its last lines say.")
         try:
             raw = (best / "dispatch.json").read_text(encoding="utf-8")
             found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
@@ -262,7 +265,7 @@ class Package:
 
     def _origin(self) -> dict[str, str]:
         """When and how the run was begun, and the commit of the task's files; empty texts for what it did not keep."""
-        with Journal(self.folder, create=False) as journal:
+        with Journal(self.folder, create=False, reading=True) as journal:
             log = RunLog(journal)
             origin, at = None if log.started is None else log.started.origin, log.started_at
         return {
@@ -286,7 +289,7 @@ class Package:
 
 
 def _task(folder: Path) -> Task:
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         started = RunLog(journal).started
     if started is None:
         raise ExportError(f"{folder} has a journal without a beginning; tune again.")

@@ -30,7 +30,7 @@ from tunesmith.graph.results.report.speedups import speed_ups
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.settings import Settings
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import assignments, described
 
 MAX_BEST = 10
 """Configurations in the table of the search's best."""
@@ -88,6 +88,7 @@ def _environment(*, html: bool) -> Environment:
         "speedup": lambda ratio: f"{1 / ratio:.2f}x",
         "rounded": rounded,
         "assignments": assignments,
+        "configuration": lambda config, template: described(template, config),
         "chosen": _chosen,
         "date": lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "dollars": lambda cost: "unknown cost" if cost is None else f"${cost:.4f}",

@@ -14,7 +14,7 @@ from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.results.report.axis import Axis, axis_of, rounded
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import described
 
 MOST_MARKS = 1500
 """Marks of a chart: the page stays small. New bests and failures come first, then every n-th of the others."""
@@ -144,7 +144,7 @@ def _marks(log: RunLog, goal: tuple[str, ...], weights: Mapping[str, float]) -> 
         evaluation = entry.event.evaluation
         seconds, failure = seconds_of(evaluation), evaluation.failure
         at = clock[entry.sequence]
-        about = f"number {number}, {_clock(at)}: {assignments(evaluation.config)}"
+        about = f"number {number}, {_clock(at)}: {described(evaluation.template, evaluation.config)}"
         if failure is not None:
             plan = log.plan(stage_of(round_of(entry.stage)))
             if plan is not None and set(goal) <= set(plan.workloads):

@@ -9,7 +9,7 @@ from tunesmith.graph.journal.measurements import objective, quantities_of
 from tunesmith.graph.journal.records import FrontPoint
 from tunesmith.graph.results.report.axis import Axis, axis_of
 from tunesmith.graph.results.summary import Summary
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.parameter import described
 
 MOST_DOTS = 1000
 
@@ -49,7 +49,7 @@ def front_chart(log: RunLog, summary: Summary) -> FrontChart | None:
         time = objective(one, times, times, weights)
         energy = objective(one, energies, energies, weights, "energy") if energies else None
         if time is not None and energy is not None:
-            seen.append((time, energy, assignments(one.config)))
+            seen.append((time, energy, described(one.template, one.config)))
     seen = seen[:: -(-len(seen) // MOST_DOTS)] if seen else seen
     both = [*((time, energy) for time, energy, _ in seen), *((one.ratio, one.energy_ratio) for one in summary.front)]
     across = axis_of("time over the baseline's", [1.0, *(time for time, _ in both)], log=True)
@@ -64,7 +64,7 @@ def front_chart(log: RunLog, summary: Summary) -> FrontChart | None:
             one,
             general is not None and (one.template, one.config) == (general.template, general.config),
             *at(one.ratio, one.energy_ratio),
-            f"{assignments(one.config)}: {one.ratio:.3f} of the time, {one.energy_ratio:.3f} of the energy",
+            f"{described(one.template, one.config)}: {one.ratio:.3f} of the time, {one.energy_ratio:.3f} of the energy",
         )
         for one in summary.front
     )

@@ -22,6 +22,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planning.planner import branch_problems
 from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.files.schema_errors import explain
 
 Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 """How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
@@ -91,9 +92,8 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "the plan"
-        raise PlanError(f"{where}, key {key}: {first['msg'].rstrip('.')}; fix it and resume.") from error
+        why = explain(error, Plan, data)
+        raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
     problems = []
     names = [workload.name for workload in context.tuned]
     if plan.round != planned.round:

@@ -172,8 +172,7 @@ class Templater:
                 _register_seeds(context, template.id, draft.seeds, stage)
                 context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
                 return draft.model_copy(update={"taken": True})
-        first_line = problem.log.strip().splitlines()[0] if problem.log.strip() else ""
-        sentence = f"{problem.what} {first_line}".strip()
+        sentence = problem.in_short
         context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
         history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
         draft = draft.model_copy(update={"problem": problem, "history": history})

@@ -41,12 +41,19 @@ MAX_LOG = 3000
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why a template does not work. kind: of failure; what: a sentence; log: what was said, in full; advice: what to
-    look for."""
+    look for; first: what of the log says the most in a line, where that is not its first."""
 
     kind: str
     what: str
     log: str = ""
     advice: str = ""
+    first: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """For people: the sentence, and one line of the log."""
+        lines = self.log.strip().splitlines()
+        return f"{self.what} {self.first or (lines[0] if lines else '')}".strip()
 
 
 def infeasible(template: Template, context: Context) -> Problem | None:
@@ -112,6 +119,7 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
                 "It does not compile with its default configuration.",
                 log,
                 "Line numbers are those of your source.",
+                failure.first_error,
             )
         case WrongResult():
             advice = "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type."

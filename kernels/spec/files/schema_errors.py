@@ -57,7 +57,7 @@ def explain(error: ValidationError, model: type[BaseModel], data: Mapping[str, A
         *outer, wrong = first["loc"]
         known = [*(_fields(model, outer) or ()), *(() if outer else also)]
         where = _where(outer, data)
-        return f"{where}{': ' if where else ''}{_unknown(str(wrong), known)}{more}"
+        return f"{where}{': ' if where else ''}{unknown_key(str(wrong), known)}{more}"
     place = _place(first["loc"])
     where = _where(place, data)
     return f"{where}{': ' if where else ''}{sentence(first)}{more}"
@@ -70,7 +70,8 @@ def _place(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     return tuple(place)
 
 
-def _unknown(wrong: str, known: Sequence[str]) -> str:
+def unknown_key(wrong: str, known: Sequence[str]) -> str:
+    """That there is no such key, and the one that was meant or those there are. No full stop at the end."""
     close = difflib.get_close_matches(wrong, known, 1)
     if close:
         return f"unknown key '{wrong}'; did you mean '{close[0]}'?"

@@ -61,6 +61,10 @@ def read_task(path: Path) -> Task:
     """Reads and validates one task.toml; raises `TaskError` or `ExpressionError`."""
     require_filled(path, _text(path, path, "task"))
     data = _toml(path)
+    if {"parameters", "launch"} & data.keys() and not {"reference", "backends", "arguments"} & data.keys():
+        beside = path.parent / "task.toml"
+        lists = beside if beside.is_file() else "the task.toml that lists it"
+        raise TaskError(f"{path} is a template and no task: give {lists} instead.")
     reference = data.get("reference")
     if reference == "baseline":
         data["reference"], data["reference_name"] = "", "baseline"

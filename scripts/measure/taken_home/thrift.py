@@ -83,7 +83,7 @@ def front_row(point: FrontPoint) -> dict[str, Any]:
 def searched(folder: Path) -> list[dict[str, Any]]:
     """Time and energy of every configuration that the search measured, with the clock in its window."""
     rows = []
-    with Journal(folder, create=False) as journal:
+    with Journal(folder, create=False, reading=True) as journal:
         for one in RunLog(journal).evaluations():
             for outcome in one.outcomes.values():
                 if isinstance(outcome, Measured) and outcome.energy is not None:
