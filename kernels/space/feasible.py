@@ -36,7 +36,7 @@ class EmptySpace(TunesmithError):
 
 def device_names(limits: DeviceLimits) -> dict[str, int]:
     """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
-    digits = re.fullmatch(r"sm_(\d+)", limits.arch or "")
+    digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
     return {"compute_capability": int(digits[1]) if digits else 0}
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
+from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, device_names, feasible, require_points, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.geometry import Geometry, geometry
@@ -104,6 +105,14 @@ def test_constraints_say_why() -> None:
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.kind == "unknown_value"
+
+
+@pytest.mark.parametrize(
+    ("target", "capability"), [("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)]
+)
+def test_constraints_know_the_compute_capability_of_any_target(target: str, capability: int) -> None:
+    assert device_names(resolve_target(target)) == {"compute_capability": capability}
+    assert device_names(OPENCL) == {"compute_capability": 0}
 
 
 def test_shared_memory() -> None:
