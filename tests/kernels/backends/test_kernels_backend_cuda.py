@@ -16,7 +16,13 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
-from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, _header_roots, _target, parse_resources
+from tunesmith.kernels.backends.cuda_compiler import (
+    CudaUnavailable,
+    NvrtcCompiler,
+    _header_roots,
+    _target,
+    parse_resources,
+)
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.geometry import Geometry
