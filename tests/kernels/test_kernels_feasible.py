@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 from tunesmith.kernels.build.specialise import specialise
@@ -318,7 +318,8 @@ def test_refused_after_compiling_if_and_only_if_no_block_fits(
     limits = limits_of(capability)
     threads = block[0] * block[1] * block[2]
     rejected = compiler_rejection(limits, Geometry((1, 1, 1), block, dynamic), Resources(registers, static))
-    fits = int(blocks_per_sm(limits, threads, registers or 0, (static or 0) + dynamic))
+    shared = (static or 0) + dynamic
+    fits = occupancy(limits, threads=threads, registers=registers or 0, shared=shared).blocks_per_sm
     assert (rejected is None) == (fits > 0)
     if rejected is not None:
         assert rejected.reason in ("threads_per_block", "registers_per_block", "shared_per_block"), rejected
