@@ -13,7 +13,6 @@ wrong, and `without_beaten` leaves that roof out: no bottleneck is named by it, 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -65,24 +64,6 @@ class Roofline:
     def __hash__(self) -> int:
         # The generated hash would fail on the dictionary.
         return hash((self.bandwidth, tuple(sorted(self.peak_flops.items()))))
-
-    def bandwidth_at(self, moved_bytes: float) -> float | None:
-        """Bytes/s when `moved_bytes` are moved; None where nothing was measured.
-
-        Between points, linear in the logarithm of the size, since launch cost and ramp-up matter by
-        orders of magnitude; outside them, the nearest point, as there is nothing to extrapolate from.
-        """
-        points = self.bandwidth
-        if not points:
-            return None
-        if moved_bytes <= points[0][0]:
-            return points[0][1]
-        if moved_bytes >= points[-1][0]:
-            return points[-1][1]
-        right = bisect_left(points, moved_bytes, key=lambda point: point[0])
-        (size0, rate0), (size1, rate1) = points[right - 1], points[right]
-        share = math.log(moved_bytes / size0) / math.log(size1 / size0)
-        return rate0 + share * (rate1 - rate0)
 
     @property
     def peak_bandwidth(self) -> float | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from tunesmith.hw.drivers import nvml as nvml_access
 from tunesmith.hw.drivers.nvml import NvmlUnavailable
@@ -80,22 +80,6 @@ class NoTelemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class TelemetrySource(Protocol):
-    """Something that can be sampled around a measurement."""
-
-    def sample(self, *, energy: bool = False) -> Telemetry | NoTelemetry:
-        """Read the device once, with its energy counter only if asked."""
-        ...
-
-    def joules(self) -> float | None:
-        """The energy counter alone; None where it cannot be read."""
-        ...
-
-    def close(self) -> None:
-        """Release the device."""
-        ...
 
 
 def harmful(sample: Telemetry | NoTelemetry) -> tuple[str, ...]:

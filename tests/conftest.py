@@ -54,13 +54,14 @@ def pytest_collection_finish() -> None:
 
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    # A device's lock is a file in the temporary folder. Groups of tests that run side by side have one each: what one
-    # holds, or says that it does, is no matter of another's. Ray's folder stays where it is, as paths of sockets must
-    # be short.
+    # Groups of tests that run side by side have a folder each. Ray's stays where it is, as paths of sockets must be
+    # short.
     os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())
     own = Path(tempfile.gettempdir(), f"tunesmith-tests-{os.getuid()}-{worker}")
     own.mkdir(mode=0o700, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+# Devices' locks, too, are those of this group: what it holds, or says that it does, is no matter of another's.
+os.environ["TUNESMITH_LOCK_DIR"] = tempfile.gettempdir()
 
 
 @dataclass(frozen=True)

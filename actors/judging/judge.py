@@ -2,8 +2,8 @@
 
 Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
 spins and one that takes its process with it are verdicts as well. The reference, which is the task's own code, runs in
-calls of its own, whose time and faults are not the candidate's. The device is held from here, from the first launch to
-the end of compute-sanitizer: processes that are replaced meanwhile do not let go of it.
+calls of its own, whose time and faults are not the candidate's. The device is held from here, from the first buffers
+to the end of compute-sanitizer: processes that are replaced meanwhile do not let go of it.
 """
 
 from __future__ import annotations
@@ -293,9 +293,9 @@ class _Bench:
         untold = [built.coverage] if isinstance(built.coverage, str) else []
         notes: tuple[str, ...] = (*self.task.caveats, *untold, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
+        self.device.take()
         listener(f"preparing {timed.name}")
         prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
-        self.device.take()
         floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
         listener(f"checking timed launches on {timed.name}")
         precision = replace(QUICK, floor=floor)

@@ -126,11 +126,6 @@ class ReferenceCheck:
                 raise TaskError(f"{where} ends the process that calls it ({answer.detail}): fix it.")
 
 
-def begin_check(task: Task, limits: DeviceLimits, *, seed: int, deadline: float = DEADLINE) -> ReferenceCheck:
-    """The examination of a task's reference on the workloads that are meant for a device."""
-    return ReferenceCheck(task, meant_for(task, limits), seed=seed, deadline=deadline)
-
-
 def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
     """The workloads for a device, tuned and held-out ones."""
     kind = limits.kind

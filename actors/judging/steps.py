@@ -161,12 +161,13 @@ class StepRunner:
     def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
         if (reason := excluded(candidate, step, self.limits)) is not None:
             return reason
+        # Contents and expected results are made there, too.
+        self.take()
         self.listener(f"preparing {step.name}")
         skipped = self.examiner.call("prepare_step", self.deadlines.prepare, step)
         prepared(self.task, step.name, skipped)
         if isinstance(skipped, Skipped):
             return skipped
-        self.take()
         self.listener(f"checking {step.name}")
         found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
         self.renew(found)

@@ -58,7 +58,8 @@ class LaneHost:
     ) -> LaneReady | Crashed | TimedOut:
         """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends.
 
-        seconds: for the buffers, which are made without holding the device, as the reference is the user's code.
+        seconds: for the buffers. The device is held meanwhile: contents are made there, and the reference, which is
+        known to return by now, computes there.
         """
         self.end()
         lane = Isolated("run", Lane, self._task, self._limits, self._index, seed)
@@ -72,11 +73,11 @@ class LaneHost:
             self.acquire()
             try:
                 ready: LaneReady | Crashed | TimedOut = lane.call("open", None, health, self._checks)
+                if not isinstance(ready, LaneReady) or ready.fault:
+                    return ready
+                failed: Crashed | TimedOut | None = lane.call("prepare", seconds, tuple(workloads))
             finally:
                 self._unlock()
-            if not isinstance(ready, LaneReady) or ready.fault:
-                return ready
-            failed: Crashed | TimedOut | None = lane.call("prepare", seconds, tuple(workloads))
             if isinstance(failed, TimedOut):
                 # No kernel has run yet: what takes time is the user's code.
                 raise TaskError(
@@ -95,8 +96,11 @@ class LaneHost:
                 lane.end()
 
     def prepare(self, workloads: Sequence[str]) -> Crashed | None:
-        failed: Crashed | None = self._here().call("prepare", None, workloads)
-        return failed
+        try:
+            failed: Crashed | None = self._here().call("prepare", None, workloads)
+            return failed
+        finally:
+            self._unlock()
 
     def acquire(self) -> None:
         """Waits until no other process uses the device, and keeps it for the next call.

@@ -37,7 +37,7 @@ EXAMINATION_SECONDS = 1800.0
 FUNCTION_SECONDS = 120.0
 """More for an opponent that is a function: its framework is imported, and may compile it."""
 ENDED = "the process ended, or overran its deadline, while the opponents were timed"
-USES_DEVICE = ("compare", "calibrate", "examine")
+USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
 """Calls of a lane that launch kernels, before which it waits for the device."""
 AGREE = 0.01
 """How far a lane's roofs may be from the median of all lanes before that is reported."""

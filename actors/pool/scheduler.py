@@ -179,6 +179,9 @@ class CompileQueue:
         """What waits for the result of a compilation under way, by its `compile_key`."""
         self._unwritten: dict[str, Artifact | CompileFailed] = {}
         """What is not yet in the cache, by its key there."""
+        self._ended: dict[tuple[str, str], Crashed | TimedOut] = {}
+        """What became of sources that a compiler did not survive, by their `compile_key`. They are not compiled again,
+        for whatever configuration: each time would take as long."""
 
     def __len__(self) -> int:
         """Compilations that wait for a worker."""
@@ -201,7 +204,7 @@ class CompileQueue:
         """Puts one that was lost first in the queue."""
         self._queue.appendleft(compilation)
 
-    def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled]]:
+    def dispatch(self, worker: ActorHandle) -> Iterator[tuple[Compilation, Compiled | Crashed | TimedOut]]:
         """Gives `worker` the next one that needs compiling, if there is any, and yields what is known on the way."""
         while self._queue:
             compilation = self._queue.popleft()
@@ -211,7 +214,7 @@ class CompileQueue:
             if (waiters := self._waiters.get(compilation.compile_key)) is not None:
                 waiters.append(compilation)
                 continue
-            if (found := self._known(compilation)) is not None:
+            if (found := self._ended.get(compilation.compile_key) or self._known(compilation)) is not None:
                 yield compilation, found
                 continue
             compilation.job.cached = False
@@ -226,8 +229,11 @@ class CompileQueue:
             self._unwritten[self._key(compilation)] = result
         return self._waiters.pop(compilation.compile_key)
 
-    def on_lost(self, compilation: Compilation) -> None:
-        """Those that waited for a compilation that was lost are compiled by themselves."""
+    def on_lost(self, compilation: Compilation, end: Crashed | TimedOut | None = None) -> None:
+        """Those that waited for a compilation that was lost are next, whether or not it is made again. end: the source
+        is to blame, and this is the outcome of all that have it."""
+        if end is not None:
+            self._ended[compilation.compile_key] = end
         self._queue.extendleft(reversed(self._waiters.pop(compilation.compile_key)))
 
     def flush_cache(self) -> None:
@@ -406,7 +412,7 @@ class Scheduler:
                 self.target.on_compiled(0.0)
                 self._on_compiled(waiter, result)
 
-    def _on_compiled(self, compilation: Compilation, result: Artifact | CompileFailed | Rejected) -> None:
+    def _on_compiled(self, compilation: Compilation, result: Compiled | Crashed | TimedOut) -> None:
         job = compilation.job
         if not isinstance(result, Artifact):
             self._fail(job, result)
@@ -457,10 +463,11 @@ class Scheduler:
             self.workers.on_startup_death(worker, outcome)
             return
         worker.startup_deaths = 0
-        if isinstance(call.job, Compilation):
-            self.compile_queue.on_lost(call.job)
         call.job.losses += not blameless
-        if isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS:
+        again = isinstance(outcome, Crashed) and call.job.losses < ATTEMPTS
+        if isinstance(call.job, Compilation):
+            self.compile_queue.on_lost(call.job, None if again else outcome)
+        if again:
             self._retry(call)
             return
         job = call.job if isinstance(call.job, Job) else call.job.job

@@ -27,6 +27,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
@@ -38,6 +39,8 @@ START_SECONDS = 120.0
 START_ATTEMPTS = 5
 START_PAUSE_SECONDS = 0.05
 """Before another attempt, for the death of a fork server to be noticed."""
+UNREAD_BYTES = 32 << 10
+"""Of a call that is sent while its object is being made: what a pipe takes in any case before it is read."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 IMPORTS: dict[BackendName, tuple[str, ...]] = {
@@ -76,6 +79,8 @@ class Isolated:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._made = False
+        self._unsent: memoryview | None = None
+        """A call that is sent when its object was made, as sending it would wait for that, whatever the deadline."""
 
     def __enter__(self) -> Isolated:
         return self
@@ -93,9 +98,13 @@ class Isolated:
         if self._pipe is None:
             self._start()
         assert self._pipe is not None
+        call = ForkingPickler.dumps((method, arguments))
+        if not self._made and len(call) > UNREAD_BYTES:
+            self._unsent = call
+            return
         # A process that has ended is noticed, with how it ended, by `answer`.
         with contextlib.suppress(ConnectionError):
-            self._pipe.send((method, arguments))
+            self._pipe.send_bytes(call)
 
     def answer(self, seconds: float | None) -> Any:
         """What `call` gives, of the call that was begun."""
@@ -110,6 +119,9 @@ class Isolated:
                     self.end()
                     raise result
                 self._made = True
+            if self._unsent is not None:
+                self._pipe.send_bytes(self._unsent)
+                self._unsent = None
             if not self._pipe.poll(seconds):
                 self.end()
                 assert seconds is not None
@@ -135,7 +147,7 @@ class Isolated:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        self._made = False
+        self._made, self._unsent = False, None
 
     def _start(self) -> None:
         for attempt in range(START_ATTEMPTS):

@@ -43,8 +43,11 @@ LARGEST_ON_HEAP = 32 << 20
 """Bytes of the largest allocation that is taken from the heap; glibc accepts no more."""
 NICENESS = 10
 """Of compilers beside a GPU, in the operating system's terms: 0 is usual, 19 the last to get a core."""
-COMPILER_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
-"""Those whose exact version decides what NVRTC makes of a source: the compiler and the headers."""
+COMPILER_PACKAGES = tuple(
+    f"nvidia-cuda-{part}{major}" for part in ("nvrtc", "runtime", "cccl", "crt", "nvcc") for major in ("", "-cu12")
+)
+"""Those whose exact version decides what NVRTC makes of a source: the compiler, and the headers of `HEADER_PACKAGES`
+(before CUDA 13 those of crt came with nvcc)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,15 @@ def with_prefix(uuid: str, *, nvml_module: Any = None) -> str:
     return whole
 
 
+def uuid_at(pci: tuple[int, int, int], *, nvml_module: Any = None) -> str | None:
+    """The UUID of the GPU at ``domain:bus:device``; None where NVML does not know it."""
+    nvml = load() if nvml_module is None else nvml_module
+    report = nvml if isinstance(nvml, NvmlUnavailable) else read_gpus(nvml)
+    if isinstance(report, NvmlUnavailable):
+        return None
+    return next((gpu.uuid for gpu in report.gpus if gpu.pci == pci), None)
+
+
 def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
     """``00000000:3B:00.0`` becomes ``(0, 0x3b, 0)``; NVML and CUDA pad the domain differently."""
     parts = bus_id.strip().split(".")[0].split(":")

@@ -179,6 +179,20 @@ def _limits(cl: Any, device: Any) -> DeviceLimits | None:
     )
 
 
+def pci_address(cl: Any, device: Any) -> tuple[int, int, int] | None:
+    """``domain:bus:device``, where a vendor's extension tells. (pyopencl does not pass cl_khr_device_uuid on.)"""
+    try:
+        bus, slot = int(device.pci_bus_id_nv), int(device.pci_slot_id_nv)
+    except (cl.Error, AttributeError):
+        return None
+    try:
+        domain = int(device.pci_domain_id_nv)
+    except (cl.Error, AttributeError):
+        domain = 0
+    # A slot is a device and, in the last three bits, its function (hwloc and clinfo read it so, too).
+    return domain, bus, slot >> 3
+
+
 def _warp_size(cl: Any, device: Any) -> int | None:
     """Work-items which run in lockstep, where a vendor's extension tells."""
     extensions = str(device.extensions)

@@ -20,7 +20,7 @@ from tunesmith.kernels.backends.cuda_linker import LinkerUnavailable, assemble
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.cubin import global_variables, special_registers, used_variables
-from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.ptx import Profile, hot_lines, instruction_mix
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
@@ -33,6 +33,8 @@ HEADER_PACKAGES = {"cudart": ".", "cccl": "cccl", "nvcc": "crt"}
 """The packages that have them, and the folder by which one knows that another has brought its headers along."""
 INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
 _OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
+FIRST_WITH_OWN = 90
+"""The first architecture that has such instructions, and whose number may have an "a" behind it."""
 LINES = "--generate-line-info"
 _LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
 """As `specialise` writes it."""
@@ -228,8 +230,12 @@ def _file_of(source: Specialised) -> str:
 
 def _target(arch: str, source: str) -> str:
     """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
-    number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there."""
-    return f"{arch}a" if _OWN_INSTRUCTIONS.search(source) else arch
+    number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there. An `arch`
+    that has a letter is what the user asked for."""
+    number = arch.removeprefix("sm_")
+    if not number.isdigit() or int(number) < FIRST_WITH_OWN or not _OWN_INSTRUCTIONS.search(source):
+        return arch
+    return f"{arch}a" if _OWN_INSTRUCTIONS.search(without_comments(source)) else arch
 
 
 def _header_roots() -> list[Path]:

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.hw.drivers.opencl import OpenClUnavailable, read_devices
+from tunesmith.hw.drivers.nvml import uuid_at
+from tunesmith.hw.drivers.opencl import OpenClUnavailable, pci_address, read_devices
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends._base import (
@@ -78,6 +79,20 @@ def open_device(index: int) -> Any:
     device = pyopencl.get_platforms()[place.platform_index].get_devices()[place.device_index]
     name_processor(device)
     return device
+
+
+def device_uuid(cl: Any, device: Any) -> str:
+    """What all processes of the machine call a device, by which they lock it: the UUID that CUDA has for it, or a name.
+
+    Not its place among all devices, which depends on what drivers a process finds. A machine has one CPU.
+    """
+    name = str(device.name).strip()
+    if device.type & cl.device_type.CPU:
+        return f"opencl-{name}"
+    pci = pci_address(cl, device)
+    if pci is None:
+        return f"opencl-{name}-{device.platform.get_devices().index(device)}"
+    return uuid_at(pci) or f"opencl-{name}-{pci[0]:04x}:{pci[1]:02x}:{pci[2]:02x}"
 
 
 class OpenclCompiler:
@@ -186,7 +201,7 @@ class OpenclDevice:
         self.xp: Any = np
         self.limits, self.index = limits, index
         self._device = open_device(index)
-        self.uuid = f"opencl-{index}-{self._device.name}"
+        self.uuid = device_uuid(pyopencl, self._device)
         self.name = limits.name
         self._context = pyopencl.Context([self._device])
         self.queue = pyopencl.CommandQueue(self._context, properties=pyopencl.command_queue_properties.PROFILING_ENABLE)
@@ -271,10 +286,13 @@ class OpenclDevice:
     def run(self, launches: Sequence[Launch | Call]) -> list[float]:
         """Runs launches to their end and returns the seconds of each."""
         with self.guarded():
-            if any(isinstance(launch, Call) for launch in launches):
+            calls = [launch for launch in launches if isinstance(launch, Call)]
+            kernels = [launch for launch in launches if isinstance(launch, Launch)]
+            assert not (calls and kernels), "calls are timed by the host's clock, and kernels by the device's"
+            if calls:
                 self.queue.finish()
-                return [_clocked(launch) for launch in launches if isinstance(launch, Call)]
-            events = [self.enqueue(launch) for launch in launches if isinstance(launch, Launch)]
+                return [_clocked(call) for call in calls]
+            events = [self.enqueue(launch) for launch in kernels]
             self.queue.finish()
             return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 

@@ -167,6 +167,12 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     return _pragma_operators(text.code) or _directives(text.code, backend)
 
 
+def without_comments(source: str) -> str:
+    """`source` as a compiler reads it: lines joined, no comments. What has a quote that does not end is joined only."""
+    text = _lex(spliced := _splice(source))
+    return spliced if isinstance(text, Rejected) else text.code
+
+
 def _splice(source: str) -> str:
     """The text with one kind of line end and with continued lines joined."""
     return re.sub(r"\\[ \t\f\v]*\n", "", source.replace("\r\n", "\n").replace("\r", "\n"))

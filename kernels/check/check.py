@@ -79,25 +79,15 @@ def deviation(
         return xp.where(xp.isnan(share), xp.inf, share)
 
 
-def check_set(data: WorkloadData, index: int) -> WrongResult | dict[str, float]:
-    """The verdict on set `index` after exactly one launch on its contents.
-
-    Returns the largest deviation per output (as a share of its tolerance), or what is wrong.
-    """
-    measured = measure_set(data, index)
-    if isinstance(measured, WrongResult):
-        return measured
-    return {name: one.largest for name, one in measured.items()}
-
-
 def measure_set(
     data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None, *, lenient: bool = False
 ) -> WrongResult | dict[str, Deviation]:
-    """`check_set` with all that is known of the deviations. `allowed`: the largest deviation per output, 1.0 if left
-    out. Where it is exceeded and the original kernel is the reference, an element may also be off by
-    `WorkloadData.order_of_sums`. lenient: it may then be off by `WorkloadData.sensitivity` in any case; where the task
-    does not define a NaN, anything may stand in its place, and a NaN in the rest of its row: arithmetic on infinities
-    spreads within a sum as it is ordered."""
+    """The deviations of each output of set `index` after exactly one launch on its contents, or what is wrong.
+
+    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
+    the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
+    then be off by `WorkloadData.sensitivity` in any case; where the task does not define a NaN, anything may stand in
+    its place, and a NaN in the rest of its row: arithmetic on infinities spreads within a sum as it is ordered."""
     xp, quick = data.device.xp, fused_check(data.device)
     passed = quick.passes(data, index, allowed or {}) if quick is not None else None
     if passed is not None:

@@ -479,11 +479,6 @@ class WorkloadData:
             self._sensitivities[variant] = total
         return self._sensitivities[variant]
 
-    @property
-    def expected(self) -> dict[str, Any]:
-        """The results that belong to set 0."""
-        return self.expected_of(0)
-
     def expected_of(self, index: int) -> dict[str, Any]:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected

@@ -118,15 +118,14 @@ class Strategy(ABC):
         self._dry = False
         self.pending.discard(point)
         self.known[point] = observation
-        if observation.value is not None and not observation.dropped:
-            if self.best is None or observation.value < self.best[1]:
-                self.best = point, observation.value
-            elif self.best[0] == point:
-                complete = [
-                    (seen.value, other) for other, seen in self.known.items() if seen.value and not seen.dropped
-                ]
-                value, other = min(complete)
-                self.best = other, value
+        value = None if observation.dropped else observation.value
+        if value is not None and (self.best is None or value < self.best[1]):
+            self.best = point, value
+        elif self.best is not None and self.best[0] == point:
+            # The value it was the best by has been replaced.
+            complete = [(one.value, other) for other, one in self.known.items() if one.value and not one.dropped]
+            least = min(complete, default=None)
+            self.best = None if least is None else (least[1], least[0])
         self._note_told(point, observation)
 
     @property

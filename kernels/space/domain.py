@@ -20,11 +20,12 @@ Codes = NDArray[np.uint16]
 
 
 def value_array(values: Sequence[Any]) -> NDArray[Any]:
-    """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed."""
+    """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed, as a whole
+    number that became a float would mean something else in `&`, and beyond 2^53 be another."""
     if all(isinstance(value, int) for value in values) and all(abs(value) < 1 << 62 for value in values):
         return np.array([int(value) for value in values], dtype=np.int64)
-    if all(isinstance(value, int | float) for value in values):
-        return np.array([float(value) for value in values], dtype=np.float64)
+    if all(isinstance(value, float) for value in values):
+        return np.array(values, dtype=np.float64)
     if all(isinstance(value, str) for value in values):
         return np.array(values, dtype=np.str_)
     mixed = np.empty(len(values), dtype=object)

@@ -36,7 +36,7 @@ class EmptySpace(TunesmithError):
 
 def device_names(limits: DeviceLimits) -> dict[str, int]:
     """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
-    digits = re.fullmatch(r"sm_(\d+)", limits.arch or "")
+    digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
     return {"compute_capability": int(digits[1]) if digits else 0}
 
 
@@ -44,7 +44,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     """The rules a configuration must meet to be feasible on every one of `workloads`.
 
     They are the template's constraints and the limits on block and grid dimensions, on threads and shared memory per
-    block and on a cap of registers.
+    block and on a cap of registers; and whatever decides source or launch must have a value.
     """
     found = []
     device = device_names(limits)
@@ -73,6 +73,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
     if template.max_registers is not None:
         most = limits.max_registers_per_thread
         found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
+    found += _valued("fast_math", template.fast_math, workloads)
     for position, text in enumerate(template.launch.grid):
         most = limits.max_grid_dims[position] if limits.max_grid_dims else MOST_BLOCKS
         found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
@@ -153,18 +154,31 @@ def _bounded(kind: str, what: str, text: str, low: int, high: int | None, worklo
     return [
         replace(
             Rule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
-            explain=_explained(value, what, bounds, names),
+            explain=_explained(value, what, f"a whole number {bounds}", names),
         )
         for suffix, names in _environments(condition.names, workloads)
     ]
 
 
-def _explained(expression: Expression, what: str, bounds: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
+def _valued(key: str, text: str, workloads: Sequence[Workload]) -> list[Rule]:
+    """The rules that `text` has a value, for each environment; none where it is a constant, as those were evaluated
+    when the template was read."""
+    value, condition = parse(text), parse(f"({text}) or True")
+    return [
+        replace(
+            Rule.from_expression(condition, names, kind=key, label=f"{key} has a value{suffix}"),
+            explain=_explained(value, key, "true or false", names),
+        )
+        for suffix, names in (_environments(value.names, workloads) if value.names else ())
+    ]
+
+
+def _explained(expression: Expression, what: str, wanted: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
     def explain(config: Config) -> str:
         try:
             value = expression.evaluate({**names, **config})
         except ExpressionError as error:
             return f"{what} has no value: {error}"
-        return f"{what} is {value}; it must be a whole number {bounds}."
+        return f"{what} is {value}; it must be {wanted}."
 
     return explain

@@ -118,7 +118,7 @@ def _divisors(expression: str) -> tuple[Expression, ...]:
                 divisor = node.args[1]
             elif node.func.id == "log2":
                 divisor = node.args[0]
-        if divisor is not None and not isinstance(divisor, ast.Constant):
+        if divisor is not None and not (isinstance(divisor, ast.Constant) and divisor.value):
             text = ast.unparse(divisor)
             found[text] = parse(text)
     return tuple(found.values())
@@ -131,29 +131,43 @@ def _vectorised(
 
     Arrays evaluate both sides of `and`, `or` and `if`, and divide by zero without complaint, where scalars
     short-circuit or raise. So wherever a divisor is zero, or the arrays cannot be evaluated as a whole, the points in
-    question are evaluated one at a time.
+    question are evaluated one at a time. So are values of several types, as an array has one type.
     """
     count = max(len(value) for value in values.values() if isinstance(value, np.ndarray))
     names = {**known, **values}
     doubtful = np.zeros(count, dtype=np.bool_)
     answer = np.zeros(count, dtype=np.bool_)
-    try:
-        for divisor in divisors:
-            doubtful |= np.asarray(divisor.evaluate(names) == 0, dtype=np.bool_)
-        answer |= np.asarray(expression.evaluate(names), dtype=np.bool_)
-    except ExpressionError:
+    if any(isinstance(value, np.ndarray) and value.dtype == object for value in values.values()):
         doubtful[:] = True
-    for position in np.flatnonzero(doubtful):
-        point = {
-            name: value[position].item()
-            if isinstance(value, np.ndarray) and hasattr(value[position], "item")
-            else value[position]
-            if isinstance(value, np.ndarray)
-            else value
-            for name, value in values.items()
-        }
-        answer[position] = _holds(expression, {**known, **point})
+    else:
+        try:
+            for divisor in divisors:
+                doubtful |= np.asarray(divisor.evaluate(names) == 0, dtype=np.bool_)
+            answer |= np.asarray(expression.evaluate(names), dtype=np.bool_)
+        except ExpressionError:
+            doubtful[:] = True
+    if doubtful.any():
+        answer[doubtful] = _one_by_one(expression, values, known, np.flatnonzero(doubtful))
     return answer
+
+
+def _one_by_one(
+    expression: Expression, values: Mapping[str, Any], known: Mapping[str, Any], positions: NDArray[np.intp]
+) -> list[bool]:
+    """Whether `expression` is true at `positions`. Parameters have few values, and their combinations come again."""
+    columns = [
+        value[positions].tolist() if isinstance(value, np.ndarray) else [value] * len(positions)
+        for value in values.values()
+    ]
+    seen: dict[tuple[Any, ...], bool] = {}
+    found = []
+    for point in zip(*columns, strict=True):
+        # 1, 1.0 and True are one key, and are not the same to an expression.
+        key = (point, tuple(map(type, point)))
+        if key not in seen:
+            seen[key] = _holds(expression, {**known, **dict(zip(values, point, strict=True))})
+        found.append(seen[key])
+    return found
 
 
 def _holds(expression: Expression, names: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from tunesmith.kernels.spec.operations import (
     is_array,
     is_text,
     member,
+    require_one_type,
 )
 
 MAX_LENGTH = 8000
@@ -134,6 +135,7 @@ class Expression:
                     body, orelse = self._value(node.body, values), self._value(node.orelse, values)
                     if is_text(body) != is_text(orelse):
                         body, orelse = np.asarray(body, dtype=object), np.asarray(orelse, dtype=object)
+                    require_one_type(body, orelse)
                     return np.where(test, body, orelse)
                 return self._value(node.body if test else node.orelse, values)
             case ast.Call(func=ast.Name(id=name)):

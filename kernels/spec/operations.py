@@ -47,6 +47,16 @@ def as_number(value: Value) -> Value:
     return value.astype(np.int64) if isinstance(value, np.ndarray) and value.dtype == np.bool_ else value
 
 
+def _is_whole(value: Value) -> bool:
+    return np.asarray(value).dtype.kind in "biu"
+
+
+def require_one_type(*values: Value) -> None:
+    """Raises `TypeError` where an array of `values` would hold floats for what are whole numbers in scalars."""
+    if any(map(_is_whole, values)) and any(np.asarray(value).dtype.kind == "f" for value in values):
+        raise TypeError("an array holds either whole numbers or floats")
+
+
 def _checked(result: Value, bound: Callable[[], Value]) -> Value:
     """`result`, an array of int64 that may have wrapped around; `bound` is the same in float64."""
     if (
@@ -90,6 +100,7 @@ def _fold(scalar: Callable[..., Value], vector: Callable[..., Value]) -> Callabl
     def apply(*values: Value) -> Value:
         if not is_array(*values):
             return scalar(*values)
+        require_one_type(*values)
         result = values[0]
         for value in values[1:]:
             result = vector(result, value)
@@ -136,6 +147,8 @@ def _power(a: Value, b: Value) -> Value:
     if not is_array(a, b):
         return a**b
     if np.any(negative):
+        if _is_whole(a) and not np.all(negative):
+            raise TypeError("an array holds either whole numbers or floats")
         return _float(a) ** b
     return _checked(a**b, lambda: _float(a) ** b)
 

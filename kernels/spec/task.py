@@ -131,9 +131,6 @@ class Tolerance(_Strict):
     atol: Annotated[float, Field(ge=0)]
 
 
-EXACT = Tolerance(rtol=0, atol=0)
-
-
 class Workload(_Strict):
     """One shape (and choice of types) the kernel is used on.
 

@@ -108,10 +108,10 @@ def _measure(
         ]
         probes = compiler.call("probes", DEADLINE)
         lock = lock_of(examiner)
-        # The first data is made before the device is held, as a reference may take its time.
-        _prepare(examiner, task, workloads[0])
         lock.acquire(lambda text: typer.echo(text, err=True))
         with lock:
+            # Before the roofs, so that a reference that does not end is told at once.
+            _prepare(examiner, task, workloads[0])
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
             roofline = roofs if isinstance(roofs, Roofline) else Roofline()
             rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]

@@ -35,6 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "candidates")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
 
 from tunesmith.actors.judging.judge import Limits, Verdict  # noqa: E402
+from tunesmith.hw.exclusive import FOLDER_VARIABLE  # noqa: E402
 from tunesmith.hw.probe import Device, probe  # noqa: E402
 from tunesmith.kernels.backends import open_compiler  # noqa: E402
 
@@ -90,8 +91,8 @@ def judged(fixture: Any, device: Device, deadlines: Limits, commit: str) -> dict
 
 
 def _begin_worker(folder: str) -> None:
-    """A folder of its own for temporary files: in it lie the locks by which processes take turns on a device."""
-    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=folder)
+    """A folder of its own for temporary files, and for the locks by which other processes take turns on a device."""
+    tempfile.tempdir = os.environ["TMPDIR"] = os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(dir=folder)
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:

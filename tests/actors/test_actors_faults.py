@@ -16,8 +16,9 @@ import pytest
 from pretence import aside, pretending
 
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.pool.scheduler import CompileQueue
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.outcome import Evaluation, Measured
+from tunesmith.kernels.outcome import Crashed, Evaluation, Measured, TimedOut
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
 
@@ -284,3 +285,33 @@ def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, ray_cluster: An
             found.update({request.number: evaluation for request, evaluation in pool.collect()})
         assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found.values())
         assert pool.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("pretence", "outcome", "compilations"),
+    [({"compile_seconds": 60.0}, TimedOut, 1), ({"faults": 1.0}, Crashed, 2)],
+)
+def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
+    task: Any,
+    ray_cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    pretence: dict[str, float],
+    outcome: type,
+    compilations: int,
+) -> None:
+    lost: list[object] = []
+    on_lost = CompileQueue.on_lost
+    monkeypatch.setattr(CompileQueue, "on_lost", lambda *given: (lost.append(given), on_lost(*given)))
+    template = task.sources("cuda").templates[0]
+    configs = [dict(template.default_config, WALK=1, GRID_CAP=cap) for cap in (528, 1056, 2112, 4224)]
+    with make_pool(task, lanes=1, compilers=1, deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
+        for number, config in enumerate(configs[:-1]):
+            pool.submit(Request(number, template, config, WORKLOAD))
+        found = dict[int, Evaluation]()
+        while len(found) < len(configs) - 1:
+            found.update({request.number: evaluation for request, evaluation in pool.collect()})
+        # Nor for one that comes later.
+        (late,) = pool.evaluate([Request(len(configs), template, configs[-1], WORKLOAD)])
+        assert pool.in_flight == 0
+    assert all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in (*found.values(), late))
+    assert len(lost) == compilations

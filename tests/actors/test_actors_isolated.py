@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tunesmith.actors.process import isolated
 from tunesmith.actors.process.isolated import BrokenProcess, Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Crashed, TimedOut
@@ -21,7 +22,8 @@ sys_path_entry = str(Path(__file__).parent)
 class Subject:
     """What runs over there."""
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(self, start: int = 0, seconds: float = 0.0) -> None:
+        time.sleep(seconds)
         if start < 0:
             raise TunesmithError("It starts below zero: give another start.")
         self.count = start
@@ -29,6 +31,9 @@ class Subject:
     def add(self, more: int) -> tuple[int, int]:
         self.count += more
         return self.count, os.getpid()
+
+    def size(self, data: bytes) -> int:
+        return len(data)
 
     def mistake(self) -> None:
         raise TunesmithError("That is not a number: give another.")
@@ -124,6 +129,23 @@ def test_calls_can_be_begun_side_by_side() -> None:
     finally:
         for one in several:
             one.end()
+
+
+def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that nobody reads takes some of a large argument, and then waits."""
+    large = b"x" * (4 << 20)
+    with Isolated("run", Subject, 0, 3.0) as slow:
+        monkeypatch.setattr(isolated, "START_SECONDS", 0.3)
+        started = time.monotonic()
+        assert slow.call("size", 20.0, large) == TimedOut("start", 0.3)
+        assert time.monotonic() - started < 2.5
+        monkeypatch.undo()
+        assert slow.call("size", 20.0, large) == len(large) == slow.call("size", 20.0, large)
+        slow.end()
+        slow.begin("size", large)
+        slow.kill()
+        found = slow.answer(20.0)
+        assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
 def test_a_fork_server_that_was_killed_is_started_again() -> None:

@@ -82,7 +82,7 @@ def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statem
         judge(broken, device.limits, device.index, [question(task)], deadlines=Limits(prepare=3.0))
 
 
-def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
+def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
     task: Task, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a candidate has ended the process that runs kernels."""
@@ -102,7 +102,7 @@ def test_the_device_is_held_from_the_first_launch_to_the_sanitizer(
     questions = [question(task, CRASH), question(task, FINE)]
     verdicts = judge(task, device.limits, device.index, questions, listener=note, roofline=KNOWN)
     assert [one.reason for one in verdicts] == ["crashed", ""]
-    first = next(at for at, (text, _) in enumerate(seen) if text.startswith("checking"))
+    first = next(at for at, (text, _) in enumerate(seen) if text.startswith("preparing"))
     assert not any(free for _, free in seen[first:]), seen
     assert seen[-1][0] == "sanitizer"
     with DeviceLock(uuid):

@@ -15,7 +15,7 @@ from tunesmith.actors.lane.lane_host import Busy, LaneHost, Lost
 from tunesmith.actors.process.packed import pack, unpack
 from tunesmith.actors.process.workers import LaneReady
 from tunesmith.hw.exclusive import DeviceLock
-from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.backends import open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import specialise
@@ -98,6 +98,31 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     with DeviceLock(ready.uuid):
         pass
+
+
+def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_path: Path) -> None:
+    """Contents are made and the reference computes there, which another process's measurement must not meet."""
+    uuid, seen = open_device(device.limits, device.index).uuid, tmp_path / "seen"
+    look = (
+        f"from tunesmith.hw.exclusive import DeviceLock; file = open({str(seen)!r}, 'a'); "
+        f"lock = DeviceLock({uuid!r}); print(lock.try_acquire(), file=file); lock.release(); file.close()"
+    )
+    body = task.reference.replace(":\n", f":\n    {look}\n", 1)
+    other = next(one.name for one in task.workloads if one.name != NAME)
+    host = LaneHost(task.model_copy(update={"reference": body}), device.limits, device.index, 0)
+    try:
+        assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
+        first = seen.read_text().split()
+        with DeviceLock(uuid):
+            pass
+        host.acquire()
+        assert host.prepare([other]) is None
+        with DeviceLock(uuid):
+            pass
+    finally:
+        host.end()
+    found = seen.read_text().split()
+    assert first and len(found) > len(first) and set(found) == {"False"}
 
 
 def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:

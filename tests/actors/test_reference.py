@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tunesmith.actors.judging.reference import ReferenceCheck, begin_check
+from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.spec.task import Task, TaskError
@@ -51,7 +51,7 @@ def task(body: str, *, atol: float = 1e-5, dtype: str = "float32", role: str = "
 
 def complaint(made: Task, deadline: float = 30.0) -> str:
     with pytest.raises(TaskError) as caught:
-        begin_check(made, LIMITS, seed=3, deadline=deadline).result()
+        ReferenceCheck(made, meant_for(made, LIMITS), seed=3, deadline=deadline).result()
     return str(caught.value)
 
 
@@ -98,7 +98,8 @@ def test_one_whose_results_are_no_measure_is_named(body: str, wanted: str) -> No
 
 
 def test_a_good_one_passes_and_its_output_is_not_ours(capfd: pytest.CaptureFixture[str]) -> None:
-    begin_check(task("print('hello')\n    return {'y': 2 * x}"), LIMITS, seed=0).result()
+    good = task("print('hello')\n    return {'y': 2 * x}")
+    ReferenceCheck(good, meant_for(good, LIMITS), seed=0).result()
     assert capfd.readouterr().out == ""
     # Nothing to tell apart: zeros are the right result.
     examine_reference(task("return {'y': 0 * x}"), task("return {'y': 0 * x}").workload("small"), 0, twice=True)

@@ -274,7 +274,7 @@ def test_counting_events_takes_the_lock_that_lanes_take(tmp_path: Path, monkeypa
     from tunesmith.graph.prompts.evidence import _alone
     from tunesmith.hw.exclusive import DeviceLock
 
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
     device = Device(backend="cuda", index=0, name="a GPU", limits=resolve_target("h200"), uuid=uuid)
     lane = DeviceLock(uuid)

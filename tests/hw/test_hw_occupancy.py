@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import blocks_per_sm, occupancy
+from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
 
 KIB = 1024
@@ -86,6 +86,10 @@ def test_the_limiter_has_the_smallest_bound(capability, threads, registers, shar
     assert result.fraction is not None and 0 <= result.fraction <= 1
 
 
+def blocks_per_sm(limits, threads, registers, shared):
+    return occupancy(limits, threads=threads, registers=registers, shared=shared).blocks_per_sm
+
+
 @given(capabilities, threads_of_a_block, registers_of_a_thread, shared_of_a_block, st.integers(0, 64))
 def test_more_registers_or_shared_memory_never_help(capability, threads, registers, shared, more):
     limits = limits_of(capability)
@@ -100,25 +104,6 @@ def test_larger_blocks_are_never_more_numerous(capability, threads, registers, s
     limits = limits_of(capability)
     here = blocks_per_sm(limits, threads, registers, shared)
     assert blocks_per_sm(limits, threads + more, registers, shared) <= here
-
-
-@given(
-    capabilities,
-    st.lists(st.tuples(st.integers(1, 1100), st.integers(0, 260), shared_of_a_block), min_size=1),
-)
-@settings(max_examples=50)
-def test_arrays_agree_with_single_points(capability, points):
-    limits = limits_of(capability)
-    threads, registers, shared = np.array(points).T
-    together = blocks_per_sm(limits, threads, registers, shared)
-    singly = [occupancy(limits, threads=t, registers=r, shared=s).blocks_per_sm for t, r, s in points]
-    assert together.tolist() == singly
-
-
-def test_arrays_broadcast():
-    grid = blocks_per_sm(limits_of("9.0"), np.array([[128], [256]]), np.array([32, 64, 128]), 0)
-    assert grid.tolist() == [[16, 8, 4], [8, 4, 2]]
-    assert blocks_per_sm(limits_of("9.0"), np.array([], dtype=int), 32, 0).shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [(0, 32, 0), (32, -1, 0), (32, 32, -1)])
@@ -190,7 +175,7 @@ def test_nvidias_calculator_agrees_on_every_capability(tmp_path):
         registers = rng.integers(0, 256, count)
         # Half of the points without shared memory, so that the other resources bind often enough.
         shared = rng.integers(0, limits.shared_per_block_optin + 300, count) * rng.integers(0, 2, count)
-        ours += blocks_per_sm(limits, threads, registers, shared).tolist()
+        ours += [blocks_per_sm(limits, *map(int, one)) for one in zip(threads, registers, shared, strict=True)]
         device = (
             f"{capability.replace('.', ' ')} {limits.max_threads_per_sm} {limits.shared_per_sm} "
             f"{limits.shared_per_block_optin} {limits.shared_reserved_per_block}"

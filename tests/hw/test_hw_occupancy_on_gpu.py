@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.probe import probe_cuda
 
 pytestmark = pytest.mark.gpu
@@ -76,7 +76,15 @@ def test_the_driver_agrees():
                 maximum = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 _checked(driver.cuFuncSetAttribute(function, maximum, optin))
                 seen.add(registers)
-                ours = blocks_per_sm(limits, threads[:, None], registers, shared[None, :])
+                ours = np.array(
+                    [
+                        [
+                            occupancy(limits, threads=int(t), registers=registers, shared=int(s)).blocks_per_sm
+                            for s in shared
+                        ]
+                        for t in threads
+                    ]
+                )
                 theirs = np.array(
                     [
                         [

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeDriver, FakeGpu, FakeNvml, FakeResult
 
+from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Inventory, probe, probe_cuda, probe_opencl
 from tunesmith.hw.targets.products import product_limits
@@ -292,3 +293,11 @@ def test_listing_devices_leaves_signals_to_those_that_had_them() -> None:
     if count == "0":
         pytest.skip("no OpenCL device")
     assert kept == "True"
+
+
+def test_a_gpu_is_found_by_its_pci_address() -> None:
+    nvml = FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", "00000000:3B:00.0"), FakeGpu(f"GPU-{UUIDS[1]}", "00000001:3B:00.0")])
+    assert uuid_at((1, 0x3B, 0), nvml_module=nvml) == f"GPU-{UUIDS[1]}"
+    assert uuid_at((0, 0x3B, 1), nvml_module=nvml) is None
+    assert uuid_at((0, 0x3B, 0), nvml_module=FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND)) is None
+    assert nvml.started == 0

@@ -12,10 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import blocks_per_sm
+from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
+from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.space.feasible import EmptySpace, compiler_rejection, feasible, require_points, rules
+from tunesmith.kernels.space.feasible import (
+    EmptySpace,
+    compiler_rejection,
+    device_names,
+    feasible,
+    require_points,
+    rules,
+)
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.geometry import Geometry, geometry
@@ -72,6 +81,35 @@ def reasons(
     return found
 
 
+@pytest.mark.parametrize("key", ["fast_math", "max_registers", "static_shared_bytes", "shared_bytes", "grid", "block"])
+def test_what_has_no_value_is_infeasible(key: str) -> None:
+    """Nothing that a search may ask for raises when its source and launch are made."""
+    text = "8 // (X - 32)" + (" > 1" if key == "fast_math" else " + 1")
+    launch: dict[str, Any] = {key: [text] if key in ("grid", "block") else text}
+    values: dict[str, list[Any]] = {"X": [33, 32, 36]}
+    if key in ("shared_bytes", "grid", "block"):
+        tuned = template(launch, values=values)
+    else:
+        tuned = template({}, values=values, **launch)
+    space = feasible(tuned, [SMALL], H200)
+    assert [space.config(point)["X"] for point in range(len(space))] == [33, 36]
+    for point in range(len(space)):
+        specialise(tuned, space.config(point), SMALL.types)
+        geometry(tuned, space.config(point), SMALL)
+    reason = space.reject({"X": 32})
+    assert reason is not None and "has no value: " in reason.detail and "by zero" in reason.detail
+
+
+def test_fast_math_may_depend_on_types() -> None:
+    tuned = template({}, values={"X": [1, 2]}, fast_math="X == 2 and T == float32")
+    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200) if rule.kind == "fast_math"] == [
+        "fast_math has a value for small",
+        "fast_math has a value for large",
+    ]
+    assert len(feasible(tuned, [SMALL, LARGE], H200)) == 2
+    assert not [rule for rule in rules(template({}), [SMALL], H200) if rule.kind == "fast_math"]
+
+
 def test_block_and_threads() -> None:
     found = reasons(template({"block": ["X", "1", "Y"]}), [SMALL])
     assert found == {
@@ -104,6 +142,14 @@ def test_constraints_say_why() -> None:
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.kind == "unknown_value"
+
+
+@pytest.mark.parametrize(
+    ("target", "capability"), [("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)]
+)
+def test_constraints_know_the_compute_capability_of_any_target(target: str, capability: int) -> None:
+    assert device_names(resolve_target(target)) == {"compute_capability": capability}
+    assert device_names(OPENCL) == {"compute_capability": 0}
 
 
 def test_shared_memory() -> None:
@@ -272,7 +318,8 @@ def test_refused_after_compiling_if_and_only_if_no_block_fits(
     limits = limits_of(capability)
     threads = block[0] * block[1] * block[2]
     rejected = compiler_rejection(limits, Geometry((1, 1, 1), block, dynamic), Resources(registers, static))
-    fits = int(blocks_per_sm(limits, threads, registers or 0, (static or 0) + dynamic))
+    shared = (static or 0) + dynamic
+    fits = occupancy(limits, threads=threads, registers=registers or 0, shared=shared).blocks_per_sm
     assert (rejected is None) == (fits > 0)
     if rejected is not None:
         assert rejected.reason in ("threads_per_block", "registers_per_block", "shared_per_block"), rejected

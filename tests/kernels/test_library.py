@@ -17,7 +17,7 @@ from tunesmith.kernels.backends import Compiler, Launch
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.cubin import global_variables
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.check.check import check_set, deviation
+from tunesmith.kernels.check.check import deviation, measure_set
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.space.feasible import compiler_rejection, device_names, feasible
@@ -392,7 +392,7 @@ class OpenclRunner:
             data.restore()
             self.device.launch(Launch(kernel, geometry(template, config, workload), data.arguments(0)))
             self.device.synchronize()
-            verdict = check_set(data, 0)
+            verdict = measure_set(data, 0)
             assert isinstance(verdict, dict), (workload.name, workload.types, config, verdict)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunesmith.kernels.space import space as listing
@@ -124,6 +124,49 @@ def test_arrays_and_scalars_mean_the_same() -> None:
     assert len(unguarded) == 4 + 2
     reason = unguarded.reject({"A": 0, "B": 1})
     assert reason is not None and "modulo by zero (A=0, B=1)" in reason.detail
+
+
+MIXED = (
+    Parameter(name="A", values=(1, 2, 3, 8, 0, -4)),
+    Parameter(name="B", values=(False, True)),
+    Parameter(name="C", values=("x", "y")),
+    Parameter(name="D", values=(0.5, 2, 4)),
+    Parameter(name="E", values=(1, "z", 2)),
+    Parameter(name="F", values=(0.25, 1.5, -2.0)),
+)
+OPERATORS = ("+", "-", "*", "/", "//", "%", "&", "**", "<", "<=", "==", "!=", "and", "or")
+SHAPES = (
+    *(f"({{0}} {operator} {{1}})" for operator in OPERATORS),
+    *(f"{function}({{0}}, {{1}})" for function in ("min", "max", "ceil_div", "round_up")),
+    *(f"{function}({{0}})" for function in ("abs", "ceil", "floor", "is_pow2", "log2")),
+    *("({0} if {1} else {2})", "({0} in ({1}, {2}))", "({0} <= {1} < {2})", "(not {0})", "(-{0})"),
+)
+CONDITIONS = st.recursive(
+    st.sampled_from([*"ABDABCDEF", "n", "0", "1", "2", "3", "0.5", "'x'", "True", "2 ** 61"]),
+    lambda inner: st.builds(str.format, st.sampled_from(SHAPES), inner, inner, inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(CONDITIONS)
+@example("(A // 0) < 2")
+@example("(D & 2) == 2")
+@example("D * 2 ** 61 > 0")
+@example("(A + 2 ** 61) ** A > 0")
+@example("min(A, 0.5) & 1 == 1")
+@example("(A if B else 0.5) & 1 == 1")
+def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> None:
+    """Also where parameters have values of several types, and where there is no value."""
+    rule = Rule.from_expression(parse(text), {"n": 7})
+    asked = [parameter for parameter in MIXED if parameter.name in rule.names]
+    points = product(asked)
+    domain = Domain(asked)
+    codes = np.array([domain.encode(point) for point in points], dtype=np.uint16)
+    values = {name: domain.values[column][codes[:, column]] for name, column in domain.column.items()}
+    flags = rule.flags(values, len(points)).tolist()
+    wrong = [point for flag, point in zip(flags, points, strict=True) if flag != rule.holds(point)]
+    assert not wrong
 
 
 def test_mistakes_are_told() -> None:

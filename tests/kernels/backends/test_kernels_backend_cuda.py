@@ -16,7 +16,13 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
-from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler, _header_roots, parse_resources
+from tunesmith.kernels.backends.cuda_compiler import (
+    CudaUnavailable,
+    NvrtcCompiler,
+    _header_roots,
+    _target,
+    parse_resources,
+)
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.geometry import Geometry
@@ -139,6 +145,35 @@ class TestHeaders:
 def test_an_architecture_the_compiler_does_not_know() -> None:
     with pytest.raises(CudaUnavailable, match=r"NVRTC [\d.]+ does not compile for sm_50, only for .*sm_90"):
         NvrtcCompiler("sm_50")
+
+
+OWN = 'extern "C" __global__ void k(int* p) { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); *p = 1; }'
+GUARDED = f"""#if __CUDA_ARCH__ >= 900
+{OWN}
+#else
+extern "C" __global__ void k(int* p) {{ *p = 2; }}
+#endif
+"""
+SPOKEN_OF = 'extern "C" __global__ void k(int* p) { /* unlike wgmma.mma_async */ *p = 1; } // nor tcgen05.mma'
+
+
+@pytest.mark.parametrize(
+    ("arch", "source", "target"),
+    [
+        ("sm_80", GUARDED, "sm_80"),
+        ("sm_80", SPOKEN_OF, "sm_80"),
+        ("sm_90", SPOKEN_OF, "sm_90"),
+        ("sm_90", OWN, "sm_90a"),
+        ("sm_90", GUARDED, "sm_90a"),
+        ("sm_90a", OWN, "sm_90a"),
+        ("sm_90a", SPOKEN_OF, "sm_90a"),
+        ("sm_100f", OWN, "sm_100f"),
+        ("sm_120", OWN, "sm_120a"),
+    ],
+)
+def test_only_code_that_needs_it_is_compiled_for_one_architecture_alone(arch: str, source: str, target: str) -> None:
+    assert _target(arch, source) == target
+    assert compiled(NvrtcCompiler(arch), "cuda", source, "k").arch == arch
 
 
 def test_resources_are_read_from_the_log_of_several_kernels() -> None:

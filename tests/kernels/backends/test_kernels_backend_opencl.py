@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch, open_compiler, open_device
-from tunesmith.kernels.backends.opencl import OpenclUnavailable
+from tunesmith.kernels.backends import Call, Compiler, Device, DeviceError, Launch, open_compiler, open_device
+from tunesmith.kernels.backends.opencl import OpenclUnavailable, device_uuid
 from tunesmith.kernels.backends.pocl import SWITCH, name_processor
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.template import BackendName
@@ -44,6 +45,56 @@ class TestOpenclDevice(DeviceContract):
                 opened.launch(Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments))
         with pytest.raises(DeviceError):
             opened.launch(Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.float64(1), np.float32(1))))
+
+    def test_calls_and_kernels_do_not_mix(self, compiler: Compiler, opened: Any) -> None:
+        """Rather than that the kernels are left out."""
+        kernel = opened.load(compiled(compiler, "opencl", SOURCES["opencl"]["add"], "add"))
+        arguments = (opened.allocate(512), np.int32(1), np.float32(1))
+        launch = Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)
+        with pytest.raises(AssertionError, match="by the host's clock"):
+            opened.run([launch, Call(lambda: None)])
+        assert len(opened.run([launch, launch])) == len(opened.run([Call(lambda: None)] * 2)) == 2
+
+
+class FakeCl:
+    """What of pyopencl tells devices apart."""
+
+    class Error(Exception):
+        pass
+
+    class device_type:
+        CPU, GPU = 2, 4
+
+
+class FakeDevice:
+    name = " a device "
+
+
+def fake_devices(*addresses: tuple[int, int] | None, cpu: bool = False) -> list[Any]:
+    """Devices of one platform, GPUs with these PCI buses and slots, where their driver tells."""
+    platform = SimpleNamespace()
+    devices: list[Any] = [FakeDevice() for _ in addresses]
+    for device, address in zip(devices, addresses, strict=True):
+        device.type, device.platform = 2 if cpu else 4, platform
+        if address is not None:
+            device.pci_bus_id_nv, device.pci_slot_id_nv = address
+    platform.get_devices = lambda: devices
+    return devices
+
+
+def test_a_gpu_has_the_uuid_that_cuda_knows_it_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it has one lock."""
+    known = {(0, 0x3B, 0): "GPU-1", (0, 0x3B, 5): "GPU-2"}
+    monkeypatch.setattr("tunesmith.kernels.backends.opencl.uuid_at", known.get)
+    found = [device_uuid(FakeCl, one) for one in fake_devices((0x3B, 0), (0x3B, 5 << 3), (0x5E, 0))]
+    assert found == ["GPU-1", "GPU-2", "opencl-a device-0000:5e:00"]
+
+
+def test_a_name_does_not_depend_on_the_drivers_that_a_process_finds(device: Any, opened: Device) -> None:
+    assert [device_uuid(FakeCl, one) for one in fake_devices(None, None)] == ["opencl-a device-0", "opencl-a device-1"]
+    assert [device_uuid(FakeCl, one) for one in fake_devices(None, cpu=True)] == ["opencl-a device"]
+    if device.limits.kind == "cpu":
+        assert opened.uuid == f"opencl-{device.name}"
 
 
 def test_a_device_that_is_not_there(device: Any) -> None:

@@ -119,6 +119,21 @@ class TestContract:
         with pytest.raises(SearchError, match="does not belong"):
             strategy.tell({**point, "TILE": 3}, Observation(1.0))
 
+    @pytest.mark.parametrize(
+        "again", [Observation(None, failure="wrong_result"), Observation(1.0, dropped=True), Observation(7.0)]
+    )
+    def test_the_best_is_none_that_was_replaced(self, name: str, again: Observation) -> None:
+        space = listed_space()
+        strategy = make_strategy(name, space, seed=0)
+        first, second = (space.config(point) for point in (0, 1))
+        strategy.tell(first, Observation(1.0))
+        strategy.tell(second, Observation(2.0))
+        strategy.tell(first, again)
+        assert strategy.best == (1, 2.0)
+        strategy.tell(second, Observation(None, failure="wrong_result"))
+        assert strategy.best == (None if again.value is None or again.dropped else (0, again.value))
+        assert strategy.ask() is not None
+
     def test_says_what_it_is(self, name: str) -> None:
         said = make_strategy(name, listed_space(), seed=0, budget=20).describe()
         assert said.startswith(name) and said.endswith(".") and "\n" not in said
