@@ -317,10 +317,12 @@ def read_settings(path: Path) -> dict[str, Any]:
     Keys are those of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a role.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"--settings: {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"--settings: {path} is not UTF-8 text: save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"--settings: {path} is not valid TOML: {error}.") from error
     if unknown := sorted(set(data) - (set(Settings.model_fields) - {"task"})):
         why = unknown_key(unknown[0], [name for name in Settings.model_fields if name != "task"])
@@ -348,7 +350,7 @@ def new_run_dir(task: str, base: Path) -> Path:
     if file.suffix == ".toml":
         # A file that cannot be read is told of where the task is loaded.
         with contextlib.suppress(OSError, ValueError):
-            name = str(tomllib.loads(file.read_text(encoding="utf-8")).get("name", name))
+            name = str(tomllib.loads(file.read_text(encoding="utf-8-sig")).get("name", name))
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:80].strip(".-")
     number = 1
     while (path := base / f"{name or 'run'}-{number:03d}").exists():

@@ -14,6 +14,7 @@ from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable
 from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.candidate import undeclared_state
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.plan import small_workload
 from tunesmith.kernels.check.verify import infeasible_on
@@ -78,6 +79,8 @@ def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Work
                 return
             if not isinstance(made, Artifact):
                 raise TaskError(f"{where}{named}: {describe(made).rstrip('.')}.")
+            if (kept := undeclared_state(template, made)) is not None:
+                raise TaskError(f"{where}{named}: {kept.detail.rstrip('.')}.")
             for workload in alike:
                 broken = infeasible_on(template, {}, workload, limits) or compiler_rejection(
                     limits, geometry(template, {}, workload), made.resources

@@ -75,10 +75,12 @@ def load_prices(path: str | None) -> Prices:
 
 def _read(path: Path) -> Mapping[str, Price]:
     try:
-        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).models
+        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).models
     except OSError as error:
         raise PricesError(f"--prices: {path} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise PricesError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
         raise PricesError(f"{path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

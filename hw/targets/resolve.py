@@ -81,7 +81,7 @@ def _unknown(text: str) -> str:
 
 def _from_file(path: Path) -> DeviceLimits:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UnknownTarget(
             f"The target file {path} cannot be read ({error.strerror}): give the path of a TOML file, "

@@ -43,6 +43,21 @@ HEADERS = frozenset(
     }
 )
 """Headers a CUDA source may include; OpenCL C needs none."""
+STANDARD = {
+    **{
+        name: f"cuda/std/{name}"
+        for name in (
+            *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath", "complex"),
+            *("concepts", "cstddef", "cstdint", "cstdlib", "cstring", "functional", "initializer_list", "iterator"),
+            *("limits", "numeric", "optional", "ratio", "span", "tuple", "type_traits", "utility", "variant"),
+        )
+    },
+    **{
+        f"{name}.h": f"cuda/std/c{name}"
+        for name in ("assert", "float", "limits", "math", "stddef", "stdint", "stdlib", "string")
+    },
+}
+"""Headers of the host by what device code includes instead of them."""
 HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
 PRAGMAS = frozenset(
     {
@@ -260,7 +275,13 @@ def _include(directive: str, backend: BackendName) -> Rejected | None:
     known = header in HEADERS or header.startswith(HEADER_FOLDERS)
     if backend == "opencl" or not known or _HEADER.fullmatch(header) is None:
         what = "OpenCL C needs no headers" if backend == "opencl" else "it is not on the list of accepted headers"
+        if backend == "cuda":
+            instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
+            what = f"{what}: leave it out, or {instead}"
         return _forbidden("includes", f"#include of {header[:60]}: {what}")
+    if header == "cub/cub.cuh" or header.startswith("cub/device/"):
+        what = "it does not compile for the device alone: include parts of cub/block/ or cub/warp/ instead"
+        return _forbidden("includes", f"#include of {header[:60]}: {what}, such as cub/block/block_reduce.cuh")
     return None
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.rewrite.arguments import require_arguments
 from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.device_code import device_code
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
@@ -41,6 +43,13 @@ class Draft:
 
 def draft(code: str, entry: str | None, where: str) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one. where: the source's file. Raises `SourceError`."""
+    if "__global__" not in code and re.search(r"\b__kernel\b|\bkernel\s+void\b", code):
+        raise SourceError(
+            f"{where}: this is OpenCL C, and `init` drafts CUDA sources alone: write a task.toml for it as in "
+            "docs/tasks.md."
+        )
+    device = device_code(code)
+    code = device.text
     kernel = Source(code).kernel(entry, where)
     code, types = _without_template(code, kernel, where)
     kernel = Source(code).kernel(kernel.name, where)
@@ -48,13 +57,15 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     names = {one.name: _python_name(one.name) for one in kernel.parameters}
     work = sharing(kernel)
     launch = ReadLaunch(kernel, work)
-    sizes = [one.name for one in kernel.parameters if is_size(one)] + launch.new_sizes
+    found = extents(kernel, launch.coordinates, launch.blocks)
+    values = _default_values(kernel, launch, found)
+    sizes = [one.name for one in kernel.parameters if is_size(one) and one.name not in values] + launch.new_sizes
+    first = {one.name: _number(one.default) for one in kernel.parameters}
     for size in sizes:
         if keyword.iskeyword(size) or size in FUNCTIONS or size in DTYPES:
             raise SourceError(
                 f"{where}: the parameter {size} of {kernel.name} has a reserved name; rename it, as to {size}_."
             )
-    found = extents(kernel, launch.coordinates, launch.blocks)
     guess = next(iter(found.values()), None)
     arrays = {one.name: found.get(one.name, guess) for one in kernel.parameters if one.pointer}
     lines = [
@@ -69,7 +80,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         _bytes(kernel, arrays, found),
         "",
         "arguments = [",
-        *(f"    {_argument(kernel, one, names, found, arrays)}" for one in kernel.parameters),
+        *(f"    {_argument(kernel, one, names, found, arrays, values)}" for one in kernel.parameters),
         "]",
         "",
         *_types(types),
@@ -78,14 +89,14 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         "# float32 = { rtol = 1e-5, atol = 1e-6 }",
         "",
         "[backends.cuda.baseline]",
-        'source_file = "baseline.cu"',
+        f'source_file = "baseline.cu"{_unset(kernel)}',
         'label = "plain"',
         *launch.lines,
         "",
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
-        f"sizes = {{ {', '.join(f'{size} = 1' for size in sizes)} }}  {MARK} the sizes you use",
+        f"sizes = {{ {', '.join(f'{size} = {first.get(size) or 1}' for size in sizes)} }}  {MARK} the sizes you use",
         'devices = ["gpu"]',
         "",
     ]
@@ -97,8 +108,8 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     left = sum(
         line.count(f" {MARK}") for name, one in files.items() if name != "baseline.cu" for line in one.splitlines()
     )
-    notes = tuple(f"The rules leave this kernel as it is: {one.why}." for one in kernel.oddities)
-    return Draft(kernel.name, files, left, notes)
+    odd = (f"The rules leave this kernel as it is: {one.why}." for one in kernel.oddities)
+    return Draft(kernel.name, files, left, (*device.notes, *odd))
 
 
 def _types(types: tuple[str, ...]) -> list[str]:
@@ -137,6 +148,11 @@ def _without_template(code: str, kernel: Kernel, where: str) -> tuple[str, tuple
                 for node in walk(kernel.function)
                 if node.type in ("identifier", "type_identifier") and text(node) == name
             ]
+        elif one.type.startswith("variadic"):
+            raise SourceError(
+                f"{where}: {kernel.name} is a template over any number of parameters ({text(one)}): write out the "
+                "parameters that you use."
+            )
         elif one.type != "comment":
             value = next((text(node) for node in walk(one) if node.type == "identifier"), text(one))
             if not re.search(rf"^[ \t]*#[ \t]*define[ \t]+{value}\b", code, re.MULTILINE):
@@ -152,27 +168,48 @@ def _without_template(code: str, kernel: Kernel, where: str) -> tuple[str, tuple
 
 def _source(code: str, kernel: Kernel, where: str, types: tuple[str, ...]) -> str:
     """The source with the kernel as `extern "C"`; raises `SourceError` with what has to be changed."""
-    for node in walk(Source(code).root):
-        if node.type == "function_definition":
-            head = text(node).split("{")[0]
-            if re.search(r"\bmain\s*\(", head):
-                line = node.start_point[0] + 1
-                raise SourceError(f"{where}, line {line}: `main` runs on the host; keep only device code in the file.")
     if not kernel.extern_c:
-        start = kernel.function.start_byte
-        code = (code.encode()[:start] + b'extern "C" ' + code.encode()[start:]).decode()
+        code = _external(code, kernel)
     refused = refuse_text(code, "cuda")
     if refused is not None:
-        raise SourceError(f"{where}: {refused.detail.rstrip('.')}; remove it or write out what you need of it.")
-    for one in kernel.parameters:
-        if not one.name:
-            raise SourceError(f"{where}: a parameter of {kernel.name} has no name; give it one.")
-        if one.c_type not in (*C_TYPES, *types):
-            raise SourceError(
-                f"{where}: the parameter {one.name} of {kernel.name} has the type `{one.c_type}`, for which tasks have "
-                f"no name; write the C type that it stands for ({', '.join(list(C_TYPES)[:5])}, ...)."
-            )
+        remedy = "" if refused.rule == "includes" else "; remove it or write out what you need of it"
+        raise SourceError(f"{where}: {refused.detail.rstrip('.')}{remedy}.")
+    require_arguments(kernel, types, where)
     return code
+
+
+def _external(code: str, kernel: Kernel) -> str:
+    """The source with the kernel as `extern "C"`, which no `static` and no earlier declaration contradicts."""
+    edits = [(kernel.start, kernel.start, b'extern "C" ')]
+    edits += [(one.start_byte, one.end_byte, b"") for one in kernel.function.children if text(one) == "static"]
+    for node in walk(kernel.root):
+        if node.type == "declaration" and any(text(one) == "__global__" for one in node.children):
+            declarator = node.child_by_field_name("declarator")
+            name = None if declarator is None else declarator.child_by_field_name("declarator")
+            above = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
+            if name is not None and text(name) == kernel.name:
+                edits.append((above.start_byte, above.end_byte, b""))
+    data = code.encode()
+    for start, end, new in sorted(edits, reverse=True):
+        data = data[:start] + new + data[end:]
+    return data.decode()
+
+
+def _unset(kernel: Kernel) -> str:
+    """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
+    found = []
+    for node in walk(kernel.root):
+        if node.type == "declaration" and any(text(one) == "__constant__" for one in node.children):
+            for one in node.children_by_field_name("declarator"):
+                name = next((text(at) for at in walk(one) if at.type == "identifier"), "")
+                if one.type != "init_declarator" and re.search(rf"\b{name}\b", kernel.plain):
+                    found.append(name)
+    if not found:
+        return ""
+    return (
+        f"  {MARK} the values of {', '.join(found)}, __constant__ memory that is read but never set: give an "
+        "initialiser in baseline.cu, or make an argument of it"
+    )
 
 
 class ReadLaunch:
@@ -209,6 +246,7 @@ class ReadLaunch:
             if not isinstance(work, Rows):
                 unknown.append("the launch (grid in blocks, block in threads)")
         self._bare_blocks(kernel, work, grid)
+        unknown += [f"a grid that suits {one}" for one in kernel.attributes if not one.startswith("__maxnreg__")]
         mark = f"  {MARK} {' and '.join(unknown)}" if unknown else ""
         used = max((at + 1 for at in range(3) if grid[at] != "1" or block[at] != "1"), default=1)
         self.grid, self.block, self.unknown = tuple(grid[:used]), tuple(block[:used]), unknown
@@ -273,6 +311,29 @@ def is_size(parameter: Parameter) -> bool:
     return not parameter.pointer and "int" in C_TYPES.get(parameter.c_type, "")
 
 
+def _default_values(kernel: Kernel, launch: ReadLaunch, found: dict[str, Polynomial]) -> dict[str, str]:
+    """The default values of scalars, those excepted that shapes or the launch depend on, which are sizes."""
+    needed = {name for count in found.values() for names in count for name in names}
+    needed |= set(re.findall(r"[A-Za-z_]\w*", " ".join([*launch.grid, *launch.block])))
+    return {
+        one.name: value
+        for one in kernel.parameters
+        if not one.pointer and (value := _number(one.default)) and not (is_size(one) and one.name in needed)
+    }
+
+
+def _number(literal: str) -> str:
+    """A number of C as an expression of a task; empty where it is none."""
+    plain = {"true": "1", "false": "0"}.get(literal, literal).replace("'", "")
+    if re.fullmatch(r"[-+]?0[xX][0-9a-fA-F]+[uUlL]*|[-+]?\d+[uUlL]*", plain):
+        digits = plain.rstrip("uUlL")
+        octal = re.fullmatch(r"[-+]?0[0-7]+", digits) is not None
+        return str(int(digits, 8 if octal else 0))
+    if re.fullmatch(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFlL]?", plain):
+        return repr(float(plain.rstrip("fFlL")))
+    return ""
+
+
 def _static_shared(kernel: Kernel) -> int | None:
     """Bytes of the shared memory that the kernel declares statically; None where their number is not written out."""
     total = 0
@@ -328,11 +389,15 @@ def _argument(
     names: dict[str, str],
     found: dict[str, Polynomial],
     arrays: dict[str, Polynomial | None],
+    values: dict[str, str],
 ) -> str:
     dtype, questions = C_TYPES.get(one.c_type, one.c_type), list[str]()
     if not one.pointer:
         value = one.name
-        if not is_size(one):
+        if one.name in values:
+            value = values[one.name]
+            questions.append(f"the value of {one.name}, of which {value} is the default")
+        elif not is_size(one):
             value = "1.0"
             questions.append(f"the value of {one.name}")
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
@@ -347,7 +412,10 @@ def _argument(
             questions.append(f"the shape of {one.name}, an expression for each dimension")
         shown = ", ".join(f'"{dim}"' for dim in shape)
         fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{shown}]'
-        if role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
+        if role != "out" and dtype == "bool":
+            fields += ", fill = { low = 0, high = 1 }"
+            questions.append(f"what {one.name} holds: `fill` draws as many false as true")
+        elif role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
             fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
             questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
     mark = f"  {MARK} {'; '.join(questions)}" if questions else ""

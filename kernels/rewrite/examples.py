@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tunesmith.kernels.rewrite.arguments import require_arguments
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.draft import ReadLaunch, is_size, shape_of
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
@@ -61,11 +62,8 @@ def read_signature(source: str, entry: str | None) -> Signature:
     backend: BackendName = "cuda" if "__global__" in source else "opencl"
     kernel = Source(source if backend == "cuda" else read_as_cuda(source)).kernel(entry, WHERE, "entry")
     roles: dict[str, Literal["in", "out", "inout"]] = {}
+    require_arguments(kernel, (), WHERE)
     for one in kernel.parameters:
-        if one.c_type not in C_TYPES:
-            raise SourceError(
-                f"{WHERE}: the parameter {one.name} has the type `{one.c_type}`; write the C type it means."
-            )
         if one.pointer:
             role = kernel.role(one.name)
             if role == "unknown":

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
+from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS, STANDARD
+from tunesmith.kernels.rewrite.device_code import BUILT_IN
 from tunesmith.kernels.rewrite.source import SourceError
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)[^\n]*$', re.MULTILINE)
@@ -32,7 +33,8 @@ def whole_source(code: str, where: Path, folders: Sequence[Path] = (), defines: 
             name, quoted = match[1] or match[2], match[1] is not None
             path = found(name, (file.parent, *folders) if quoted else folders)
             if path is None:
-                if quoted and name not in HEADERS and not name.startswith(HEADER_FOLDERS):
+                known = name in HEADERS or name in STANDARD or name in BUILT_IN or name.startswith(HEADER_FOLDERS)
+                if quoted and not known:
                     raise SourceError(f"{file}: its header {name} was not found; name the folder that has it with -I.")
                 return match[0]
             path = path.resolve()
@@ -40,9 +42,11 @@ def whole_source(code: str, where: Path, folders: Sequence[Path] = (), defines: 
                 return ""
             seen.add(path)
             try:
-                inner = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise SourceError(f"{file}: its header {path} cannot be read: {error}.") from error
+                inner = path.read_text(encoding="utf-8-sig")
+            except OSError as error:
+                raise SourceError(f"{file}: its header {path} cannot be read: {error.strerror}.") from error
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{file}: its header {path} is not UTF-8 text: save it as UTF-8.") from error
             return filled(_ONCE.sub("", inner), path)
 
         made = _INCLUDE.sub(put, text)

@@ -5,6 +5,7 @@ Owns that comparison. A parameter whose type cannot be told, as one from a heade
 
 from __future__ import annotations
 
+from tunesmith.kernels.rewrite.arguments import unusual
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source
@@ -27,6 +28,8 @@ def require_signature(task: Task, template: Template, where: str) -> str:
         return "the signature was not compared, as a macro makes the kernel"
     if kernel.function.has_error:
         return "the signature was not compared, as the parser does not understand the source"
+    if kernel.unread_parameters:
+        return f"the signature was not compared, as it has `{' '.join(kernel.unread_parameters[0].split())}`"
     given, extra = list(kernel.parameters), 0
     if template.backend == "opencl" and template.launch.shared_bytes != "0":
         # Dynamic local memory is one argument more, the last.
@@ -44,6 +47,9 @@ def require_signature(task: Task, template: Template, where: str) -> str:
 
 def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel: Kernel, where: str) -> None:
     place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {kernel.name} do not agree"
+    if parameter.unusual and parameter.unusual != "a pointer to arrays":
+        # Rows of a fixed length lie one after the other, as in an array of the task.
+        raise TaskError(f"{place}: the parameter {unusual(parameter)}.")
     pointer = argument.role != "scalar"
     if pointer != parameter.pointer:
         kinds = ("an array", "a pointer") if pointer else ("a scalar", "no pointer")

@@ -23,9 +23,23 @@ _WARP_WIDE = re.compile(r"\b__(?:shfl|ballot|any|all|match|reduce|activemask)\w*
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _HIDING = re.compile(r"\b(?:threadIdx|blockIdx|blockDim|gridDim|return|__syncthreads|__global__|__shared__|for)\b|\[")
 
+_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)")
+"""What the parser takes for the name of a variable."""
+_NUMBER_WORDS = frozenset({"unsigned", "signed", "long", "short", "int", "char"})
+
 OddKind = Literal[
-    "syntax", "macro", "texture", "assembly", "dynamic parallelism", "cooperative groups", "early return", "pointer"
+    "syntax",
+    "macro",
+    "texture",
+    "assembly",
+    "dynamic parallelism",
+    "cooperative groups",
+    "early return",
+    "pointer",
+    "attribute",
 ]
+Unusual = Literal["", "a pointer to pointers", "a pointer to arrays", "a reference", "a pointer to a function"]
+"""What a parameter is that is neither a scalar nor a pointer to elements."""
 
 
 class SourceError(TunesmithError):
@@ -42,13 +56,16 @@ class Oddity:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel's signature. c_type: of an element for a pointer, without qualifiers."""
+    """A parameter of a kernel's signature. c_type: of an element for a pointer, without qualifiers; default: the text
+    of its default value."""
 
     name: str
     c_type: str
     pointer: bool
     const: bool = False
     restrict: bool = False
+    unusual: Unusual = ""
+    default: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +139,34 @@ class Kernel:
     @property
     def parameter_nodes(self) -> list[Node]:
         inside = self.declarator.child_by_field_name("parameters")
-        return [] if inside is None else [one for one in inside.named_children if one.type == "parameter_declaration"]
+        declared = ("parameter_declaration", "optional_parameter_declaration")
+        return [
+            one
+            for one in (() if inside is None else inside.named_children)
+            if one.type in declared and text(one) != "void"
+        ]
+
+    @property
+    def unread_parameters(self) -> list[str]:
+        """What stands among the parameters and is none that is understood, such as a pack or a directive."""
+        inside = self.declarator.child_by_field_name("parameters")
+        known = ("parameter_declaration", "optional_parameter_declaration", "comment", "(", ",", ")")
+        return [text(one) for one in (() if inside is None else inside.children) if one.type not in known]
+
+    @cached_property
+    def start(self) -> int:
+        """Where the function begins in the code, with the attributes that stand before it."""
+        start = self.function.start_byte
+        for found in reversed(list(_ATTRIBUTES.finditer(self.code, 0, start))):
+            if self.code[found.end() : start].strip():
+                break
+            start = found.start()
+        return start
+
+    @cached_property
+    def attributes(self) -> tuple[str, ...]:
+        """Those that the parser does not know, such as `__cluster_dims__(2, 1, 1)`."""
+        return tuple(one.decode() for one in _ATTRIBUTES.findall(self.code[self.start : self.body.start_byte]))
 
     @cached_property
     def functions(self) -> tuple[Node, ...]:
@@ -405,12 +449,14 @@ class Kernel:
             found.append(Oddity("texture", "it reads or writes textures"))
         if re.search(r"\b(?:asm|__asm__|__asm)\b", words):
             found.append(Oddity("assembly", "it has inline assembly"))
-        if "<<<" in words:
+        if "<<<" in self.plain:
             found.append(Oddity("dynamic parallelism", "it launches kernels"))
         if re.search(r"\bcooperative_groups\b", words):
             found.append(Oddity("cooperative groups", "it uses cooperative groups"))
         if self.barriers and any(node.type == "return_statement" for node in walk(self.body)):
             found.append(Oddity("early return", "threads may return while others wait at a barrier"))
+        if self.attributes:
+            found.append(Oddity("attribute", f"it has {self.attributes[0]}, which the rules do not know"))
         return tuple(found)
 
 
@@ -419,7 +465,8 @@ class Source:
 
     def __init__(self, code: str) -> None:
         self.code = code.encode()
-        self.root = _parser().parse(self.code).root_node
+        read = _ATTRIBUTES.sub(lambda found: re.sub(rb"[^\n]", b" ", found[0]), self.code)
+        self.root = _parser().parse(read).root_node
         self.kernels = tuple(
             Kernel(self.code, self.root, node)
             for node in walk(self.root)
@@ -432,7 +479,7 @@ class Source:
         if not names:
             raise SourceError(
                 f"{where}: there is no kernel, that is no function `__global__ void NAME(...)` with its body; if a "
-                "macro makes it, write out what the macro stands for."
+                "macro makes it, or it takes a pack of parameters, write that out."
             )
         if name is None:
             if len(names) > 1:
@@ -475,14 +522,49 @@ def _is_kernel(function: Node) -> bool:
 def _parameter(node: Node) -> Parameter:
     declarator = node.child_by_field_name("declarator")
     kind = node.child_by_field_name("type")
-    pointer = restrict = False
-    name = ""
+    default = node.child_by_field_name("default_value")
+    restrict = False
+    name, levels = "", list[str]()
     if declarator is not None:
-        pointer = any(one.type in ("pointer_declarator", "array_declarator") for one in walk(declarator))
+        levels = [one.type for one in walk(declarator)]
         restrict = re.search(r"\b(?:__restrict__|__restrict)\b", text(declarator)) is not None
         name = next((text(one) for one in walk(declarator) if one.type == "identifier"), "")
-    const = any(one.type == "type_qualifier" and text(one) == "const" for one in node.children)
-    return Parameter(name, "" if kind is None else " ".join(text(kind).split()), pointer, const, restrict)
+    # The parser counts a qualifier between the words of a type, as in `unsigned const`, to the type.
+    qualifiers = [*node.children, *(() if kind is None else kind.children)]
+    const = any(one.type == "type_qualifier" and text(one) == "const" for one in qualifiers)
+    return Parameter(
+        name,
+        "" if kind is None else _type_name(text(kind)),
+        "pointer_declarator" in levels or "array_declarator" in levels,
+        const,
+        restrict,
+        _unusual(levels),
+        "" if default is None else text(default),
+    )
+
+
+def _unusual(levels: list[str]) -> Unusual:
+    """What the nodes of a declarator make a parameter, where that is neither a scalar nor a pointer to elements."""
+    pointers, arrays = levels.count("pointer_declarator"), levels.count("array_declarator")
+    if "function_declarator" in levels:
+        return "a pointer to a function"
+    if "reference_declarator" in levels:
+        return "a reference"
+    if pointers + arrays < 2:
+        return ""
+    return "a pointer to arrays" if pointers == 0 or "parenthesized_declarator" in levels else "a pointer to pointers"
+
+
+def _type_name(written: str) -> str:
+    """A type without qualifiers, and where it is C's own by its usual name, as `unsigned long` for `long unsigned int
+    const`."""
+    words = [word for word in written.split() if word not in ("const", "volatile")]
+    if not words or not set(words) <= _NUMBER_WORDS or words in (["char"], ["unsigned"]):
+        return re.sub(r"^(?:::)?(?:cuda::)?std::(?=\w+_t$)", "", " ".join(words))
+    sign = "unsigned " if "unsigned" in words else ""
+    if "char" in words:
+        return f"{sign or 'signed '}char"
+    return sign + ("short" if "short" in words else " ".join(["long"] * words.count("long")) or "int")
 
 
 def _is_builtin(node: Node) -> bool:

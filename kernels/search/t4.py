@@ -61,7 +61,7 @@ def write_t4(path: Path, records: Iterable[Record]) -> int:
 def is_t4(path: Path) -> bool:
     """Whether the file at `path` says that it is a results file; one that cannot be read is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and "results" in data and "schema_version" in data
@@ -70,7 +70,7 @@ def is_t4(path: Path) -> bool:
 def read_t4(path: Path) -> list[Record]:
     """The results in the file at `path`, times in milliseconds. Raises `CacheFileError`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
         if str(data["schema_version"]).split(".")[0] != VERSION.split(".")[0]:
             raise CacheFileError(
                 f"{path} has the schema version {data['schema_version']}; this version reads {VERSION}."

@@ -36,6 +36,10 @@ def run_init(
         return
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
+    if source.suffix == ".toml":
+        raise TunesmithError(
+            f"SOURCE: {source} is a task's file and no CUDA source: `tunesmith tune {quote(str(source))}` takes it."
+        )
     code = whole_source(read_source(source, "SOURCE"), source, include, dict(map(_macro, define)))
     made = draft(code, entry, str(source))
     folder = _write(Path(made.name) if out is None else out, made.files)

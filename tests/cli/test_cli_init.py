@@ -23,6 +23,7 @@ def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
     unfinished = here("tune", "saxpy", cwd=tmp_path)
     assert unfinished.returncode == 2
     assert "saxpy/task.toml, line 12, is still to be filled in: the value of a;" in unfinished.stderr
+    assert "(2 more lines after it)" in unfinished.stderr
     task, reference = tmp_path / "saxpy" / "task.toml", tmp_path / "saxpy" / "reference.py"
     task.write_text("\n".join(line.split("  # FILL:")[0] for line in task.read_text().splitlines()))
     reference.write_text("def saxpy(a, in_, y, n):\n    return {'y': a * in_ + y}\n")
@@ -88,3 +89,41 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any
     assert source.startswith("#define SCALE 3.0f\n") and "float scaled(float x)" in source and "include" not in source
     wrong = here("init", "k.cu", "-I", "include", "-D", "3=x", "--out", "other", cwd=tmp_path)
     assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        (
+            "k.cl",
+            b"__kernel void k(__global float* x) {}",
+            "k.cl: this is OpenCL C, and `init` drafts CUDA",
+        ),
+        ("task.toml", b'name = "k"', "is a task's file and no CUDA source: `tunesmith tune task.toml` takes it."),
+        ("latin.cu", b"// caf\xe9", "latin.cu is not UTF-8 text: save it as UTF-8."),
+        ("wide.cu", "__global__".encode("utf-16"), "wide.cu is not UTF-8 text: save it as UTF-8."),
+    ],
+)
+def test_what_is_no_cuda_source_is_said(here: Any, tmp_path: Path, name: str, content: bytes, wanted: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused = here("init", name, "--out", "new", cwd=tmp_path)
+    assert refused.returncode == 2 and wanted in refused.stderr and not (tmp_path / "new").exists()
+
+
+def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings")
+    head = "\ufeff#include <cstdint>\n#include <vector>\ntemplate <typename T>\n"
+    kernel = SOURCE.replace("int n", "int n, int64_t b = 3").replace("float*", "T*").replace("y[i];", "b;")
+    tail = (
+        "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() { return 0; }\n"
+    )
+    (tmp_path / "saxpy.cu").write_text(head + kernel + tail, encoding="utf-8")
+    drafted = here("init", "saxpy.cu", cwd=tmp_path)
+    assert "Left out, as it runs on the host: main." in drafted.stdout
+    assert "Headers left out, or replaced by CUDA's own: cstdint, vector." in drafted.stdout
+    for file in (tmp_path / "saxpy").glob("[tr]*"):
+        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+    (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, n, b):\n    return {'y': a * in_ + b}\n")
+    checked = here("check", "saxpy", "--target", "sm_90", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "baseline: its signature is that of the arguments" in checked.stdout

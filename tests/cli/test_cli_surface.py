@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,17 @@ def test_mistakes_have_one_style(arguments: list[str], said: str, capsys: pytest
     out, err = capsys.readouterr()
     assert ended.value.code == 2 and out == ""
     assert err.startswith(f"tunesmith: {said}") and err.count("\n") == 1, err
+
+
+def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    from tunesmith.graph.settings import SettingsError, read_settings
+
+    path = tmp_path / "settings.toml"
+    path.write_text("\ufeffrounds = 2\n", encoding="utf-8")
+    assert read_settings(path) == {"rounds": 2}
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="is not UTF-8 text: save it as UTF-8"):
+        read_settings(path)
 
 
 @pytest.mark.parametrize(("words", "found"), [("tunesmith sim", "simulate"), ("tunesmith tune --see", "--seed")])

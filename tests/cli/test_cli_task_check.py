@@ -33,6 +33,8 @@ KERNEL = """extern "C" __global__ void twice(const float* x, float* y, int n) {
 }
 """
 
+COUNTS = f"__device__ int count;\n{KERNEL.replace('2 *', 'count++ *')}"
+
 
 def write(folder: Path, old: str = "", new: str = "", *, file: str = "task.toml") -> None:
     files = {"task.toml": TASK, "twice.cu": KERNEL, "reference.py": "def twice(x, n):\n    return {'y': 2 * x}\n"}
@@ -58,6 +60,12 @@ def test_a_task_is_checked_without_a_device(here: Any, tmp_path: Path) -> None:
     ("file", "old", "new", "wanted"),
     [
         ("twice.cu", "2 * x[i]", "2 * z[i]", 'identifier "z" is undefined'),
+        (
+            "twice.cu",
+            KERNEL,
+            COUNTS,
+            "keeps count in global memory",
+        ),
         ("task.toml", "block = [256]", "block = [2048]", "it cannot be launched on the workload 100000000"),
         ("reference.py", "2 * x", "x.nothing", "raises AttributeError"),
     ],

@@ -104,6 +104,8 @@ def test_a_file_overrides_its_base(tmp_path):
     changed = {"name": "half", "sm_count": 66, "max_grid_dims": (1024, 1, 1), "source": half.source}
     assert half == dataclasses.replace(resolve_target("h200"), **changed)
     assert half.source.startswith(f"file {path}")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert resolve_target(str(path)) == half
 
 
 @pytest.mark.parametrize(

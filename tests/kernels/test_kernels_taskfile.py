@@ -492,9 +492,16 @@ def test_a_source_over_a_megabyte(folder: Path) -> None:
 
 def test_files_that_are_not_text(folder: Path) -> None:
     (folder / "kernel.cu").write_bytes(b"\xff\xfe\x00")
-    assert "kernel.cu is not UTF-8 text" in complaint(folder / "task.toml")
+    assert "kernel.cu is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
     (folder / "task.toml").write_bytes(b"\xff\xfe\x00")
-    assert "task.toml is not UTF-8 text" in complaint(folder / "task.toml")
+    assert "task.toml is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path) -> None:
+    plain = read_task(folder / "task.toml")
+    for file in folder.iterdir():
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read_task(folder / "task.toml") == plain
 
 
 def test_there_is_no_such_task(tmp_path: Path) -> None:

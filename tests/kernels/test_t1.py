@@ -70,6 +70,13 @@ def task_of(t1: Path, folder: Path) -> Task:
     return read_task(folder / "task.toml")
 
 
+def test_files_may_begin_with_a_byte_order_mark(t1: Path, tmp_path: Path) -> None:
+    plain = task_of(t1, tmp_path / "plain")
+    for file in (t1, t1.parent / "add.cl", t1.parent / "reference.py"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert task_of(t1, tmp_path / "marked") == plain
+
+
 def test_a_problem_becomes_a_task(t1: Path, tmp_path: Path) -> None:
     task = task_of(t1, tmp_path / "task")
     (template,), baseline = task.sources("opencl").templates, task.sources("opencl").baseline.template

@@ -177,6 +177,9 @@ class TestSignature:
             (", int n)", ")", "has 4 parameters (x, y, a, m), but the task has 5 arguments (x, y, a, m, n)"),
             ("float* y", "const float* y", "but the parameter is const"),
             ("float* y", "float y", "the task says an array, but the parameter is no pointer"),
+            ("const float* x", "const float** x", "the parameter is a pointer to pointers: join the arrays into one"),
+            ("int n", "const int& n", "the parameter is a reference: declare it by value, as `int n`"),
+            (", int n)", ", int n = 3, int k = 4)", "has 6 parameters (x, y, a, m, n, k), but the task has 5"),
             ("float a", "double a", "the task says float32, the source `double`, which is float64"),
             ("void scale", "void other", "there is no kernel 'scale', which `entry` names; the source has other"),
         ],
@@ -186,6 +189,16 @@ class TestSignature:
         with pytest.raises(TunesmithError) as caught:
             require_signature(task, task.sources("cuda").baseline.template, "here")
         assert wanted in str(caught.value)
+
+    def test_rows_of_a_fixed_length_are_an_array(self, folder: Path) -> None:
+        kernel = KERNEL.replace("const float* x", "const float (*x)[100]").replace("x[blockIdx.x * n + i]", "x[0][i]")
+        task = read_task(write(folder, kernel=kernel))
+        assert require_signature(task, task.sources("cuda").baseline.template, "here") == ""
+
+    def test_a_parameter_that_is_not_understood_is_said(self, folder: Path) -> None:
+        task = read_task(write(folder, kernel=KERNEL.replace("int n)", "int n, ...)")))
+        why = require_signature(task, task.sources("cuda").baseline.template, "here")
+        assert why == "the signature was not compared, as it has `...`"
 
     def test_what_a_macro_makes_is_not_compared(self, folder: Path) -> None:
         task = read_task(write(folder, kernel="#define K void scale()\nMAKE(scale)\n"))

@@ -68,6 +68,23 @@ def test_what_kernels_need_is_accepted(source: str) -> None:
     assert refuse_text(source, "cuda") is None
 
 
+@pytest.mark.parametrize(
+    ("header", "remedy"),
+    [
+        ("cmath", "it is not on the list of accepted headers: leave it out, or include cuda/std/cmath."),
+        (
+            "vector",
+            "accepted headers: leave it out, or write out what the kernel needs of it.",
+        ),
+        ("cub/cub.cuh", "include parts of cub/block/ or cub/warp/ instead, such as cub/block/block_reduce.cuh."),
+        ("cub/device/device_reduce.cuh", "it does not compile for the device alone"),
+    ],
+)
+def test_a_header_is_refused_with_the_remedy(header: str, remedy: str) -> None:
+    refused = refuse_text(f"#include <{header}>", "cuda")
+    assert refused is not None and remedy in refused.detail
+
+
 def test_opencl_has_no_headers_and_no_assembly() -> None:
     assert refuse_text("#include <cuda_fp16.h>", "opencl") is not None
     assert refuse_text('__asm__("nop");', "opencl") is not None

@@ -78,7 +78,7 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
 def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
     """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
     except ValueError as error:

@@ -56,8 +56,8 @@ def parse_config(text: str | None, template: Template) -> Config:
 def read_source(path: Path, option: str = "--source") -> str:
     """The text of the file that `option` names; raises `TunesmithError`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TunesmithError(f"{option}: {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise TunesmithError(f"{option}: {path} is not UTF-8 text: {error}.") from error
+        raise TunesmithError(f"{option}: {path} is not UTF-8 text: save it as UTF-8.") from error

@@ -44,7 +44,7 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
     """The task that the T1 file at `path` describes. reference: "FILE.py:FUNCTION"; left out, a draft of one is made,
     to be filled in. Raises `TaskError`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
         return _Reader(path, data).task(reference)
     except OSError as error:
         raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
@@ -52,6 +52,8 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
         raise TaskError(
             f"{path} is not a tuning problem in the format T1: {error!r} is missing or of another type."
         ) from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}, or a file that it names, is not UTF-8 text: save it as UTF-8.") from error
     except ValueError as error:
         raise TaskError(f"{path} is not a tuning problem in the format T1: {error}.") from error
 
@@ -91,7 +93,7 @@ class _Reader:
             files["reference.py"] = self._draft(arguments)
         else:
             try:
-                files["reference.py"] = Path(file).read_text(encoding="utf-8")
+                files["reference.py"] = Path(file).read_text(encoding="utf-8-sig")
             except OSError as error:
                 raise TaskError(f"--reference: {file or reference} cannot be read: give FILE.py:FUNCTION.") from error
         files["task.toml"] = self._task(arguments, function)
@@ -162,7 +164,7 @@ class _Reader:
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise TaskError(f"{self.path}, key KernelFile: there is no {name} beside it or in the folder above.")
-        source: str = file.read_text(encoding="utf-8")
+        source: str = file.read_text(encoding="utf-8-sig")
         if self.backend == "cuda" and 'extern "C"' not in source:
             # Kernel Tuner adds it, too.
             source = re.sub(rf"(__global__\s[^;{{]*\b{self.entry}\s*\()", r'extern "C" \1', source, count=1)

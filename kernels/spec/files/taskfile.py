@@ -59,13 +59,13 @@ def load_task(text: str) -> Task:
 
 def read_task(path: Path) -> Task:
     """Reads and validates one task.toml; raises `TaskError` or `ExpressionError`."""
-    require_filled(path, _text(path, path, "task"))
     data = _toml(path)
     if {"parameters", "launch"} & data.keys() and not {"reference", "backends", "arguments"} & data.keys():
         beside = path.parent / "task.toml"
         lists = beside if beside.is_file() else "the task.toml that lists it"
         raise TaskError(f"{path} is a template and no task: give {lists} instead.")
     reference = data.get("reference")
+    require_filled({file: _text(file, path, "task") for file in (path, *_own_reference(path, reference))})
     if reference == "baseline":
         data["reference"], data["reference_name"] = "", "baseline"
         if "framework" in data:
@@ -78,7 +78,6 @@ def read_task(path: Path) -> Task:
     else:
         file, data["reference_name"] = reference.rsplit(":", 1)
         data["reference"] = _text(path.parent / file, path, "reference")
-        require_filled(path.parent / file, data["reference"])
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
@@ -107,6 +106,15 @@ def read_task(path: Path) -> Task:
     task = _validated(Task, data, path)
     _validate_expressions(task, path)
     return task
+
+
+def _own_reference(path: Path, reference: object) -> list[Path]:
+    """The file of a reference, where there is one; what is wrong with it is said later."""
+    file = path.parent / reference.rsplit(":", 1)[0] if isinstance(reference, str) and ":" in reference else None
+    try:
+        return [file] if file is not None and file.is_file() else []
+    except OSError:  # such as a name too long for a file
+        return []
 
 
 def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
@@ -265,22 +273,22 @@ def _validate_expressions(task: Task, path: Path) -> None:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path} is not valid TOML: {error}.") from error
     except UnicodeDecodeError as error:
-        raise TaskError(f"{path} is not UTF-8 text: {error}.") from error
+        raise TaskError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _text(file: Path, path: Path, key: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: {error}.") from error
+        raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: save it as UTF-8.") from error
     except ValueError as error:
         raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
 

@@ -126,6 +126,8 @@ def test_the_users_prices_come_first(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('[models]\n"mine" = { input = 5, cached_input = 1, output = 2 }\n')
     assert load_prices(str(other)).cost("mine", 1_000_000, 0, cached=500_000) == 3.0
+    other.write_bytes(b"\xef\xbb\xbf" + other.read_bytes())
+    assert "mine" in load_prices(str(other)).models
 
 
 def test_a_dated_version_costs_what_its_name_does() -> None:

@@ -118,7 +118,9 @@ class TestDraft:
 
     def test_what_is_not_known_is_named_line_by_line_until_nothing_is_left(self, tmp_path: Path) -> None:
         path = self.write(SAXPY, tmp_path)
-        with pytest.raises(TaskError, match=r"task.toml, line \d+, is still to be filled in: the value of a;"):
+        with pytest.raises(
+            TaskError, match=r"task.toml, line \d+, is still .*: the value of a;.*\(2 more lines after it"
+        ):
             read_task(path)
         path.write_text(path.read_text().replace("  # FILL: the value of a", ""))
         with pytest.raises(TaskError, match="is still to be filled in: the sizes you use"):
@@ -171,9 +173,33 @@ class TestDraft:
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
             ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
             ("template <typename T, int N = 4> " + SAXPY, "over the value N"),
-            (SAXPY + "int main() { return 0; }", "line 6: `main` runs on the host"),
-            ("#include <stdio.h>\n" + SAXPY, "stdio.h"),
-            (SAXPY.replace("float* y", "Thing* y"), "has the type `Thing`"),
+            ("#include <torch/extension.h>\n" + SAXPY, "write out what the kernel needs of it"),
+            ("#include <cub/cub.cuh>\n" + SAXPY, "such as cub/block/block_reduce.cuh"),
+            ("__kernel void k(__global float* x) {}", "this is OpenCL C, and `init` drafts CUDA sources alone"),
+            ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
+            (SAXPY.replace("int n", "int n, ..."), "`...` in the signature of saxpy is no parameter"),
+            (SAXPY.replace("float* y", "Thing* y"), "the type `Thing`, which tasks do not know: write the C type"),
+            (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
+            (SAXPY.replace("float* y", "float* y[]"), "is a pointer to pointers"),
+            (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
+            (SAXPY.replace("float* in", "float in[][4]"), "is a pointer to arrays"),
+            (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
+            (SAXPY.replace("float a", "float (*a)(float)"), "is a pointer to a function: call a __device__ function"),
+            ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a"), "members that are used parameters of"),
+            ("struct Two { int p, q; };" + SAXPY.replace("float* y", "Two* y"), "points to the structure `Two`"),
+            ("enum class E { p };" + SAXPY.replace("float a", "E a"), "declare it as `int a`"),
+            (
+                SAXPY.replace("float* in", "float4* in"),
+                "`const float* in` and cast inside, `(const float4*)in`",
+            ),
+            (SAXPY.replace("float* y", "__half2* y"), "declare it as `__half* y` and cast inside"),
+            (SAXPY.replace("float a", "float3 a"), "parameters of their own (float a_x, float a_y, float a_z)"),
+            (SAXPY.replace("float* y", "void* y"), "is a void pointer: declare it with the type of its elements"),
+            (SAXPY.replace("float a", "cudaTextureObject_t a"), "no argument can be: read from an array"),
+            (
+                "template <class F> " + SAXPY.replace("float a", "F a").replace("a *", "a(1) *"),
+                "is called as a function",
+            ),
             (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
@@ -212,21 +238,21 @@ class TestDraft:
         inner, other = tmp_path / "include", tmp_path / "other"
         inner.mkdir(), other.mkdir()
         (inner / "a.h").write_text('#pragma once\n#include "b.h"\n#include <cuda_fp16.h>\nusing number = float;\n')
-        (inner / "b.h").write_text("#define TWO 2\n")
+        (inner / "b.h").write_text("\ufeff#define TWO 2\n", encoding="utf-8")
         (other / "c.cuh").write_text('#include "../include/b.h"\n#define THREE 3\n')
         code = '#include "a.h"\n#include <c.cuh>\n#include <cuda_runtime.h>\nint x = TWO + THREE + N;\n'
         made = whole_source(code, tmp_path / "my.cu", [inner, other], {"N": "1", "FAST": ""})
         assert made.splitlines()[:2] == ["#define N 1", "#define FAST"]
         assert made.count("#define TWO 2") == made.count("#define THREE 3") == 1
         assert "#include <cuda_fp16.h>" in made and "#include <cuda_runtime.h>" in made and "pragma" not in made
-        assert '"a.h"' not in made and "c.cuh" not in made
+        assert '"a.h"' not in made and "c.cuh" not in made and "\ufeff" not in made
 
     @pytest.mark.parametrize(
         ("code", "message"),
         [
             ('#include "nowhere.h"', "its header nowhere.h was not found; name the folder that has it with -I"),
             ('#include "self.h"\nint y;', ""),
-            ('#include "binary.h"', "cannot be read"),
+            ('#include "binary.h"', "binary.h is not UTF-8 text: save it as UTF-8."),
             ('#include "long.h"', "with its headers the source is longer than"),
         ],
     )
@@ -240,6 +266,59 @@ class TestDraft:
         with pytest.raises(SourceError) as caught:
             whole_source(code, tmp_path / "my.cu")
         assert message in str(caught.value)
+
+    def line(self, code: str, name: str) -> str:
+        """The line of a draft that says what `name` is."""
+        task = draft(code, None, "my.cu").files["task.toml"]
+        return next(line for line in task.splitlines() if f'name = "{name}"' in line)
+
+    def test_parameters_with_a_default_value_are_arguments(self) -> None:
+        code = SAXPY.replace("float a,", "").replace("int n", "int n = 0x400, float a = -1.5e1f, int mode = 3")
+        assert 'value = "-15.0" },  # FILL: the value of a, of which -15.0 is the default' in self.line(code, "a")
+        assert 'value = "3" },  # FILL: the value of mode' in self.line(code, "mode")
+        # The guard depends on it, so it is a size, which begins with the default.
+        assert 'value = "n" }' in self.line(code, "n")
+        assert "sizes = { n = 1024 }" in draft(code, None, "my.cu").files["task.toml"]
+
+    @pytest.mark.parametrize(
+        ("written", "dtype"),
+        [
+            ("unsigned long long const", "uint64"),
+            ("long unsigned int", "uint64"),
+            ("short int const", "int16"),
+            ("std::size_t", "uint64"),
+            ("int const", "int32"),
+        ],
+    )
+    def test_types_in_any_order_of_their_words(self, written: str, dtype: str) -> None:
+        assert f'dtype = "{dtype}", value = "n"' in self.line(SAXPY.replace("int n", f"{written} n"), "n")
+
+    def test_a_pointer_to_const_on_the_right_is_only_read(self) -> None:
+        assert 'role = "in"' in self.line(SAXPY.replace("const float* in", "unsigned char const* in"), "in_")
+
+    def test_arrays_of_bool_hold_both_values(self) -> None:
+        line = self.line(SAXPY.replace("const float* in", "const bool* in"), "in_")
+        assert "fill = { low = 0, high = 1 } },  # FILL: what in holds" in line
+
+    @pytest.mark.parametrize("table", ["__constant__ float table[4];", "static __constant__ float other = 1, table;"])
+    def test_constant_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, tmp_path: Path) -> None:
+        path = self.write(f"{table}\n{SAXPY.replace('+ y[i]', '+ (&table)[0]')}", tmp_path)
+        assert "# FILL: the values of table, __constant__ memory that is read but never set" in path.read_text()
+
+    @pytest.mark.parametrize("table", ["__constant__ float table[2] = {1, 2};", "__constant__ float unused[2];"])
+    def test_constant_memory_that_is_set_or_not_read_is_none_of_a_draft(self, table: str, tmp_path: Path) -> None:
+        assert "__constant__" not in self.write(f"{table}\n{SAXPY}", tmp_path).read_text()
+
+    @pytest.mark.parametrize("place", ["before", "among"])
+    def test_attributes_of_the_launch_are_read(self, place: str, tmp_path: Path) -> None:
+        attribute = "__cluster_dims__(2, 1, 1)"
+        head = f"{attribute} __global__ void" if place == "before" else f"__global__ void {attribute}"
+        made = draft(SAXPY.replace("__global__ void", head), None, "my.cu")
+        assert made.notes == (
+            f"The rules leave this kernel as it is: it has {attribute}, which the rules do not know.",
+        )
+        assert f"# FILL: a grid that suits {attribute}" in made.files["task.toml"]
+        assert f'extern "C" {head} saxpy' in made.files["baseline.cu"]
 
     def test_an_entry_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(TunesmithError, match="there is no kernel 'sax'; choose --entry from saxpy"):
