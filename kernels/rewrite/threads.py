@@ -8,10 +8,11 @@ size of the block is free and the grid is not. `Fixed`: neither was recognised, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunesmith.kernels.rewrite.carried import order_matters
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _cells(kernel: Kernel) -> Cells | Fixed:
     strided = set()
     for node in walk(kernel.body):
         if node.type == "for_statement" and (axis := _grid_stride(kernel, node)):
+            if why := order_matters(kernel, node, kernel.body):
+                return Fixed(why)
             strided.add(axis)
             step = node.child_by_field_name("update")
             assert step is not None
@@ -193,17 +196,18 @@ def _is_coordinate(kernel: Kernel, name: str, axis: str) -> bool:
 
 
 def coordinates(kernel: Kernel, axis: str) -> set[str]:
-    """The variables that are the global coordinate along `axis`, and that nothing changes."""
-    changed = {text(node) for node in kernel.changed_names}
-    found = set()
+    """The variables that are the global coordinate along `axis`, that nothing changes, and whose names no other
+    variable has."""
+    found = list[str]()
     for node in walk(kernel.body):
         if node.type == "init_declarator":
             name, value = node.child_by_field_name("declarator"), bare(node.child_by_field_name("value"))
-            if name is None or value is None or name.type != "identifier" or text(name) in changed:
+            if name is None or value is None or name.type != "identifier" or text(name) in kernel.changed:
                 continue
             if global_coordinate(kernel, value) == axis:
-                found.add(text(name))
-    return found
+                found.append(text(name))
+    names = [text(one) for one in kernel.declared_names]
+    return {one for one in found if names.count(one) == found.count(one)}
 
 
 def _only_starts_loops(kernel: Kernel, nodes: list[Node]) -> bool:
@@ -242,9 +246,7 @@ def _guard(kernel: Kernel, axis: str) -> str:
                 continue
         if not guarded:
             return ""
-    plain = {one.name for one in kernel.parameters if not one.pointer}
-    changed = {text(node) for node in kernel.changed_names}
-    usable = [one for one in bounds if set(re.findall(r"[A-Za-z_]\w*", one)) <= plain - changed]
+    usable = [one for one in bounds if set(re.findall(r"[A-Za-z_]\w*", one)) <= kernel.constants]
     return usable[0] if usable and len(usable) == len(bounds) else ""
 
 
@@ -270,9 +272,30 @@ def _bound(condition: Node, names: set[str], joined: str, signs: tuple[str, str]
     return ""
 
 
+def keeps_below(kernel: Kernel, statement: Node, bounds: Mapping[str, str]) -> bool:
+    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: those that are below get on."""
+    condition = bare(statement.child_by_field_name("condition"))
+    then, other = statement.child_by_field_name("consequence"), statement.child_by_field_name("alternative")
+    if condition is None or then is None or other is not None:
+        return False
+    joined, signs = ("||", (">=", "<=")) if _returns(then) else ("&&", ("<", ">"))
+
+    def fits(part: Node) -> bool:
+        part = bare(part) or part
+        left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
+        if part.type == "binary_expression" and operator(part) == joined and left is not None and right is not None:
+            return fits(left) and fits(right)
+        return any(_bound(part, coordinates(kernel, axis), joined, signs) == below for axis, below in bounds.items())
+
+    return fits(condition)
+
+
 def _touches_memory(kernel: Kernel, node: Node) -> bool:
+    """Whether it reads or writes an array, or names one of those with which the kernel may do anything."""
     inside = (node.start_byte, node.end_byte)
-    return any(inside[0] <= one.node.start_byte < inside[1] for one in kernel.accesses)
+    return any(inside[0] <= one.node.start_byte < inside[1] for one in kernel.accesses) or any(
+        one.type == "identifier" and kernel.escapes(text(one)) for one in walk(node)
+    )
 
 
 def _rows(kernel: Kernel) -> Rows | Fixed:
@@ -287,6 +310,8 @@ def _rows(kernel: Kernel) -> Rows | Fixed:
                 inside = node.child_by_field_name("body")
                 if inside is not None and re.search(r"\b__(?:sync|shfl)", text(inside)):
                     return Fixed("threads meet inside a loop that steps by the block's size")
+                if why := order_matters(kernel, node, body):
+                    return Fixed(why)
                 loops += 1
                 for part in ("initializer", "update"):
                     one = node.child_by_field_name(part)

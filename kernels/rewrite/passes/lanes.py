@@ -194,7 +194,7 @@ def _loop(kernel: Kernel, node: Node, inside: list[Access], types: dict[str, str
         return "a loop may end early"
     if any(one.atomic for one in inside):
         return "a loop has atomic operations"
-    own = {text(one) for one in kernel.declared_names if body.start_byte <= one.start_byte < body.end_byte}
+    own = kernel.own(body)
     sums: dict[str, str] = {}
     places = [one for one in kernel.changed_names if body.start_byte <= one.start_byte < body.end_byte]
     for place in places:

@@ -214,7 +214,9 @@ def _sum(given: Subject) -> _Sum | str:
         return "the loop does not count one by one"
     name, first, bound, _ = read
     kind = start.child_by_field_name("type")
-    scalars = {one.name for one in kernel.parameters if not one.pointer} - {text(one) for one in kernel.changed_names}
+    scalars = set(kernel.constants)
+    if moved := sorted({one.name for one in kernel.parameters} & kernel.changed):
+        return f"the kernel changes its parameter {moved[0]}"
     if kind is None or not names_in(bound) <= scalars or not names_in(text(first)) <= scalars:
         return "the loop's length is not given by parameters"
     inside = list(walk(body))
@@ -235,7 +237,7 @@ def _sum(given: Subject) -> _Sum | str:
         and not any(a <= one.start_byte and one.end_byte <= b for a, b in replaced)
         and not (one.parent is not None and one.parent.type == "call_expression")
     }
-    own = {text(one) for one in kernel.declared_names if body.start_byte <= one.start_byte < body.end_byte}
+    own = kernel.own(body)
     known = own | scalars | {name} | coordinates(kernel, "x") | coordinates(kernel, "y")
     changed = {text(one) for one in kernel.changed_names if body.start_byte <= one.start_byte < body.end_byte}
     sums = dict[str, str]()
