@@ -58,6 +58,12 @@ def order_matters(kernel: Kernel, loop: Node, within: Node) -> str:
     return ""
 
 
+def parts(kernel: Kernel, loop: Node, within: Node) -> set[str]:
+    """The variables of which each thread has a part after the loop."""
+    body = loop.child_by_field_name("body")
+    return set() if body is None else set(_states(kernel, loop, body, within))
+
+
 def _states(kernel: Kernel, loop: Node, body: Node, within: Node) -> dict[str, list[Node]]:
     """What the loop changes that lives longer than a round, and is a thread's own, with the places."""
     inside, everywhere = ([text(name) for name in declared(node)] for node in (loop, within))

@@ -32,7 +32,15 @@ _SWAPPING = frozenset({"swap", "exchange"})
 """Functions of no source that change what they are given."""
 
 OddKind = Literal[
-    "syntax", "macro", "texture", "assembly", "dynamic parallelism", "cooperative groups", "early return", "pointer"
+    "syntax",
+    "macro",
+    "texture",
+    "assembly",
+    "dynamic parallelism",
+    "cooperative groups",
+    "early return",
+    "pointer",
+    "shared memory",
 ]
 
 
@@ -228,6 +236,9 @@ class Kernel:
                 declarator = node.child_by_field_name("declarator")
                 if declarator is not None and declarator.type == "reference_declarator":
                     yield from self._roots(node.child_by_field_name("value") or node.child_by_field_name("right"))
+            elif node.type == "type_identifier" and self._declared(text(node)):
+                # `int& m(n)` reads like the declaration of a function.
+                yield node
             elif node.type == "call_expression":
                 called, given = node.child_by_field_name("function"), node.child_by_field_name("arguments")
                 if called is not None and called.type == "field_expression":
@@ -377,6 +388,9 @@ class Kernel:
         several = {name for name, _ in self._made_pointers if self._declared(name) != 1}
         escaping = {root for name, (root, _) in self._made_pointers if name in several | self._volatile}
         for node in walk(self.body):
+            if node.type == "type_identifier" and text(node) in self._pointers:
+                # `float* q(p)` reads like the declaration of a function.
+                escaping.add(self._pointers[text(node)][0])
             if node.type != "identifier" or text(node) not in self._pointers or _is_declared(node):
                 continue
             root, path = self._pointers[text(node)]
@@ -522,6 +536,14 @@ class Kernel:
             found.append(Oddity("dynamic parallelism", "it launches kernels"))
         if re.search(r"\bcooperative_groups\b", words):
             found.append(Oddity("cooperative groups", "it uses cooperative groups"))
+        used = _words(self.plain)
+        for node in self.root.named_children:
+            if (
+                node.type == "declaration"
+                and "__shared__" in text(node)
+                and used & {text(one) for one in named_by(node)}
+            ):
+                found.append(Oddity("shared memory", "its shared memory is declared outside of it"))
         if self.barriers and any(node.type == "return_statement" for node in walk(self.body)):
             found.append(Oddity("early return", "threads may return while others wait at a barrier"))
         return tuple(found)

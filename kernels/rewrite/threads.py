@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.carried import order_matters
-from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
+from tunesmith.kernels.rewrite.carried import order_matters, parts
+from tunesmith.kernels.rewrite.source import Kernel, bare, named_by, operator, text, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -272,20 +272,27 @@ def _bound(condition: Node, names: set[str], joined: str, signs: tuple[str, str]
     return ""
 
 
-def keeps_below(kernel: Kernel, statement: Node, bounds: Mapping[str, str]) -> bool:
-    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: those that are below get on."""
+def keeps_below(kernel: Kernel, statement: Node, bounds: Mapping[str, str], least: int = 0) -> bool:
+    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: those that are below get on, or
+    at least those that are not below `least` either."""
     condition = bare(statement.child_by_field_name("condition"))
     then, other = statement.child_by_field_name("consequence"), statement.child_by_field_name("alternative")
     if condition is None or then is None or other is not None:
         return False
     joined, signs = ("||", (">=", "<=")) if _returns(then) else ("&&", ("<", ">"))
+    lower = (("<", ">"), ("<=", ">="), ("==", "==")) if _returns(then) else ((">", "<"), (">=", "<="))
 
     def fits(part: Node) -> bool:
         part = bare(part) or part
         left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
         if part.type == "binary_expression" and operator(part) == joined and left is not None and right is not None:
             return fits(left) and fits(right)
-        return any(_bound(part, coordinates(kernel, axis), joined, signs) == below for axis, below in bounds.items())
+        for axis, below in bounds.items():
+            names = coordinates(kernel, axis)
+            low = next((one for signs_ in lower if (one := _bound(part, names, joined, signs_))), "")
+            if _bound(part, names, joined, signs) == below or (low.isdigit() and int(low) < least):
+                return True
+        return False
 
     return fits(condition)
 
@@ -326,7 +333,33 @@ def _rows(kernel: Kernel) -> Rows | Fixed:
             return Fixed(f"it uses {text(use)} in a way that may depend on the size of a block")
     if not loops:
         return Fixed("it has no loop that steps by the size of a block")
+    if counted := _by_every_thread(kernel):
+        return Fixed(f"every thread carries out `{counted}`, and how many there are depends on the size of a block")
     return Rows(most)
+
+
+def _by_every_thread(kernel: Kernel) -> str:
+    """An atomic operation outside of the loops over a row that neither adds up the threads' parts of something nor is
+    for some threads alone; empty where there is none."""
+    loops = [one for one in walk(kernel.body) if one.type == "for_statement" and block_stride(kernel, one) is not None]
+    shared_out = {name for loop in loops for name in parts(kernel, loop, kernel.body)}
+    made = (one for one in walk(kernel.body) if one.type == "init_declarator" and "threadIdx" in text(one))
+    numbers = {"threadIdx"} | {text(name) for one in made for name in named_by(one)}
+    for node in walk(kernel.body):
+        called = node.child_by_field_name("function") if node.type == "call_expression" else None
+        if called is None or not text(called).startswith("atomic"):
+            continue
+        if {text(one) for one in walk(node) if one.type == "identifier"} & shared_out:
+            continue
+        above = node.parent
+        while above is not None and above not in loops:
+            test = above.child_by_field_name("condition") if above.type == "if_statement" else None
+            if test is not None and {text(one) for one in walk(test)} & numbers:
+                break
+            above = above.parent
+        if above is None:
+            return text(node)
+    return ""
 
 
 def _most_threads(kernel: Kernel) -> int | Fixed:

@@ -129,9 +129,11 @@ def _chosen(given: Subject, bounds: dict[str, str]) -> tuple[list[_Place], str]:
         distances = {(place.x, place.y) for place, _ in found}
         if len(found) != len(own) or len(pitches) != 1 or len(distances) < 2:
             continue
-        # Every element below the bounds exists: it is read by its own thread, or the task says so.
+        # Every element below the bounds exists: its own thread reads it, or that of a later one, or the task says so.
         (pitch,) = pitches
-        exists = any(place.x == place.y == 0 and certain(kernel, place.access.node, bounds) for place, _ in found)
+        exists = any(
+            place.x == place.y == 0 and certain(kernel, place.access.node, bounds, REACH) for place, _ in found
+        )
         factors = sorted(re.split(r"\s*\*\s*", given.lengths.get(root, "")))
         if not exists and factors != sorted(bounds.values()):
             continue

@@ -227,7 +227,7 @@ def _sum(given: Subject) -> _Sum | str:
         return "what the loop reads does not depend on the row or on the column alone"
     at = statements.index(loop)
     before = [one for one in statements[:at] if one.type != "comment"]
-    if any(one.type != "declaration" for one in before):
+    if any(one.type != "declaration" or _has_effects(kernel, one) for one in before):
         return "there is more than declarations ahead of the loop"
     replaced = [(one.node.start_byte, one.node.end_byte) for those in operands.values() for one in those]
     outside = {
@@ -249,6 +249,13 @@ def _sum(given: Subject) -> _Sum | str:
     if not sums or name in changed:
         return "the loop adds nothing up"
     return _Sum(before, loop, name, text(kind), text(first), bound, sums, statements[at + 1 :], operands)
+
+
+def _has_effects(kernel: Kernel, node: Node) -> bool:
+    """Whether it makes a difference how often the statement is carried out."""
+    written = (one.node.start_byte for one in kernel.accesses if one.written)
+    given = any(one.type == "identifier" and kernel.escapes(text(one)) for one in walk(node))
+    return given or any(kernel.changes(node)) or any(node.start_byte <= at < node.end_byte for at in written)
 
 
 def guarded(kernel: Kernel) -> list[Node]:

@@ -105,7 +105,11 @@ def block_size(given: Subject) -> Applied | Skipped:
         because = "Rows that have less than a warp share a block of two warps or more."
         constraints.append(Constraint(expression=enough, because=because))
     block = tuple((axis, f"({names[axis]} if {first} > 0 else ({given.block(axis)}))") for axis in axes)
-    return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, exact=exact)
+    # Blocks of another size need another number of them, also where a thread keeps its one element.
+    scale = tuple((axis, "1") for axis in axes) if isinstance(given.work, Cells) else ()
+    return Applied(
+        tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, scale=scale, exact=exact
+    )
 
 
 def _part_of_a_warp(given: Subject) -> bool:

@@ -135,9 +135,11 @@ def _is_coordinate(kernel: Kernel, node: Node, names: set[str]) -> bool:
     return inner is not None and (text(inner) in names or global_coordinate(kernel, inner) == "x")
 
 
-def certain(kernel: Kernel, node: Node, bounds: Mapping[str, str]) -> bool:
-    """Whether an access happens for all coordinates below `bounds`, by axis: it stands under a guard that asks for
-    these and nothing else, and no other return comes before it."""
+def certain(kernel: Kernel, node: Node, bounds: Mapping[str, str], least: int = 0) -> bool:
+    """Whether an access happens for all coordinates below `bounds`, by axis, and not below `least`: it stands under a
+    guard that asks for these and nothing else, and no other return comes before it."""
+    if any(one.type == "goto_statement" for one in walk(kernel.body)):
+        return False
     above: Node | None = node.parent
     guards: list[Node] = []
     while above is not None and above != kernel.body:
@@ -152,7 +154,7 @@ def certain(kernel: Kernel, node: Node, bounds: Mapping[str, str]) -> bool:
             if inner is not None and inner.type == "compound_statement":
                 inner = inner.parent
             guards.append(one if inner is None else inner)
-    return len(guards) == 1 and guards[0].parent == kernel.body and keeps_below(kernel, guards[0], bounds)
+    return len(guards) == 1 and guards[0].parent == kernel.body and keeps_below(kernel, guards[0], bounds, least)
 
 
 def _body(kernel: Kernel, arrays: dict[str, list[Access]], coordinate: str, local: str, item: str) -> str:

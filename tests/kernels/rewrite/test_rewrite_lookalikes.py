@@ -9,8 +9,10 @@ from rewrite_cases import kernel, require_equal, template_of
 
 from tunesmith.kernels.rewrite.source import Source
 from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.template import Launch
+from tunesmith.kernels.spec.task import BackendSources, Baseline
+from tunesmith.kernels.spec.template import Launch, Template
 
 LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
 ROWS = Launch(grid=("3",), block=("64",))
@@ -43,6 +45,7 @@ def require_left(
         f"{AT} if (i < n - 1 && x[i] > 0) y[i] = x[i + 1] - x[i];",
         f"{AT} if (i >= n || x[i] <= 0) return; y[i] = 2 * x[i];",
         f"{AT} if (i < n) if (x[i] > 0) y[i] = x[i];",
+        f"{AT} if (i >= n) return; if (x[i] <= 0) goto end; y[i] = x[i]; end: ;",
     ],
 )
 def test_a_guard_that_asks_for_more_does_not_fill_vectors(body: str, tmp_path: Path) -> None:
@@ -65,6 +68,66 @@ def test_a_changed_parameter_keeps_a_thread_to_one_element(body: str, tmp_path: 
         "template <class V> __device__ void halve(V& v)",
     )
     require_left(body, {"ITEMS": 2}, "changes its parameter", tmp_path, BOTH, launch, f"{more} {{ v /= 2; }}")
+
+
+@pytest.mark.parametrize(
+    "guard", ["if (i > 0 && i < n - 1)", "if (i >= n - 1 || i == 0) return;", "if (1 <= i && i < n - 1)"]
+)
+def test_the_inside_of_a_line_is_staged_and_not_stored_in_vectors(guard: str, tmp_path: Path) -> None:
+    task = kernel(f"{AT} {guard} y[i] = x[i - 1] - 2 * x[i] + x[i + 1];", XY, LINE)
+    assert "VEC" not in template_of(task).default_config
+    require_equal(task, [{"HALO": True}], tmp_path, n=70)
+
+
+SQUARES: Arrays = {one: ("in", "float32", "n * n") for one in ("x", "z")} | {"y": ("inout", "float32", "n * n")}
+CELL = "const int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;"
+PRODUCT = "for (int k = 0; k < n; ++k) s += x[r * n + k] * z[k * n + c];"
+
+
+@pytest.mark.parametrize(
+    ("body", "configs"),
+    [
+        # Blocks of another size are another number of blocks, also where a thread keeps its one element.
+        (f"if (r < n && c < n) {{ float s = 0; {PRODUCT} y[r * n + c] = s; n = 3; }}", [{"BLOCK_X": 8}]),
+        (f"if (r < n && c < n) {{ float b = y[r * n + c]++, s = b; {PRODUCT} y[r * n + c] = s + b; }}", [{}]),
+    ],
+)
+def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config], tmp_path: Path) -> None:
+    launch = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+    task = kernel(f"{CELL} {body}", SQUARES, launch)
+    assert "OUTPUT_TILE" not in template_of(task).default_config
+    require_equal(task, configs, tmp_path, n=37)
+
+
+def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_work() -> None:
+    source = """__kernel void k(__global const float* x, __global float* y, int n) {
+        const int i = get_global_id(0); if (i >= n) return; y[i] = x[i]; }"""
+    plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=LINE)
+    task = kernel("y[0] = x[0];", XY, LINE).model_copy(
+        update={"backends": {"opencl": BackendSources(baseline=Baseline(template=plain))}}
+    )
+    template = rewrite(task, "opencl").template
+    assert template is not None and "ITEMS" not in template.default_config
+    for block in (64, 512):
+        where = geometry(template, {**template.default_config, "BLOCK": block}, task.workloads[0])
+        assert where.grid[0] * where.block[0] >= 1000 and where.block[0] == block
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "why"),
+    [
+        ("buf[i % 64] = x[i]; y[i] = buf[i % 64];", "__shared__ float buf[64];", "declared outside of it"),
+        (
+            "atomicAdd(&total, 1); float s = 0; for (int j = 0; j < n; ++j) s += x[j]; y[i] = s;",
+            "__device__ int total;",
+            "changes total, which all blocks have",
+        ),
+    ],
+)
+def test_what_is_declared_outside_of_the_kernel_is_seen(body: str, more: str, why: str) -> None:
+    found = rewrite(kernel(f"{AT} if (i < n) {{ {body} }}", XY, LINE, more))
+    assert found.template is None or "LANES" not in found.template.default_config
+    assert any(why in one for one in found.skipped), found.skipped
 
 
 @pytest.mark.parametrize(
@@ -99,6 +162,7 @@ def test_what_a_thread_carries_along_a_row_keeps_its_rounds(body: str, of: str, 
     [
         f"int count = 0; {STEPS} {{ y[i] = x[i] + count; ++count; }}",
         f"float s = 0; {STEPS} s += x[i]; y[threadIdx.x] = s;",
+        f"{TURNS} y[i + 1] = x[i]; atomicAdd(&y[0], 1.0f);",
         "rows(x, y, n);",
     ],
 )
@@ -125,6 +189,9 @@ def test_what_a_thread_carries_through_a_grid_or_a_function_keeps_its_rounds(bod
             __shared__ float part[32]; if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = s; __syncthreads();
             for (int w = 0; w < blockDim.x / 32; ++w) s = fmaxf(s, part[w]); {TURNS} {TO} = {FROM} - s;""",
         f"float s = 0; {TURNS} s += {FROM}; atomicAdd(&y[blockIdx.x], s);",
+        f"""float s = 0; const int lane = threadIdx.x % 32; {TURNS} s += {FROM};
+            for (int o = 16; o > 0; o /= 2) s += __shfl_xor_sync(0xffffffffu, s, o); float v = 2 * s;
+            if (lane == 0) atomicAdd(&y[blockIdx.x], v);""",
     ],
 )
 def test_reductions_do_not_ask_who_has_which_part(body: str, tmp_path: Path) -> None:
