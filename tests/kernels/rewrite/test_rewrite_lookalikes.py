@@ -102,7 +102,8 @@ def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config
 def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_work() -> None:
     source = """__kernel void k(__global const float* x, __global float* y, int n) {
         const int i = get_global_id(0); if (i >= n) return; y[i] = x[i]; }"""
-    plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=LINE)
+    launch = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+    plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=launch)
     task = kernel("y[0] = x[0];", XY, LINE).model_copy(
         update={"backends": {"opencl": BackendSources(baseline=Baseline(template=plain))}}
     )
