@@ -21,7 +21,15 @@ BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _BARRIERS = re.compile(r"\b(?:__syncthreads\w*|__syncwarp|__barrier_sync\w*)\b")
 _WARP_WIDE = re.compile(r"\b__(?:shfl|ballot|any|all|match|reduce|activemask)\w*\b")
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_HIDING = re.compile(r"\b(?:threadIdx|blockIdx|blockDim|gridDim|return|__syncthreads|__global__|__shared__|for)\b|\[")
+_HIDING = re.compile(
+    r"\b(?:threadIdx|blockIdx|blockDim|gridDim|return|__global__|__shared__|for)\b|\["
+    r"|\b__(?:sync|shfl|ballot|any|all|match|reduce|activemask)"
+    # What changes a variable, or gives its address away.
+    r"|\+\+|--|(?<![=!<>])=(?!=)|(?:<<|>>)=|(?:^|[(,])\s*&"
+)
+_READING = ("__ldg", "__ldcs", "__ldca", "__ldcg")
+_SWAPPING = frozenset({"swap", "exchange"})
+"""Functions of no source that change what they are given."""
 
 _ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)")
 """What the parser takes for the name of a variable."""
@@ -37,6 +45,7 @@ OddKind = Literal[
     "early return",
     "pointer",
     "attribute",
+    "shared memory",
 ]
 Unusual = Literal["", "a pointer to pointers", "a pointer to arrays", "a reference", "a pointer to a function"]
 """What a parameter is that is neither a scalar nor a pointer to elements."""
@@ -220,32 +229,92 @@ class Kernel:
         return {name: value for name, value in found.items() if name not in changed | repeated}
 
     def _declared(self, name: str) -> int:
-        return sum(text(node) == name for node in self.declared_names)
+        return sum(text(node) == name for node in self.declared_names) + sum(
+            one.name == name for one in self.parameters
+        )
+
+    def own(self, within: Node) -> set[str]:
+        """The variables that are declared in a part of the body, and whose names no other has."""
+        inside = [text(node) for node in declared(within)]
+        return {name for name in inside if inside.count(name) == self._declared(name)}
 
     @cached_property
     def declared_names(self) -> list[Node]:
-        """The names in the body's declarations, also of loops."""
-        found = []
-        for node in walk(self.body):
-            if node.type == "declaration":
-                for one in node.children_by_field_name("declarator"):
-                    inner: Node | None = one
-                    while inner is not None and inner.type != "identifier":
-                        inner = inner.child_by_field_name("declarator")
-                    if inner is not None:
-                        found.append(inner)
-        return found
+        """The names in the body's declarations, also of loops, and in those of its lambdas' parameters."""
+        return declared(self.body)
 
     @cached_property
     def changed_names(self) -> list[Node]:
-        """The variables that the body assigns to or counts, as often as it does."""
-        found = []
-        for node in walk(self.body):
+        """The variables that the body changes or gives away so that they may change, as often as it does."""
+        return list(self.changes(self.body))
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """The variables of `changed_names`."""
+        return frozenset(text(node) for node in self.changed_names)
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The parameters, pointers apart, whose names mean the same everywhere in the body: nothing changes them, and
+        no variable has the same name."""
+        own = {one.name for one in self.parameters if not one.pointer}
+        return frozenset(own - self.changed - {text(node) for node in self.declared_names})
+
+    def changes(self, within: Node) -> Iterator[Node]:
+        """The variables that `within` assigns to, as a whole or a part of them, or counts; and those whose address it
+        takes, or that it gives another name, to a method of theirs, or to a function that may change them. What
+        pointer parameters point to is no variable: that is for `accesses`."""
+        for node in walk(within):
             if node.type in ("assignment_expression", "update_expression"):
-                target = bare(node.child_by_field_name("left") or node.child_by_field_name("argument"))
-                if target is not None and target.type == "identifier":
-                    found.append(target)
+                yield from self._roots(_target(node))
+            elif node.type == "pointer_expression" and text(node).startswith("&"):
+                yield from self._roots(node.child_by_field_name("argument"))
+            elif node.type in ("init_declarator", "for_range_loop"):
+                declarator = node.child_by_field_name("declarator")
+                if declarator is not None and declarator.type == "reference_declarator":
+                    yield from self._roots(node.child_by_field_name("value") or node.child_by_field_name("right"))
+            elif node.type == "type_identifier" and self._declared(text(node)):
+                # `int& m(n)` reads like the declaration of a function.
+                yield node
+            elif node.type == "call_expression":
+                called, given = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+                if called is not None and called.type == "field_expression":
+                    yield from self._roots(called)
+                if called is not None and called.type == "identifier" and text(called) in self._acting:
+                    yield called
+                taken = self._references(node)
+                for at, one in enumerate(given.named_children if given is not None else ()):
+                    if at in taken:
+                        yield from self._roots(one)
+
+    @cached_property
+    def _acting(self) -> set[str]:
+        """The body's variables that may change something when they are called, as lambdas that assign to what is not
+        their own."""
+        found = {text(name) for name in declared(self.body)}
+        for node in walk(self.body):
+            value = node.child_by_field_name("value") if node.type == "init_declarator" else None
+            if value is not None and value.type == "lambda_expression":
+                own = {text(name) for name in declared(value)}
+                targets = (one for node in walk(value) for one in self._roots(_target(node)))
+                outer = {text(one) for one in targets} - own
+                if not outer:
+                    found -= {text(name) for name in named_by(node)}
         return found
+
+    def _roots(self, node: Node | None) -> Iterator[Node]:
+        """The variables of which an expression is a part."""
+        node = bare(node)
+        if node is None:
+            return
+        if node.type in ("subscript_expression", "field_expression", "pointer_expression"):
+            inner = list(self._roots(node.child_by_field_name("argument")))
+            yield from (one for one in inner if text(one) not in self._pointers)
+        elif node.type == "identifier":
+            yield node
+        else:
+            for one in node.named_children:
+                yield from self._roots(one)
 
     def builtin(self, node: Node | None) -> str:
         """`threadIdx.x` and the like where the node is that or an alias of it, behind casts; else empty."""
@@ -282,9 +351,14 @@ class Kernel:
     @cached_property
     def _pointers(self) -> dict[str, tuple[str, tuple[Node, ...]]]:
         """Pointer parameters and the local pointers made from them: the parameter, and what was added to it."""
+        return dict(self._made_pointers)
+
+    @cached_property
+    def _made_pointers(self) -> list[tuple[str, tuple[str, tuple[Node, ...]]]]:
         found: dict[str, tuple[str, tuple[Node, ...]]] = {
             one.name: (one.name, ()) for one in self.parameters if one.pointer
         }
+        made = list(found.items())
         for node in walk(self.body):
             if node.type == "init_declarator":
                 declarator, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
@@ -293,7 +367,8 @@ class Kernel:
                     based = self._based(value, found)
                     if based is not None and len(names) == 1:
                         found[text(names[0])] = based
-        return found
+                        made.append((text(names[0]), based))
+        return made
 
     def _based(self, node: Node, known: dict[str, tuple[str, tuple[Node, ...]]]) -> tuple[str, tuple[Node, ...]] | None:
         """What pointer an expression is, if it is one of `known` with something added to it."""
@@ -325,10 +400,34 @@ class Kernel:
         return self._scan[1]
 
     @cached_property
+    def _volatile(self) -> set[str]:
+        """The pointers to what is volatile."""
+        nodes = [*self.parameter_nodes, *(node for node in walk(self.body) if node.type == "declaration")]
+        marked = (one for one in nodes if re.search(r"\bvolatile\b", text(one).split("=")[0]))
+        return {text(name) for one in marked for name in named_by(one)}
+
+    def writes(self, name: str) -> bool:
+        """Whether the kernel writes, or may write, the array into which the name is a pointer; False for any other."""
+        root = self._pointers[name][0] if name in self._pointers else ""
+        if any(one.name == root and one.const for one in self.parameters):
+            return False
+        return root in self.escaping or any(one.written and one.root == root for one in self.accesses)
+
+    def escapes(self, name: str) -> bool:
+        """Whether the name is that of a pointer into an array of `escaping`."""
+        return name in self._pointers and self._pointers[name][0] in self.escaping
+
+    @cached_property
     def _scan(self) -> tuple[tuple[Access, ...], frozenset[str]]:
         accesses: list[Access] = []
-        escaping: set[str] = set()
+        # Where a name has several declarations, which of them is meant is not followed; what is volatile is read and
+        # written as often as the kernel says.
+        several = {name for name, _ in self._made_pointers if self._declared(name) != 1}
+        escaping = {root for name, (root, _) in self._made_pointers if name in several | self._volatile}
         for node in walk(self.body):
+            if node.type == "type_identifier" and text(node) in self._pointers:
+                # `float* q(p)` reads like the declaration of a function.
+                escaping.add(self._pointers[text(node)][0])
             if node.type != "identifier" or text(node) not in self._pointers or _is_declared(node):
                 continue
             root, path = self._pointers[text(node)]
@@ -350,10 +449,8 @@ class Kernel:
             if above is None:
                 return root
             if above.type in ("parenthesized_expression", "cast_expression"):
-                if above.type == "cast_expression" and "*" not in text(above).split(")")[0]:
-                    return root
                 if above.type == "cast_expression":
-                    # Elements of another type: their places are no longer those of the parameter.
+                    # A number, or elements of another type: their places are no longer those of the parameter.
                     return root
                 at = above
             elif above.type == "binary_expression" and _operator(above) == "+":
@@ -368,15 +465,13 @@ class Kernel:
                 return self._used(above, root, path)
             elif above.type == "argument_list" and (call := above.parent) is not None:
                 called = text(call.child_by_field_name("function") or call)
-                if called in ("__ldg", "__ldcs", "__ldca", "__ldcg"):
+                if called in _READING:
                     return Access(call, root, path, True, False)
                 if called.startswith("atomic") and above.named_children[0] == at:
                     return Access(call, root, path, True, True, True)
                 return root
             elif above.type == "init_declarator":
-                declarator = above.child_by_field_name("declarator")
-                made = declarator is not None and declarator.type == "pointer_declarator"
-                return None if made else root
+                return None if self._makes_pointer(above) else root
             else:
                 return root
 
@@ -395,7 +490,7 @@ class Kernel:
         if declarator is not None and declarator.type == "reference_declarator":
             # Another name for the element: what happens to it by that name is not followed.
             return root
-        if above.type == "argument_list" and above.parent is not None and self._takes_references(above.parent):
+        if above.type == "argument_list" and above.parent is not None and self._references(above.parent):
             return root
         if above.type == "pointer_expression" and text(above).startswith("&"):
             outer = above.parent
@@ -404,24 +499,51 @@ class Kernel:
                 called = text(call.child_by_field_name("function") or call)
                 if called.startswith("atomic"):
                     return Access(node, root, path, True, True, True)
-                if called in ("__ldg", "__ldcs", "__ldca", "__ldcg"):
+                if called in _READING:
                     return Access(node, root, path, True, False)
-            if outer is not None and outer.type == "init_declarator":
+            if outer is not None and outer.type == "init_declarator" and self._makes_pointer(outer):
                 return None
             return root
         return Access(node, root, path, True, False)
 
-    def _takes_references(self, call: Node) -> bool:
-        """Whether the source has a function of the called name with a reference that is not const."""
+    def _makes_pointer(self, declarator: Node) -> bool:
+        """Whether an `init_declarator` gives a pointer that is followed by its name."""
+        names = [text(one) for one in named_by(declarator)]
+        inner = declarator.child_by_field_name("declarator")
+        pointer = inner is not None and inner.type == "pointer_declarator"
+        return pointer and len(names) == 1 and names[0] in self._pointers
+
+    def _references(self, call: Node) -> frozenset[int]:
+        """The numbers of a call's arguments that a function, a lambda or a method of that name may change, as the
+        source has one with a reference there that is not const."""
         called = call.child_by_field_name("function")
-        for node in walk(self.root) if called is not None else ():
+        name = "" if called is None else re.split(r"::|\.|->", text(called).split("<")[0])[-1].strip()
+        return self._changing.get(name, frozenset(range(2)) if name in _SWAPPING else frozenset())
+
+    @cached_property
+    def _changing(self) -> dict[str, frozenset[int]]:
+        """The functions of the source that take references, by name, and the numbers of these parameters."""
+        found: dict[str, frozenset[int]] = {}
+        for node in walk(self.root):
+            name: Node | None = None
             if node.type == "function_declarator":
-                name, given = node.child_by_field_name("declarator"), node.child_by_field_name("parameters")
-                if name is None or given is None or called is None or text(name) != text(called):
-                    continue
-                if any("&" in text(one) and "const" not in text(one) for one in given.named_children):
-                    return True
-        return False
+                name = node.child_by_field_name("declarator")
+            elif node.type == "lambda_expression" and node.parent is not None:
+                name = node.parent.child_by_field_name("declarator")
+            within = node.child_by_field_name("declarator") if node.type == "lambda_expression" else node
+            given = None if within is None else within.child_by_field_name("parameters")
+            if name is None or within is None:
+                continue
+            if given is None:
+                given = next((one for one in within.named_children if one.type == "parameter_list"), None)
+            taken = {
+                at
+                for at, one in enumerate(given.named_children if given is not None else ())
+                if "&" in text(one) and not re.search(r"\bconst\b", text(one))
+            }
+            if taken:
+                found[text(name)] = found.get(text(name), frozenset()) | taken
+        return found
 
     def role(self, name: str) -> Literal["in", "out", "inout", "unknown"]:
         """What the kernel does with an array: never written, only written, or both. A pointer to const is never
@@ -441,9 +563,7 @@ class Kernel:
         found = []
         if self.function.has_error:
             found.append(Oddity("syntax", "the parser does not understand the kernel's code; a macro may hide it"))
-        for name, replacement in _macros(self.code.decode(errors="replace")).items():
-            if _HIDING.search(replacement) and re.search(rf"\b{name}\b", text(self.function)):
-                found.append(Oddity("macro", f"the macro {name} hides what the kernel does"))
+        found += [Oddity("macro", f"the macro {name} hides what the kernel does") for name in self._hiding_macros()]
         words = _COMMENTS.sub(" ", self.code.decode(errors="replace"))
         if re.search(r"\btexture\s*<|\bcuda(?:Texture|Surface)Object_t\b|\b(?:tex|surf)[123]D\w*\s*[<(]", words):
             found.append(Oddity("texture", "it reads or writes textures"))
@@ -453,11 +573,37 @@ class Kernel:
             found.append(Oddity("dynamic parallelism", "it launches kernels"))
         if re.search(r"\bcooperative_groups\b", words):
             found.append(Oddity("cooperative groups", "it uses cooperative groups"))
+        used = _words(self.plain)
+        for node in self.root.named_children:
+            if (
+                node.type == "declaration"
+                and "__shared__" in text(node)
+                and used & {text(one) for one in named_by(node)}
+            ):
+                found.append(Oddity("shared memory", "its shared memory is declared outside of it"))
         if self.barriers and any(node.type == "return_statement" for node in walk(self.body)):
             found.append(Oddity("early return", "threads may return while others wait at a barrier"))
         if self.attributes:
             found.append(Oddity("attribute", f"it has {self.attributes[0]}, which the rules do not know"))
         return tuple(found)
+
+    def _hiding_macros(self) -> list[str]:
+        """The macros that the kernel and its functions use of which one, or one that it uses in its turn, hides
+        something."""
+        macros = _macros(self.code.decode(errors="replace"))
+        arrays = {one.name for one in self.parameters if one.pointer}
+
+        def hides(name: str, seen: frozenset[str]) -> bool:
+            for given, replacement in macros[name]:
+                words = _words(replacement) - given
+                if _HIDING.search(replacement) or words & (arrays | _SWAPPING | self._changing.keys()):
+                    return True
+                if any(hides(one, seen | {one}) for one in words & macros.keys() - seen):
+                    return True
+            return False
+
+        used = _words("\\n".join([_COMMENTS.sub(" ", text(self.function)), self.plain]))
+        return [name for name in macros if name in used and hides(name, frozenset({name}))]
 
 
 class Source:
@@ -595,15 +741,51 @@ def _index(subscript: Node) -> Node | None:
     return children[0] if len(children) == 1 else None
 
 
+def _target(node: Node) -> Node | None:
+    """What an assignment assigns to, or a count counts; None for any other node."""
+    if node.type not in ("assignment_expression", "update_expression"):
+        return None
+    return node.child_by_field_name("left") or node.child_by_field_name("argument")
+
+
+def declared(within: Node) -> list[Node]:
+    """The names in all declarations of a part of a source."""
+    return [name for node in walk(within) if node.type != "init_declarator" for name in named_by(node)]
+
+
+def named_by(node: Node) -> Iterator[Node]:
+    """The names that a declaration declares, or one of its declarators; none for any other node."""
+    if node.type in ("declaration", "parameter_declaration", "for_range_loop", "init_declarator"):
+        for one in node.children_by_field_name("declarator"):
+            yield from _declared_in(one)
+
+
+def _declared_in(declarator: Node) -> Iterator[Node]:
+    if declarator.type == "identifier":
+        yield declarator
+    others = [declarator.child_by_field_name(one) for one in ("value", "size", "parameters")]
+    for one in declarator.named_children:
+        if one not in others:
+            yield from _declared_in(one)
+
+
 def _operator(node: Node) -> str:
     operator = node.child_by_field_name("operator")
     return "" if operator is None else text(operator)
 
 
-def _macros(code: str) -> dict[str, str]:
-    """The macros that a source defines, with their replacements."""
+def _macros(code: str) -> dict[str, list[tuple[set[str], str]]]:
+    """The macros that a source defines: the parameters and the replacement of each definition."""
     joined = re.sub(r"\\[ \t]*\n", " ", _COMMENTS.sub(" ", code))
-    return dict(re.findall(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)(.*)$", joined, re.MULTILINE))
+    pattern = r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)$"
+    found: dict[str, list[tuple[set[str], str]]] = {}
+    for name, given, replacement in re.findall(pattern, joined, re.MULTILINE):
+        found.setdefault(name, []).append((_words(given), replacement))
+    return found
+
+
+def _words(code: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", code))
 
 
 operator = _operator

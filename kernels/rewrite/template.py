@@ -109,7 +109,7 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
     grids = dict(pair for one in applied for pair in one.grid)
     scales: dict[str, str] = {}
     for axis, share in (pair for one in applied for pair in one.scale):
-        scales[axis] = f"{scales[axis]} * {share}" if axis in scales else share
+        scales[axis] = f"{scales[axis]} * {share}" if scales.get(axis, "1") != "1" else share
     exact = {axis for one in applied for axis in one.exact}
     # Only where threads have global coordinates does the grid depend on the block.
     flat = set(scales)

@@ -8,11 +8,12 @@ size of the block is free and the grid is not. `Fixed`: neither was recognised, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
+from tunesmith.kernels.rewrite.carried import order_matters, parts
+from tunesmith.kernels.rewrite.source import Kernel, bare, named_by, operator, text, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -118,6 +119,8 @@ def _cells(kernel: Kernel) -> Cells | Fixed:
     strided = set()
     for node in walk(kernel.body):
         if node.type == "for_statement" and (axis := _grid_stride(kernel, node)):
+            if why := order_matters(kernel, node, kernel.body):
+                return Fixed(why)
             strided.add(axis)
             step = node.child_by_field_name("update")
             assert step is not None
@@ -193,17 +196,18 @@ def _is_coordinate(kernel: Kernel, name: str, axis: str) -> bool:
 
 
 def coordinates(kernel: Kernel, axis: str) -> set[str]:
-    """The variables that are the global coordinate along `axis`, and that nothing changes."""
-    changed = {text(node) for node in kernel.changed_names}
-    found = set()
+    """The variables that are the global coordinate along `axis`, that nothing changes, and whose names no other
+    variable has."""
+    found = list[str]()
     for node in walk(kernel.body):
         if node.type == "init_declarator":
             name, value = node.child_by_field_name("declarator"), bare(node.child_by_field_name("value"))
-            if name is None or value is None or name.type != "identifier" or text(name) in changed:
+            if name is None or value is None or name.type != "identifier" or text(name) in kernel.changed:
                 continue
             if global_coordinate(kernel, value) == axis:
-                found.add(text(name))
-    return found
+                found.append(text(name))
+    names = [text(one) for one in kernel.declared_names]
+    return {one for one in found if names.count(one) == found.count(one)}
 
 
 def _only_starts_loops(kernel: Kernel, nodes: list[Node]) -> bool:
@@ -242,9 +246,7 @@ def _guard(kernel: Kernel, axis: str) -> str:
                 continue
         if not guarded:
             return ""
-    plain = {one.name for one in kernel.parameters if not one.pointer}
-    changed = {text(node) for node in kernel.changed_names}
-    usable = [one for one in bounds if set(re.findall(r"[A-Za-z_]\w*", one)) <= plain - changed]
+    usable = [one for one in bounds if set(re.findall(r"[A-Za-z_]\w*", one)) <= kernel.constants]
     return usable[0] if usable and len(usable) == len(bounds) else ""
 
 
@@ -270,9 +272,37 @@ def _bound(condition: Node, names: set[str], joined: str, signs: tuple[str, str]
     return ""
 
 
+def keeps_below(kernel: Kernel, statement: Node, bounds: Mapping[str, str], least: int = 0) -> bool:
+    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: those that are below get on, or
+    at least those that are not below `least` either."""
+    condition = bare(statement.child_by_field_name("condition"))
+    then, other = statement.child_by_field_name("consequence"), statement.child_by_field_name("alternative")
+    if condition is None or then is None or other is not None:
+        return False
+    joined, signs = ("||", (">=", "<=")) if _returns(then) else ("&&", ("<", ">"))
+    lower = (("<", ">"), ("<=", ">="), ("==", "==")) if _returns(then) else ((">", "<"), (">=", "<="))
+
+    def fits(part: Node) -> bool:
+        part = bare(part) or part
+        left, right = part.child_by_field_name("left"), part.child_by_field_name("right")
+        if part.type == "binary_expression" and operator(part) == joined and left is not None and right is not None:
+            return fits(left) and fits(right)
+        for axis, below in bounds.items():
+            names = coordinates(kernel, axis)
+            low = next((one for signs_ in lower if (one := _bound(part, names, joined, signs_))), "")
+            if _bound(part, names, joined, signs) == below or (low.isdigit() and int(low) < least):
+                return True
+        return False
+
+    return fits(condition)
+
+
 def _touches_memory(kernel: Kernel, node: Node) -> bool:
+    """Whether it reads or writes an array, or names one of those with which the kernel may do anything."""
     inside = (node.start_byte, node.end_byte)
-    return any(inside[0] <= one.node.start_byte < inside[1] for one in kernel.accesses)
+    return any(inside[0] <= one.node.start_byte < inside[1] for one in kernel.accesses) or any(
+        one.type == "identifier" and kernel.escapes(text(one)) for one in walk(node)
+    )
 
 
 def _rows(kernel: Kernel) -> Rows | Fixed:
@@ -287,6 +317,8 @@ def _rows(kernel: Kernel) -> Rows | Fixed:
                 inside = node.child_by_field_name("body")
                 if inside is not None and re.search(r"\b__(?:sync|shfl)", text(inside)):
                     return Fixed("threads meet inside a loop that steps by the block's size")
+                if why := order_matters(kernel, node, body):
+                    return Fixed(why)
                 loops += 1
                 for part in ("initializer", "update"):
                     one = node.child_by_field_name(part)
@@ -301,7 +333,33 @@ def _rows(kernel: Kernel) -> Rows | Fixed:
             return Fixed(f"it uses {text(use)} in a way that may depend on the size of a block")
     if not loops:
         return Fixed("it has no loop that steps by the size of a block")
+    if counted := _by_every_thread(kernel):
+        return Fixed(f"every thread carries out `{counted}`, and how many there are depends on the size of a block")
     return Rows(most)
+
+
+def _by_every_thread(kernel: Kernel) -> str:
+    """An atomic operation outside of the loops over a row that neither adds up the threads' parts of something nor is
+    for some threads alone; empty where there is none."""
+    loops = [one for one in walk(kernel.body) if one.type == "for_statement" and block_stride(kernel, one) is not None]
+    shared_out = {name for loop in loops for name in parts(kernel, loop, kernel.body)}
+    made = (one for one in walk(kernel.body) if one.type == "init_declarator" and "threadIdx" in text(one))
+    numbers = {"threadIdx"} | {text(name) for one in made for name in named_by(one)}
+    for node in walk(kernel.body):
+        called = node.child_by_field_name("function") if node.type == "call_expression" else None
+        if called is None or not text(called).startswith("atomic"):
+            continue
+        if {text(one) for one in walk(node) if one.type == "identifier"} & shared_out:
+            continue
+        above = node.parent
+        while above is not None and above not in loops:
+            test = above.child_by_field_name("condition") if above.type == "if_statement" else None
+            if test is not None and {text(one) for one in walk(test)} & numbers:
+                break
+            above = above.parent
+        if above is None:
+            return text(node)
+    return ""
 
 
 def _most_threads(kernel: Kernel) -> int | Fixed:

@@ -113,7 +113,7 @@ def _copy(kernel: Kernel, statement: Node, name: str) -> tuple[Node, tuple[int, 
         used = {text(inner) for inner in walk(value) if inner.type == "identifier"}
         if any(inner.is_named and inner.type not in _PLAIN for inner in walk(value)):
             return None
-        if any(may_change(kernel, word) for word in used):
+        if used & kernel.changed:
             return None
         return one, (statement.start_byte, declarators[0].start_byte, one.start_byte, one.end_byte)
     return None
@@ -124,21 +124,3 @@ def _named(target: Node) -> str:
     while target.type == "pointer_declarator" and (inner := target.child_by_field_name("declarator")) is not None:
         target = inner
     return text(target) if target.type == "identifier" else ""
-
-
-def may_change(kernel: Kernel, name: str) -> bool:
-    """Whether the body changes the variable, or gives it away in a way that may."""
-    if any(text(one) == name for one in kernel.changed_names):
-        return True
-    for node in walk(kernel.body):
-        if node.type != "identifier" or text(node) != name or node.parent is None:
-            continue
-        above = node.parent
-        if above.type == "pointer_expression" and text(above).startswith("&"):
-            return True
-        if above.type == "argument_list" and kernel.functions:
-            return True
-        declarator = above.child_by_field_name("declarator") if above.type == "init_declarator" else None
-        if declarator is not None and declarator.type == "reference_declarator":
-            return True
-    return False

@@ -129,9 +129,11 @@ def _chosen(given: Subject, bounds: dict[str, str]) -> tuple[list[_Place], str]:
         distances = {(place.x, place.y) for place, _ in found}
         if len(found) != len(own) or len(pitches) != 1 or len(distances) < 2:
             continue
-        # Every element below the bounds exists: it is read by its own thread, or the task says so.
+        # Every element below the bounds exists: its own thread reads it, or that of a later one, or the task says so.
         (pitch,) = pitches
-        exists = any(place.x == place.y == 0 and certain(kernel, place.access.node) for place, _ in found)
+        exists = any(
+            place.x == place.y == 0 and certain(kernel, place.access.node, bounds, REACH) for place, _ in found
+        )
         factors = sorted(re.split(r"\s*\*\s*", given.lengths.get(root, "")))
         if not exists and factors != sorted(bounds.values()):
             continue
@@ -148,7 +150,6 @@ def _place(kernel: Kernel, access: Access, bounds: dict[str, str]) -> tuple[_Pla
     if index is None:
         return None
     names = {axis: coordinates(kernel, axis) for axis in bounds}
-    scalars = {one.name for one in kernel.parameters if not one.pointer} - {text(one) for one in kernel.changed_names}
     x = y = 0
     across, down, pitch = "", "", ""
     distance_y: dict[str, int] = {}
@@ -157,11 +158,11 @@ def _place(kernel: Kernel, access: Access, bounds: dict[str, str]) -> tuple[_Pla
             x = factor
         elif len(words) == 1 and words[0] in names["x"] and factor == 1 and not across:
             across = words[0]
-        elif len(words) == 1 and words[0] in scalars and "y" in bounds:
+        elif len(words) == 1 and words[0] in kernel.constants and "y" in bounds:
             distance_y[words[0]] = factor
         elif len(words) == 2 and "y" in bounds and factor == 1 and not down:
             mine = [word for word in words if word in names["y"]]
-            other = [word for word in words if word in scalars]
+            other = [word for word in words if word in kernel.constants]
             if len(mine) != 1 or len(other) != 1:
                 return None
             down, pitch = mine[0], other[0]

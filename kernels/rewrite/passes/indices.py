@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.passes.ahead import may_change
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import BUILTINS, Kernel, bare, index_of, operator, text, walk
 from tunesmith.kernels.rewrite.threads import block_stride, global_coordinate
@@ -155,7 +154,7 @@ def _candidates(kernel: Kernel) -> dict[str, _Variable]:
             name, value = one.child_by_field_name("declarator"), one.child_by_field_name("value")
             if one.type != "init_declarator" or name is None or name.type != "identifier" or value is None:
                 continue
-            if declared.count(text(name)) != 1 or may_change(kernel, text(name)):
+            if declared.count(text(name)) != 1 or text(name) in kernel.changed:
                 continue
             inner = bare(value)
             axis = global_coordinate(kernel, inner) if inner is not None else ""
@@ -183,7 +182,7 @@ def _names(variable: _Variable) -> list[str]:
 def _roots(kernel: Kernel) -> list[Node]:
     """The whole indices of pointer parameters, and what is added to one to make a pointer. From where an array begins
     no index is negative; from a pointer that has moved one may be."""
-    pointers = {one.name for one in kernel.parameters if one.pointer and not may_change(kernel, one.name)}
+    pointers = {one.name for one in kernel.parameters if one.pointer and one.name not in kernel.changed}
     found: list[Node] = []
     for node in walk(kernel.body):
         if node.type == "subscript_expression":

@@ -127,6 +127,8 @@ def _loops(kernel: Kernel) -> tuple[list[_Loop], list[Node]] | str:
     statements = guarded(kernel)
     if sum(one.type == "return_statement" for one in walk(kernel.body)) > 1 or kernel.escaping:
         return "it returns early, or gives its arrays to functions"
+    if outer := kernel.changed - {one.name for one in kernel.parameters} - {text(one) for one in kernel.declared_names}:
+        return f"it changes {min(outer)}, which all blocks have"
     loops: list[_Loop] = []
     alone: list[Node] = []
     types = declared_types(kernel)
@@ -194,7 +196,7 @@ def _loop(kernel: Kernel, node: Node, inside: list[Access], types: dict[str, str
         return "a loop may end early"
     if any(one.atomic for one in inside):
         return "a loop has atomic operations"
-    own = {text(one) for one in kernel.declared_names if body.start_byte <= one.start_byte < body.end_byte}
+    own = kernel.own(body)
     sums: dict[str, str] = {}
     places = [one for one in kernel.changed_names if body.start_byte <= one.start_byte < body.end_byte]
     for place in places:

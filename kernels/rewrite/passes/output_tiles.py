@@ -214,7 +214,9 @@ def _sum(given: Subject) -> _Sum | str:
         return "the loop does not count one by one"
     name, first, bound, _ = read
     kind = start.child_by_field_name("type")
-    scalars = {one.name for one in kernel.parameters if not one.pointer} - {text(one) for one in kernel.changed_names}
+    scalars = set(kernel.constants)
+    if moved := sorted({one.name for one in kernel.parameters} & kernel.changed):
+        return f"the kernel changes its parameter {moved[0]}"
     if kind is None or not names_in(bound) <= scalars or not names_in(text(first)) <= scalars:
         return "the loop's length is not given by parameters"
     inside = list(walk(body))
@@ -225,7 +227,7 @@ def _sum(given: Subject) -> _Sum | str:
         return "what the loop reads does not depend on the row or on the column alone"
     at = statements.index(loop)
     before = [one for one in statements[:at] if one.type != "comment"]
-    if any(one.type != "declaration" for one in before):
+    if any(one.type != "declaration" or _has_effects(kernel, one) for one in before):
         return "there is more than declarations ahead of the loop"
     replaced = [(one.node.start_byte, one.node.end_byte) for those in operands.values() for one in those]
     outside = {
@@ -235,7 +237,7 @@ def _sum(given: Subject) -> _Sum | str:
         and not any(a <= one.start_byte and one.end_byte <= b for a, b in replaced)
         and not (one.parent is not None and one.parent.type == "call_expression")
     }
-    own = {text(one) for one in kernel.declared_names if body.start_byte <= one.start_byte < body.end_byte}
+    own = kernel.own(body)
     known = own | scalars | {name} | coordinates(kernel, "x") | coordinates(kernel, "y")
     changed = {text(one) for one in kernel.changed_names if body.start_byte <= one.start_byte < body.end_byte}
     sums = dict[str, str]()
@@ -247,6 +249,13 @@ def _sum(given: Subject) -> _Sum | str:
     if not sums or name in changed:
         return "the loop adds nothing up"
     return _Sum(before, loop, name, text(kind), text(first), bound, sums, statements[at + 1 :], operands)
+
+
+def _has_effects(kernel: Kernel, node: Node) -> bool:
+    """Whether it makes a difference how often the statement is carried out."""
+    written = (one.node.start_byte for one in kernel.accesses if one.written)
+    given = any(one.type == "identifier" and kernel.escapes(text(one)) for one in walk(node))
+    return given or any(kernel.changes(node)) or any(node.start_byte <= at < node.end_byte for at in written)
 
 
 def guarded(kernel: Kernel) -> list[Node]:

@@ -31,9 +31,9 @@ def own_bins(given: Subject) -> Applied | Skipped:
         return Skipped("blocks have no bins of their own: there is not one array that threads do nothing to but add")
     bins = found[0]
     count = given.lengths.get(bins.name, "")
-    sizes = {one.name for one in kernel.parameters if not one.pointer} - {text(one) for one in kernel.changed_names}
     words = set(re.findall(r"[A-Za-z_]\w*", count))
-    if not count or not words <= sizes or (count.isdigit() and int(count) > MOST) or re.search(r"//|\*\*", count):
+    long = count.isdigit() and int(count) > MOST
+    if not count or not words <= kernel.constants or long or re.search(r"//|\*\*", count):
         return Skipped(f"blocks have no bins of their own: {bins.name} is long, or the kernel does not know how long")
     name, own, at = given.name("OWN_BINS"), given.name("own"), given.name("bin")
     each = f"for (unsigned int {at} = threadIdx.x; {at} < ({count}); {at} += blockDim.x)"

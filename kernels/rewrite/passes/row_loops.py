@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
+from tunesmith.kernels.rewrite.carried import order_matters
 from tunesmith.kernels.rewrite.passes.ahead import Place, earliest, waits
 from tunesmith.kernels.rewrite.passes.hints import load, store
 from tunesmith.kernels.rewrite.passes.indices import narrowed
+from tunesmith.kernels.rewrite.passes.output_tiles import names_in
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
@@ -411,7 +413,7 @@ def _arrays(given: Subject, loop: _Loop, first: _Loop) -> dict[str, _Array]:
         if not _neighbours(own[0], loop) or not _certain([one for one in own if one.written] or own, loop):
             continue
         (place,) = places
-        if not _known(kernel, (*map(text, own[0].path), text(own[0].node)), loop, first):
+        if not _known(kernel, tuple(map(text, own[0].path)), loop, first, text(own[0].node)):
             continue
         found[root] = _Array(root, place, own, any(one.read for one in own), any(one.written for one in own))
     return found
@@ -436,6 +438,9 @@ def _terms(node: Node) -> list[Node]:
 
 def _shared_out(kernel: Kernel, loops: list[_Loop]) -> str:
     """Why which thread has which element must stay, as a clause; empty where it need not."""
+    for loop in loops:
+        if why := order_matters(kernel, loop.node, kernel.body):
+            return why
     pointers = {one.name for one in kernel.parameters if one.pointer}
     inside = [one for loop in loops for one in kernel.accesses if _within(loop, one)]
     nodes = {(one.node.start_byte, one.node.end_byte) for one in inside}
@@ -506,17 +511,19 @@ def _certain(accesses: list[Access], loop: _Loop) -> bool:
     return False
 
 
-def _known(kernel: Kernel, place: tuple[str, ...], loop: _Loop, first: _Loop) -> bool:
+def _known(kernel: Kernel, place: tuple[str, ...], loop: _Loop, first: _Loop, element: str = "") -> bool:
     """Whether all that a place names is a builtin, a parameter, or a variable that was made before the first loop and
-    is never changed."""
-    names = {name for part in (*place, loop.bound) for name in re.findall(r"[A-Za-z_]\w*", part)}
-    changed = {text(one) for one in kernel.changed_names}
+    is never changed. element: the text of the array's element there; what the place itself reads is never written."""
+    names, base = names_in(" ".join((*place, loop.bound))), names_in(element)
     declared = {text(one): one for one in kernel.declared_names}
+    repeated = {name for name in declared if sum(text(one) == name for one in kernel.declared_names) > 1}
     parameters = {one.name for one in kernel.parameters}
-    for name in names - _WORDS:
+    if any(kernel.writes(name) for name in names):
+        return False
+    for name in (names | base) - _WORDS:
         if name == loop.name:
             continue
-        if name in changed:
+        if name in kernel.changed or name in repeated or name in declared.keys() & parameters:
             return False
         if name in declared:
             if declared[name].start_byte >= first.node.start_byte:

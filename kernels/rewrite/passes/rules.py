@@ -70,9 +70,9 @@ def block_size(given: Subject) -> Applied | Skipped:
             axes, sizes, exact = ("x",), {"x": values}, ()
         case Cells(found):
             axes = tuple(axis.name for axis in found)
-            several = {"x": [0, 8, 16, 32, 64, 128], "y": [1, 2, 4, 8, 16], "z": [1, 2, 4]}
-            sizes = several if len(axes) > 1 else {axes[0]: [0, 64, 128, 256, 512, 1024]}
-            sizes[axes[0]] = [0, *sizes[axes[0]][1:]] if sizes[axes[0]][0] == 0 else [0, *sizes[axes[0]]]
+            several = {"x": [8, 16, 32, 64, 128], "y": [1, 2, 4, 8, 16], "z": [1, 2, 4]}
+            sizes = several if len(axes) > 1 else {axes[0]: [64, 128, 256, 512, 1024]}
+            sizes[axes[0]] = [0, *sizes[axes[0]]]
             exact = tuple(axis.name for axis in found if not axis.bound and not axis.strided)
     names = {axis: given.name("BLOCK" if len(axes) == 1 else f"BLOCK_{axis.upper()}") for axis in axes}
     first = names[axes[0]]
@@ -105,7 +105,11 @@ def block_size(given: Subject) -> Applied | Skipped:
         because = "Rows that have less than a warp share a block of two warps or more."
         constraints.append(Constraint(expression=enough, because=because))
     block = tuple((axis, f"({names[axis]} if {first} > 0 else ({given.block(axis)}))") for axis in axes)
-    return Applied(tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, exact=exact)
+    # Blocks of another size need another number of them, also where a thread keeps its one element.
+    scale = tuple((axis, "1") for axis in axes) if isinstance(given.work, Cells) else ()
+    return Applied(
+        tuple(parameters), tuple(edits), "\n".join(header), tuple(constraints), block, scale=scale, exact=exact
+    )
 
 
 def _part_of_a_warp(given: Subject) -> bool:
@@ -126,6 +130,9 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         why = given.work.why if isinstance(given.work, Fixed) else "a block already takes turns on its row"
         return Skipped(f"threads keep their work: {why}")
     kernel, parameters, edits, scale = given.kernel, list[Parameter](), list[Edit](), list[tuple[str, str]]()
+    changed = sorted({one.name for one in kernel.parameters} & kernel.changed)
+    if changed and not all(axis.strided for axis in given.work.axes):
+        return Skipped(f"threads keep their work: the kernel changes its parameter {changed[0]}")
     opening, closing, header, constraints = "", "", list[str](), list[Constraint]()
     several = len(given.work.axes) > 1
     for axis in given.work.axes:

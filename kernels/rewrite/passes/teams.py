@@ -97,7 +97,7 @@ def _one_place(kernel: Kernel, loops: list[Node]) -> str:
         body = loop.child_by_field_name("body")
         if body is None or loop.parent != kernel.body:
             return "its loops are inside others"
-        own = {text(one) for one in kernel.declared_names if body.start_byte <= one.start_byte < body.end_byte}
+        own = kernel.own(body)
         for one in kernel.changed_names:
             if body.start_byte <= one.start_byte < body.end_byte and text(one) not in own:
                 return f"a loop changes {text(one)}, which is not its own"

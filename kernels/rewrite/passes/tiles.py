@@ -81,8 +81,6 @@ def transposed_tiles(given: Subject) -> Applied | Skipped:
 def bounds_of(kernel: Kernel) -> dict[str, str]:
     """By axis, the parameter below which the guard keeps the coordinate."""
     found: dict[str, str] = {}
-    plain = {one.name for one in kernel.parameters if not one.pointer}
-    changed = {text(one) for one in kernel.changed_names}
     guards = [one for one in walk(kernel.body) if one.type == "if_statement"]
     if len(guards) != 1:
         return {}
@@ -91,7 +89,7 @@ def bounds_of(kernel: Kernel) -> dict[str, str]:
     parts = condition.split("||" if returns else "&&")
     for part in parts:
         match = re.fullmatch(r"\(?(\w+)(>=|<)(\w+)\)?", part)
-        if match is None or (match[2] == ">=") != returns or match[3] not in plain - changed:
+        if match is None or (match[2] == ">=") != returns or match[3] not in kernel.constants:
             return {}
         for axis in "xy":
             if match[1] in coordinates(kernel, axis):
@@ -124,7 +122,7 @@ def _transpose(kernel: Kernel) -> tuple[str, str, str, str, str] | None:
             slowly, by = by, slowly
         if slowly not in coordinates(kernel, slow) or match[3] not in coordinates(kernel, fast):
             return None
-        if by not in {parameter.name for parameter in kernel.parameters if not parameter.pointer}:
+        if by not in kernel.constants:
             return None
         places.append(by)
     types = {one.name: one.c_type for one in kernel.parameters}

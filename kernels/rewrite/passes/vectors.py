@@ -7,13 +7,14 @@ vector, at the end or where an array begins at another address, goes element by 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.hints import load, store
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
-from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate
+from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate, keeps_below
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Constraint
@@ -43,12 +44,14 @@ def vectors(given: Subject) -> Applied | Skipped:
         return Skipped("elements are read one by one: there is no guard for the coordinate of a thread")
     if "#" in kernel.plain:
         return Skipped("elements are read one by one: the kernel has lines for the preprocessor")
+    if changed := sorted({one.name for one in kernel.parameters} & kernel.changed):
+        return Skipped(f"elements are read one by one: the kernel changes its parameter {changed[0]}")
     names = coordinates(kernel, "x")
     arrays = {
         one.name: found
         for one in kernel.parameters
         if one.pointer and C_TYPES.get(one.c_type, one.c_type) in {*DTYPES, *given.types}
-        if one.name not in kernel.escaping and (found := _neighbours(kernel, one.name, names))
+        if one.name not in kernel.escaping and (found := _neighbours(kernel, one.name, names, axis.bound))
     }
     if not arrays:
         return Skipped(
@@ -115,14 +118,14 @@ def vectors(given: Subject) -> Applied | Skipped:
     return Applied((parameter,), edits, header, tuple(constraints), scale=(("x", name),))
 
 
-def _neighbours(kernel: Kernel, root: str, names: set[str]) -> list[Access]:
+def _neighbours(kernel: Kernel, root: str, names: set[str], bound: str) -> list[Access]:
     """The accesses to an array, where all are at the coordinate and those that count happen for certain; else none."""
     own = [one for one in kernel.accesses if one.root == root]
     at_coordinate = all(len(one.path) == 1 and _is_coordinate(kernel, one.path[0], names) for one in own)
     if not own or not at_coordinate or any(one.atomic or one.node.type != "subscript_expression" for one in own):
         return []
     written = [one for one in own if one.written]
-    if not any(certain(kernel, one.node) for one in (written or own)):
+    if not any(certain(kernel, one.node, {"x": bound}) for one in (written or own)):
         return []
     return own
 
@@ -132,20 +135,26 @@ def _is_coordinate(kernel: Kernel, node: Node, names: set[str]) -> bool:
     return inner is not None and (text(inner) in names or global_coordinate(kernel, inner) == "x")
 
 
-def certain(kernel: Kernel, node: Node) -> bool:
-    """Whether an access happens for every coordinate below the bound: it stands under the guard and nothing else, and
-    no other return comes before it."""
-    above, guards = node.parent, 0
+def certain(kernel: Kernel, node: Node, bounds: Mapping[str, str], least: int = 0) -> bool:
+    """Whether an access happens for all coordinates below `bounds`, by axis, and not below `least`: it stands under a
+    guard that asks for these and nothing else, and no other return comes before it."""
+    if any(one.type == "goto_statement" for one in walk(kernel.body)):
+        return False
+    above: Node | None = node.parent
+    guards: list[Node] = []
     while above is not None and above != kernel.body:
         if above.type in _UNCERTAIN or (above.type == "binary_expression" and re.search(r"&&|\|\|", text(above))):
             return False
         if above.type == "if_statement":
-            if above.parent != kernel.body or above.child_by_field_name("alternative") is not None:
-                return False
-            guards += 1
+            guards.append(above)
         above = above.parent
-    returns = [one for one in walk(kernel.body) if one.type == "return_statement" and one.start_byte < node.start_byte]
-    return guards + len(returns) == 1
+    for one in walk(kernel.body):
+        if one.type == "return_statement" and one.start_byte < node.start_byte:
+            inner = one.parent
+            if inner is not None and inner.type == "compound_statement":
+                inner = inner.parent
+            guards.append(one if inner is None else inner)
+    return len(guards) == 1 and guards[0].parent == kernel.body and keeps_below(kernel, guards[0], bounds, least)
 
 
 def _body(kernel: Kernel, arrays: dict[str, list[Access]], coordinate: str, local: str, item: str) -> str:

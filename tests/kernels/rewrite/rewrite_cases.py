@@ -5,7 +5,12 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import numpy as np
+from emulation import contents, run_kernel
+
+from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
+from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
 from tunesmith.kernels.spec.template import Launch, Template
 
@@ -102,3 +107,31 @@ def plain_task(name: str) -> Task:
     task = read_task((RAW if name in RAW_NAMES else LIBRARY) / name / "task.toml")
     bare_sources = task.backends["cuda"].model_copy(update={"templates": ()})
     return task.model_copy(update={"backends": {"cuda": bare_sources}})
+
+
+def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, more: str = "") -> Task:
+    """A task of a kernel `k` with `body`, over arrays and a size n."""
+    const = {"in": "const ", "out": "", "inout": ""}
+    types = {"float32": "float", "int32": "int", "int8": "signed char"}
+    pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
+    code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
+    return task_of("k", code, arrays, launch, {"n": "int32"})
+
+
+def template_of(task: Task) -> Template:
+    found = rewrite(task).template
+    assert found is not None
+    return found
+
+
+def require_equal(task: Task, configs: list[Config], folder: Path, n: int = 203) -> None:
+    """The template at each of `configs`, over its defaults, gives what the kernel gave."""
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
+    template, arrays = template_of(task), contents(task, workload, 1)
+    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
+    assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
+    for config in configs:
+        assert config.keys() <= template.default_config.keys()
+        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder)
+        for name, values in expected.items():
+            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, name)

@@ -4,55 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from emulation import contents, run_kernel
-from rewrite_cases import task_of
+from rewrite_cases import kernel, require_equal, template_of
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.spec.template import Launch
 
 H200 = resolve_target("h200")
 LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
 ROWS = Launch(grid=("3",), block=("64",))
 ELEMENT = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
 TURNS = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
-
-
-def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, more: str = "") -> Task:
-    """A task of a kernel `k` with `body`, over arrays and a size n."""
-    const = {"in": "const ", "out": "", "inout": ""}
-    types = {"float32": "float", "int32": "int", "int8": "signed char"}
-    pointers = ", ".join(f"{const[role]}{types[dtype]}* {name}" for name, (role, dtype, _) in arrays.items())
-    code = f'{more}\nextern "C" __global__ void k({pointers}, int n) {{ {body} }}'
-    return task_of("k", code, arrays, launch, {"n": "int32"})
-
-
-def template_of(task: Task) -> Template:
-    found = rewrite(task).template
-    assert found is not None
-    return found
+ALL = "__shared__ float t; if (threadIdx.x == 0) t = 0; __syncthreads(); atomicAdd(&t, s); __syncthreads(); s = t;"
 
 
 def names_of(task: Task) -> set[str]:
     return {one.name for one in template_of(task).parameters}
-
-
-def require_equal(task: Task, configs: list[Config], folder: Path, n: int = 203) -> None:
-    """The template at each of `configs`, over its defaults, gives what the kernel gave."""
-    workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
-    template, arrays = template_of(task), contents(task, workload, 1)
-    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
-    assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
-    for config in configs:
-        assert config.keys() <= template.default_config.keys()
-        found = run_kernel(template, template.default_config | config, task, workload, arrays, folder)
-        for name, values in expected.items():
-            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, name)
 
 
 X, Y = {"x": ("in", "float32", "n")}, {"y": ("out", "float32", "n")}
@@ -89,7 +60,7 @@ class TestRowLoops:
         row = "const float* r = x + blockIdx.x * n;"
         one = names_of(kernel(f"{row} {TURNS} y[blockIdx.x * n + i] = r[i];", XR | YR, ROWS))
         assert "ROW_VEC" in one and "KEEP" not in one
-        two = f"{row} float s = 0; {TURNS} s += r[i]; {TURNS} y[blockIdx.x * n + i] = r[i] * s;"
+        two = f"{row} float s = 0; {TURNS} s += r[i]; {ALL} {TURNS} y[blockIdx.x * n + i] = r[i] * s;"
         assert {"ROW_VEC", "KEEP"} <= names_of(kernel(two, XR | YR, ROWS))
 
     @pytest.mark.parametrize(
