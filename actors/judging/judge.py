@@ -35,6 +35,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.specialise import literal
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps
 from tunesmith.kernels.check.sanitize import Inspection, Sanitized, Suspect, sanitize
@@ -210,10 +211,11 @@ def judge(
 
 
 def _speaks_of(template: Template, config: Config) -> str:
-    """What of a candidate names sizes: its source, with its parameters, and how it is launched."""
-    launch = template.launch
-    parameters = " ".join(f"== {value}" for value in config.values() if isinstance(value, int))
-    return "\n".join([template.source, parameters, *map(str, (*launch.grid, *launch.block))])
+    """What of a candidate names sizes: its source, with its parameters as macros, and how it is launched."""
+    launch, whole = template.launch, {name: value for name, value in config.items() if isinstance(value, int)}
+    macros = [f"#define {name} {literal(value)}" for name, value in whole.items()]
+    compared = [f"x == {name};" for name in whole]
+    return "\n".join([*macros, template.source, *compared, *(f"{one};" for one in (*launch.grid, *launch.block))])
 
 
 class _Device:

@@ -201,17 +201,7 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _silence() -> None:
-    """Nothing that is printed here reaches the standard output of the process that started this one: it carries
-    verdicts, and kernels can print."""
-    sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 def _serve(pipe: Connection) -> None:
-    _silence()
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (*ENDINGS, *FAULTS):
@@ -219,7 +209,7 @@ def _serve(pipe: Connection) -> None:
         # by nohup, stays so.
         if number in FAULTS or callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    # Standard output is for results: what a reference or a kernel prints is not one.
+    # Standard output is for results. What a reference prints is not one, but its author may want to see it.
     sys.stdout.flush()
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -35,7 +35,7 @@ from tunesmith.kernels.backends._base import (
 from tunesmith.kernels.backends.pocl import name_processor
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.blocks import MarkedArtifact
-from tunesmith.kernels.build.guard import ASM_WORDS, refuse
+from tunesmith.kernels.build.guard import ASM_WORDS, CLOCK_WORDS, OUTPUT_WORDS, refuse
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -43,6 +43,9 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 _ERROR_LINE = re.compile(r"^.*error:.*$", re.MULTILINE)
 NO_ASSEMBLY = tuple(f"-D{word}=tunesmith_accepts_no_assembly" for word in sorted(ASM_WORDS))
 """`guard` refuses these words in a source; as macros they fail as well where tokens are pasted to make one."""
+NOT_PASTED = "".join(f"#define {word} tunesmith_accepts_no_such_name\n" for word in sorted(OUTPUT_WORDS | CLOCK_WORDS))
+NOT_PASTED += "#line 1\n"
+"""The same for printing and clocks, ahead of the source: as options they would change PoCL's own headers."""
 NO_SECTIONS = tuple(f"-D{word}=tunesmith_ordinary_name" for word in ("section", "__section__"))
 """OpenCL C 1.2 has no variables that outlast a launch, but a compiler may know the attribute that puts a constant into
 memory that can be written. Whatever else has such a name only gets another one."""
@@ -115,7 +118,7 @@ class OpenclCompiler:
         options = ["-cl-std=CL1.2", *NO_ASSEMBLY, *NO_SECTIONS] + (
             ["-cl-fast-relaxed-math"] if source.fast_math else []
         )
-        program = self._cl.Program(self._context, source.source)
+        program = self._cl.Program(self._context, NOT_PASTED + source.source)
         try:
             program.build(options=options, cache_dir=False)
             binary = program.get_info(self._cl.program_info.BINARIES)[0]

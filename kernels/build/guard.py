@@ -113,9 +113,28 @@ ASM_WORDS = frozenset(
         "__asm__",
     }
 )
-OUTPUT_WORDS = frozenset({"printf", "__pocl_printf", "__cl_printf"})
-"""OpenCL C 1.2, section 6.12.13, and the function behind it in PoCL."""
-PROTECTED = FILE_WORDS | ASM_WORDS | {"_Pragma", "__pragma"}
+OUTPUT_WORDS = frozenset({"printf", "__pocl_printf", "__cl_printf", "__builtin_printf"})
+"""OpenCL C 1.2, section 6.12.13, and the functions behind it in PoCL and clang."""
+CLOCK_WORDS = frozenset(
+    {
+        "__rdtsc",
+        "__rdtscp",
+        "_rdtsc",
+        "__builtin_readcyclecounter",
+        "__builtin_readsteadycounter",
+        *(f"__builtin_ia32_{name}" for name in ("rdtsc", "rdtscp", "rdpmc", "rdpid")),
+        *(f"__builtin_ia32_{name}{bits}_step" for name in ("rdrand", "rdseed") for bits in (16, 32, 64)),
+        *(f"__builtin_arm_{name}" for name in ("rsr", "rsr64", "rsrp")),
+        *(f"__builtin_amdgcn_s_{name}" for name in ("memtime", "memrealtime")),
+        *(f"__nvvm_read_ptx_sreg_{name}" for name in ("clock", "clock64", "globaltimer")),
+        *(f"clock_read_{kind}{of}" for kind in ("", "hilo_") for of in ("device", "work_group", "sub_group")),
+    }
+)
+"""What tells a kernel one launch from another: clang's functions for clocks and the like, and cl_khr_kernel_clock. In
+CUDA the compiled code tells."""
+PRAGMA_WORDS = frozenset({"_Pragma", "__pragma"})
+"""Operators that could name a file, and that no tokens may be pasted to: a macro of that name would forbid its use."""
+PROTECTED = FILE_WORDS | ASM_WORDS | PRAGMA_WORDS
 """Names that a source may neither define nor undefine."""
 
 _HEADER = re.compile(r"[A-Za-z0-9_]+(?:[./-][A-Za-z0-9_]+)*")
@@ -138,11 +157,13 @@ white space and punctuation, of any length."""
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A source after splicing: `code` without comments (a block comment is a space), and its string literals."""
+    """A source after splicing: `code` without comments (a block comment is a space), and its string literals. pieces:
+    its names and numbers, of which pasting can make further names."""
 
     code: str
     strings: tuple[str, ...]
     names: frozenset[str]
+    pieces: frozenset[str]
 
 
 def refuse(source: Specialised) -> Rejected | None:
@@ -176,6 +197,12 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
     if backend == "opencl" and (found := sorted(text.names & OUTPUT_WORDS)):
         # In CUDA the compiled code tells whether a kernel prints, also in what conditions leave out.
         return _forbidden("output", f"{found[0]} writes to the output of whatever program launches the kernel")
+    if backend == "opencl" and (found := sorted(text.names & CLOCK_WORDS)):
+        return _forbidden("clocks", f"by {found[0]} a kernel could tell one launch from another")
+    if "##" in text.code or "%:%:" in text.code:
+        for word in sorted(PRAGMA_WORDS):
+            if _can_be_pasted(word, text.pieces):
+                return _forbidden("protected names", f"pasting could make {word} of what stands in the source")
     for string in text.strings:
         if (refused := _string(string)) is not None:
             return refused
@@ -198,28 +225,77 @@ def _forbidden(rule: str, detail: str) -> Rejected:
 
 
 def _lex(spliced: str) -> _Text | Rejected:
-    code, strings, names = [], [], set()
-    before = ""
+    code, strings, names, numbers = [], [], set(), set()
+    strays: dict[int, tuple[int, str]] = {}
+    before, line = "", 0
     for token in _TOKEN.finditer(spliced):
         kind, text = token.lastgroup, token.group()
-        if kind == "stray":
-            line = spliced[: token.start()].count("\n") + 1
-            return _forbidden("literals", f"line {line} (after splicing) has a quote or comment that does not end")
+        after_word = kind == "char" and before not in ("", "u8", "u", "U", "L")
+        if line not in strays and (kind == "stray" or after_word):
+            end = spliced.find("\n", token.start())
+            strays[line] = token.start(), before if after_word else ""
+            # Compilers differ in how they read the rest of such a line, which matters where a comment begins there.
+            if "/*" in spliced[token.start() : end if end >= 0 else None]:
+                return _stray(spliced, *strays[line])
         if kind in ("string", "char") and re.fullmatch(r"(?:u8|[uUL])?R", before):
             return _forbidden("raw strings", "raw string literals are not accepted; write an ordinary one")
-        if kind == "char" and before not in ("", "u8", "u", "U", "L"):
-            return _forbidden("literals", f"the quote after '{before}' can be read in two ways")
         if kind == "string":
             strings.append(text[1:-1])
         elif kind == "name":
             names.add(text)
+        elif kind == "number":
+            numbers.add(text)
         code.append("" if kind == "line" else " " if kind == "block" else text)
+        line += code[-1].count("\n")
         before = text if kind in ("name", "number") else ""
-    return _Text("".join(code), tuple(strings), frozenset(names))
+    joined = "".join(code)
+    if strays:
+        disabled = _disabled(joined)
+        if (first := next((one for number, one in strays.items() if number not in disabled), None)) is not None:
+            return _stray(spliced, *first)
+    return _Text(joined, tuple(strings), frozenset(names), frozenset(names | numbers))
+
+
+def _stray(spliced: str, at: int, before: str) -> Rejected:
+    """For a quote behind the word `before`, or another quote or a comment that does not end."""
+    if before:
+        return _forbidden("literals", f"the quote after '{before}' can be read in two ways")
+    line = spliced[:at].count("\n") + 1
+    return _forbidden("literals", f"line {line} (after splicing) has a quote or comment that does not end")
+
+
+def _disabled(code: str) -> set[int]:
+    """The lines that no compiler reads as code: those between `#if 0` and what ends that."""
+    found = set()
+    inside = 0  # conditionals that were opened since `#if 0`, that one too
+    for number, line in enumerate(code.split("\n")):
+        words = re.match(r"\s*#\s*(\w+)\s*(.*)", line)
+        word, rest = (words.group(1), words.group(2).strip()) if words is not None else ("", "")
+        if not inside:
+            inside = int(word == "if" and rest == "0")
+            continue
+        if word in ("if", "ifdef", "ifndef"):
+            inside += 1
+        elif word == "endif" or (inside == 1 and word.startswith("el")):
+            inside -= 1
+        if inside:
+            found.add(number)
+    return found
+
+
+def _can_be_pasted(word: str, pieces: frozenset[str]) -> bool:
+    """Whether `word` is a row of at least two of `pieces`."""
+    reached = [True] + [False] * len(word)
+    for end in range(1, len(word) + 1):
+        reached[end] = any(
+            reached[start] and word[start:end] in pieces for start in range(end) if (start, end) != (0, len(word))
+        )
+    return reached[-1]
 
 
 def _string(string: str) -> Rejected | None:
-    if re.match(r"/[A-Za-z0-9_.]", string) or "../" in string:
+    # In quotes of its own as well: a text may be that of a directive.
+    if re.search(r"(?:^|[\"'<])\s*/[A-Za-z0-9_.]", string) or "../" in string:
         return _forbidden("paths", f'the text "{string[:60]}" is a path of the machine')
     return None
 

@@ -33,6 +33,7 @@ LADDER = (
     (127, 128, 129),
     (255, 256, 257),
     (1000, 1026),
+    (321, 385, 448, 513, 640, 769, 897),
     # An odd multiple of 16 and every remainder by it: what vectors of up to 16 elements leave over.
     tuple(272 + rest for rest in (1, 2, 3, 4, 5)),
     tuple(272 + rest for rest in (6, 7, 8, 9, 10)),
@@ -76,6 +77,11 @@ class Step:
     workload: Workload
     contents: Contents
     derived: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a workload of the task's with the task's own contents, for which its tolerance is meant."""
+        return self.contents.kind == "task" and not self.contents.scalars and not self.derived
 
     @property
     def name(self) -> str:

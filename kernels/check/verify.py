@@ -53,17 +53,18 @@ rounding in the other."""
 @dataclass(frozen=True, slots=True)
 class Passed:
     """A step that went well. accuracy, baseline: deviations per output of the candidate and of the baseline;
-    deterministic: repeated launches agree in every bit."""
+    deterministic: repeated launches agree in every bit; derived: on a workload that was made up."""
 
     step: str
     accuracy: dict[str, Deviation]
     baseline: dict[str, Deviation]
     deterministic: bool
+    derived: bool = False
 
     @property
     def own(self) -> bool:
         """Whether it was a workload of the task's with the task's own contents, for which its tolerance is meant."""
-        return self.step.endswith(", task") and "(derived)" not in self.step
+        return self.step.endswith(", task") and not self.derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
 ) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky, why = step.contents.kind == "task" and not step.derived, False, ""
+    own, sticky, why = step.own, False, ""
     if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
         why = outside.detail
     elif not own and (beyond := data.beyond_integers()):
@@ -199,8 +200,8 @@ class _Examination:
         self._growth = growth(data.task, step.workload)
         self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
-        # The task's tolerance is meant for its own contents; what is accurate enough on others, the baseline says.
-        self._own = step.contents.kind == "task" and not step.contents.scalars
+        # The task's tolerance is meant for its own workloads; what is accurate enough on others, the baseline says.
+        self._own = step.own
         factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
         self._allowed = [
             {
@@ -223,7 +224,7 @@ class _Examination:
         for name in self._order():
             if (wrong := CHECKS[name](self)) is not None:
                 return replace(wrong, detail=f"on {self._step.name}: {wrong.detail}")
-        return Passed(self._step.name, self._first, dict(self._beside), self._deterministic)
+        return Passed(self._step.name, self._first, dict(self._beside), self._deterministic, self._step.derived)
 
     def _order(self) -> list[str]:
         first, later, last = ["result", "surroundings", "accuracy"], ["stale", "other_set"], ["surroundings_at_the_end"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.contents import WHOLE, Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Fill, Special
 
@@ -26,6 +26,8 @@ EDGE_SHARE = 0.9
 """Share of elements that hold one of the declared special values under "edges"."""
 MASK_SHARE, MASK_LENGTH = 0.4, 12
 """Of "masked": share of the runs that hold -inf, and their mean length."""
+EXACT = 1 << 53
+"""The largest magnitude of integers that no task has bounded: up to it float64, in which references work, has all."""
 SPARSE = 1 / 2000
 """Share of elements that hold an infinity or a NaN, at least one."""
 
@@ -40,7 +42,7 @@ def draw(
     count = min(math.prod(shape), RANDOM_BLOCK)
     kind = DTYPES[dtype]
     if not kind.is_float:
-        return _integers(declared, count, kind.storage, rng)
+        return _integers(contents, declared, count, shape[-1] if shape else 1, kind.storage, rng, variant)
     values = _floats(contents, declared, count, shape[-1] if shape else 1, dtype, rng, variant)
     return kind.from_float(values)
 
@@ -60,13 +62,69 @@ def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
     return result
 
 
-def _integers(declared: Fill, count: int, storage: np.dtype[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Whole numbers, all of whose bits are drawn."""
+def _integers(
+    contents: Contents,
+    declared: Fill,
+    count: int,
+    row: int,
+    storage: np.dtype[Any],
+    rng: np.random.Generator,
+    variant: int,
+) -> NDArray[Any]:
+    """Whole numbers within what the task declares, as they may be indices; where it declares nothing, of the whole
+    type, or of so much of it that sums of thousands are no larger than the type."""
+    values = _declared_integers(declared, count, storage, rng)
+    if contents.kind not in WHOLE or contents.kind == "task" or not count:
+        return values
+    low, high = 0, 1
+    if declared != Fill():
+        low, high = int(values.min()), int(values.max())
+        if declared.kind == "uniform":
+            low, high = _ends(declared, storage)
+    elif storage.kind != "b":
+        bounds = np.iinfo(storage)
+        low, high = max(int(bounds.min), -EXACT), min(int(bounds.max), EXACT)
+        if contents.kind not in ("uniform", "heavy_tails"):
+            # Five eighths of the bits: 20 of 32.
+            low, high = (0 if low == 0 else -(1 << bounds.bits * 5 // 8)), 1 << bounds.bits * 5 // 8
+    match contents.kind:
+        case "heavy_tails":
+            values = rng.choice(
+                np.array([low, low, min(low + 1, high), max(low, high - 1), high, high], storage), count
+            )
+        case "constant":
+            values = np.full(count, low + (high - low) * (3 + variant) // 5, storage)
+        case "zeros":
+            values = np.full(count, max(low, min(0, high)), storage)
+        case _:
+            wide = np.uint64 if low >= 0 else np.int64
+            if contents.kind != "sorted" or declared == Fill():
+                values = rng.integers(low, high, size=count, endpoint=True, dtype=wide).astype(storage)
+    if contents.kind == "sorted":
+        values = _sorted(values, row, variant)
+    return values
+
+
+def _ends(declared: Fill, storage: np.dtype[Any]) -> tuple[int, int]:
+    """The ends of a uniform fill, as far as the type has them."""
+    low, high = (0, 1) if storage.kind == "b" else (int(np.iinfo(storage).min), int(np.iinfo(storage).max))
+    first, last = (round(declared.mean + sign * declared.scale) for sign in (-1, 1))
+    return max(low, min(first, high)), max(low, min(last, high))
+
+
+def _sorted(values: NDArray[Any], row: int, variant: int) -> NDArray[Any]:
+    """Whole rows sorted, upwards in the first variant."""
+    whole = values.size // row * row
+    rows = np.sort(values[:whole].reshape(-1, row), axis=1)
+    return np.concatenate([(rows[:, ::-1] if variant else rows).reshape(-1), values[whole:]])
+
+
+def _declared_integers(declared: Fill, count: int, storage: np.dtype[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Whole numbers as the task declares them, all of whose bits are drawn."""
     low, high = (0, 1) if storage.kind == "b" else (int(np.iinfo(storage).min), int(np.iinfo(storage).max))
     match declared.kind:
         case "uniform":
-            first, last = (round(declared.mean + sign * declared.scale) for sign in (-1, 1))
-            first, last = max(low, min(first, high)), max(low, min(last, high))
+            first, last = _ends(declared, storage)
             values = rng.integers(first, last, size=count, endpoint=True, dtype=np.uint64 if low == 0 else np.int64)
         case "normal":
             drawn = np.rint(declared.mean + declared.scale * rng.standard_normal(count))
@@ -135,10 +193,7 @@ def _floats(
         case "ties":
             values = mean + scale * rng.choice(np.array([-1, 0, 0.5, 1], precision), size=count)
         case "sorted":
-            values = as_declared()
-            whole = count // row * row
-            rows = np.sort(values[:whole].reshape(-1, row), axis=1)
-            values[:whole] = (rows[:, ::-1] if variant else rows).reshape(-1)
+            values = _sorted(as_declared(), row, variant)
         case "infinities":
             values, at = as_declared(), some(SPARSE)
             values[at] = rng.choice([-np.inf, np.inf], size=at.size)

@@ -46,6 +46,10 @@ COMPARABLE: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in (*HEA
 """Where the root mean square of the errors tells how precisely a kernel computes. With ties a sum rounds the same few
 terms the same way again and again, so that its error tells how the sum is ordered."""
 
+WHOLE: tuple[Kind, ...] = ("task", "uniform", "huge", "heavy_tails", "constant", "zeros", "sorted")
+"""Those that differ for integers. None of them is in `tunesmith.kernels.check.plan.ON_TUNED`, so that on a task's own
+workloads references and kernels meet the integers they were written for."""
+
 Change = Literal["all", "rows", "few"]
 CHANGES: tuple[Change, ...] = get_args(Change)
 
@@ -65,12 +69,12 @@ class Contents:
 
 
 def kinds_of(task: Task) -> tuple[Kind, ...]:
-    """Those that differ from the others for `task`. Integers keep what the task declares, as they may be indices. Whole
-    numbers that are made of a NaN, by comparing or converting it, are not defined: with such outputs there are none."""
+    """Those that differ from the others for `task`. Whole numbers that are made of a NaN, by comparing or converting
+    it, are not defined: with such outputs there are none."""
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
-        return ("task",)
+        return WHOLE if arrays else ("task",)
     results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
     left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) else {"nans"}

@@ -63,7 +63,8 @@ class Parameter(BaseModel):
     @property
     def start(self) -> bool | int | float | str:
         """The default, or the first value where none is given."""
-        return self.values[0] if self.default is None else self.default
+        # Of `values`, as 1.0 for 1 would be another macro.
+        return self.values[0] if self.default is None else self.values[self.values.index(self.default)]
 
     @property
     def ordered(self) -> bool:

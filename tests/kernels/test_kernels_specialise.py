@@ -18,6 +18,7 @@ from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.geometry import Geometry, geometry
+from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 
@@ -98,6 +99,13 @@ def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
     assert len({specialise(capped, {"VEC": 8, "CAP": cap}, {}).digest for cap in (528, 2112)}) == 2
     with pytest.raises(ValidationError, match="CAP is launch_only, so that the source has no macro of it, but"):
         type(tuned).model_validate(tuned.model_dump() | {"source": "#if CAP > 0\n#endif\n"})
+
+
+def test_a_default_of_another_type_is_the_value_that_it_equals() -> None:
+    parameter = Parameter(name="X", values=(2, 1, 0.5), default=1.0)
+    assert literal(parameter.start) == "1"
+    flag = Parameter(name="X", values=(False, True), default=True)
+    assert flag.start is True
 
 
 def test_literals() -> None:

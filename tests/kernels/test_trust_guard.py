@@ -29,15 +29,36 @@ REFUSED = {
         "#define P(a, b) a##b\n#define Q P(__has_, include)\n#if 1\n#elif Q(x)\n#endif",
         '#if "text"\n#endif',
     ],
-    "paths": ['const char* x = "/etc/passwd";', 'const char* x = "\\\n/etc/passwd";', 'asm("x ../../y");'],
+    "paths": [
+        'const char* x = "/etc/passwd";',
+        'const char* x = "GCC dependency \\"/etc/passwd\\"";',
+        'const char* x = "\\\n/etc/passwd";',
+        'asm("x ../../y");',
+    ],
     "line directives": ["#line 3 __FILE__"],
     "pragmas": ['_Pragma("GCC dependency")', '#pragma GCC dependency "x"', "_Pragma(TEXT)", '__pragma("x")'],
     "directives": ["#ident x", "#assert machine(x)"],
     "trigraphs": ["??=include <x>"],
     "characters": ["int x;\x00", "int\x1bx;"],
-    "literals": ["#error don't", 'const char* x = "open', "/* open", "int x = a'b';"],
+    "literals": [
+        "#error don't",
+        'const char* x = "open',
+        "/* open",
+        "int x = a'b';",
+        "#if 0\ndon't\n#else\ndon't\n#endif",
+        "#if 0\n#endif\ndon't",
+        "#if 00\ndon't\n#endif",
+        # Whether the comment begins is read in two ways.
+        "#if 0\ndon't /* x\n#endif\n*/",
+    ],
     "raw strings": ['const char* x = R"(y)";', 'auto x = u8R"(y)";'],
-    "protected names": ["#undef __asm__", "#define asm x"],
+    "protected names": [
+        "#undef __asm__",
+        "#define asm x",
+        '#define P(a, b) a##b\nP(_Prag, ma)("GCC warning")',
+        '_Pragma("unroll")\n#define P(a, b) a##b\nP(_Prag, ma)("GCC warning")',
+        '#define P(a, b) a%:%:b\n#define Q(a) P(_, a)\nQ(P(Pr, P(ag, ma)))("GCC warning")',
+    ],
 }
 ACCEPTED = [
     "#include <cuda_fp16.h> // half",
@@ -53,6 +74,9 @@ ACCEPTED = [
     '// #include "/etc/passwd" and ../../x\n/* # include <stdio.h> */ int x;',
     "#define JOIN(a, b) a##b\nfloat JOIN(x, 4);",
     "x = a ? b : c;",
+    '#define JOIN(a, b) a##b\n#define LOOP _Pragma("unroll")\nfloat JOIN(ma, x);',
+    "#if 0\nwe don't\n#ifdef X\nnor can't \"\n#else\nit isn't\n#endif\nso we won't // don't\n#endif\nint x;",
+    'asm("div.rn.f32 %0, %1, %2; // x / y" : "=f"(a) : "f"(b), "f"(c));',
 ]
 
 
@@ -89,6 +113,12 @@ def test_opencl_has_no_headers_and_no_assembly() -> None:
     assert refuse_text("#include <cuda_fp16.h>", "opencl") is not None
     assert refuse_text('__asm__("nop");', "opencl") is not None
     assert refuse_text("#pragma OPENCL EXTENSION cl_khr_fp16 : enable", "opencl") is None
+
+
+@pytest.mark.parametrize("call", ["__builtin_ia32_rdtsc()", "__builtin_readcyclecounter()", "clock_read_device()"])
+def test_opencl_has_no_clocks(call: str) -> None:
+    refused = refuse_text(f"ulong now = {call};", "opencl")
+    assert refused is not None and refused.rule == "clocks"
 
 
 def test_a_source_has_at_most_a_mebibyte() -> None:

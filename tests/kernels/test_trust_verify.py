@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
+from tunesmith.actors.judging.judge import _speaks_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.check import Deviation, deviation
+from tunesmith.kernels.check.constants import whole_numbers
 from tunesmith.kernels.check.plan import (
     LADDER,
     MOST_BYTES,
@@ -18,15 +25,24 @@ from tunesmith.kernels.check.plan import (
     NEIGHBOURS,
     REACHED,
     SECOND_SEED,
+    Step,
     derived_steps,
     plan,
     reaching_steps,
     sought_steps,
 )
-from tunesmith.kernels.check.verify import ACCURACY_ELEMENTS, ACCURACY_FREE, growth, infeasible_on, less_accurate
+from tunesmith.kernels.check.verify import (
+    ACCURACY_ELEMENTS,
+    ACCURACY_FREE,
+    Passed,
+    _Examination,
+    growth,
+    infeasible_on,
+    less_accurate,
+)
 from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
 from tunesmith.kernels.launch.workload_data import _nan_bytes
-from tunesmith.kernels.spec.contents import KINDS, Contents, Kind, kinds_of
+from tunesmith.kernels.spec.contents import KINDS, WHOLE, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Fill, Special, Task, Tolerance
@@ -164,6 +180,60 @@ def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
     assert found is not None and "the launch of 3x7 is empty" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("#define GROUP 64\n#define ITEMS 7\n#define CAP (GROUP * ITEMS)\nif (d > CAP && d < 2 * CAP) {}", (448, 896)),
+        ("d == 400 + 48", (448,)),
+        ("d == 0b111000000 || d == 1'000'000u || d == 01000", (448, 1_000_000, 512)),
+        ("if ((d >> 6) == 9)", (576, 639, 6, 9)),
+        ("if (9 == d / 64)", (576, 639, 9, 64)),
+        ("if (2 * d + 4 >= 900)", (448, 2, 4, 900)),
+        ("d % (size_t)GROUP == 0\n#define GROUP (1 << 9)", (512,)),
+        ("switch (d) { case (int)(450 - 2): f(x[449], 450); }", (448, 449, 450)),
+        ("#if A\n#define CAP 448\n#else\n#define CAP 512\n#endif\nd > CAP + 1", (449, 513)),
+        ("#define A B + 1\n#define B A\nd > A", ()),
+        ("x / 4 * 2 > -d", (4, 2)),
+        ("d - 400 - 48 > 2.5f", (400, 48)),
+        ("char c = '9'; d > 300 // 301\n/* 302 */", (300,)),
+        ("d > " + "9" * 5000 + " || d > 0x" + "f" * 5000 + " || d == 448", (448,)),
+        ("d > 1 << 70 || d > 3 / 0 || d > 448", (448,)),
+    ],
+)
+def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, wanted: tuple[int, ...]) -> None:
+    assert whole_numbers(source)[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize(
+    "source", ["(" * 20_000, "-" * 20_000, "f(" * 20_000, "(a)" * 20_000, "9+x+" * 5000, "1+" * 20_000, "x[" * 20_000]
+)
+def test_a_source_of_any_depth_is_read(source: str) -> None:
+    assert len(whole_numbers(source)) <= 2
+
+
+def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
+    task = load_task("silu_and_mul")
+    plain = task.sources("cuda").baseline.template
+    template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
+    numbers = whole_numbers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
+    assert numbers[0] == 448 and set(numbers) >= {64, 7}
+
+
+def test_made_up_workloads_are_judged_beside_the_baseline_and_are_not_the_tasks_own() -> None:
+    workload = load_task("softmax").workloads[0]
+    data: Any = SimpleNamespace(task=load_task("softmax"), places=[], sets=2, layout=SimpleNamespace(seed=1))
+    standard = ({"out": Deviation(0.95, 0.1)},) * 2
+    allowed = {}
+    for is_derived in (False, True):
+        step = Step(workload, Contents(), is_derived)
+        allowed[is_derived] = _Examination(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
+    assert allowed == {False: 1.0, True: 1.9}
+    for name in ("3x448 float16 (from the source)", "3x1536 (long)", "257x4096 (near)", "3x7 (derived)"):
+        assert not Passed(f"{name}, task", {}, {}, True, derived=True).own
+    old = json.loads('{"step": "3x7, task", "accuracy": {}, "baseline": {}, "deterministic": true}')
+    assert TypeAdapter(Passed).validate_python(old).own
+
+
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
@@ -231,9 +301,47 @@ def test_edge_values_share_most_elements_equally() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_integers_keep_what_is_declared(kind: Kind) -> None:
-    values = draw(Contents(kind), Fill(kind="uniform", mean=50, scale=50), (1000,), "int32", rng())
-    assert 0 <= values.min() < 10 and 90 < values.max() <= 100
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", "bool"])
+def test_integers_keep_to_what_is_declared(kind: Kind, dtype: str) -> None:
+    high = 1 if dtype == "bool" else 100
+    values = draw(Contents(kind), Fill(kind="uniform", mean=high / 2, scale=high / 2), (1000,), dtype, rng())
+    assert values.dtype == DTYPES[dtype].storage and values.size == 1000
+    assert values.min() >= 0 and values.max() <= high
+    if kind == "zeros":
+        assert not values.any()
+    elif kind != "constant":
+        assert values.min() <= high / 10 and values.max() >= high * 9 / 10
+    above = draw(Contents(kind), Fill(kind="uniform", mean=10, scale=3), (1000,), "int32", rng())
+    assert above.min() >= 7 and above.max() <= 13
+    around = draw(Contents(), Fill(mean=40, scale=3), (1000,), "int32", rng())
+    drawn = draw(Contents(kind), Fill(mean=40, scale=3), (1000,), "int32", rng())
+    assert drawn.min() >= around.min() and drawn.max() <= around.max()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])
+def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has(dtype: str) -> None:
+    low, high = DTYPES[dtype].span
+    low, high = max(low, -(2**53)), min(high, 2**53)
+
+    def drawn(kind: Kind) -> list[int]:
+        return [int(value) for value in draw(Contents(kind), Fill(), (40, 50), dtype, rng())]
+
+    whole, ends, large, ordered = drawn("uniform"), drawn("heavy_tails"), drawn("huge"), drawn("sorted")
+    assert min(whole) < low + (high - low) / 100 + 1 and max(whole) > high - (high - low) / 100 - 1
+    assert {low, high} <= set(ends) <= {low, low + 1, high - 1, high}
+    # Sums of thousands of these hold in the type.
+    assert dtype == "bool" or 1 < max(abs(one) for one in large) <= 2 ** (DTYPES[dtype].size * 5)
+    assert ordered == [one for at in range(0, 2000, 50) for one in sorted(ordered[at : at + 50])]
+    assert set(drawn("zeros")) == {0} and len(set(drawn("constant"))) == 1
+
+
+def test_a_task_of_integers_has_kinds_of_contents() -> None:
+    task = load_task(str(Path(__file__).resolve().parent.parent / "candidates" / "tasks" / "row_sum"))
+    assert kinds_of(task) == WHOLE
+    steps = plan(task, GPU, seed=0)
+    assert {one.contents.kind for one in steps} == set(WHOLE)
+    # What the task does not declare comes on made-up workloads alone.
+    assert {one.contents.kind for one in steps if not one.derived} == {"task"}
 
 
 def test_variants_of_a_constant_differ() -> None:
