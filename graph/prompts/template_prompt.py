@@ -17,12 +17,11 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName
 
 _SELDOM = {
-    *(name for name in HEADERS if name.endswith(".hpp") or "_primitives" in name),
-    *("cuda.h", "cuda_runtime.h", "curand_kernel.h", "curand_philox4x32_x.h", "device_launch_parameters.h"),
-    *("cuda_awbarrier.h", "cuda_fp4.h", "cuda_fp6.h", "sm_80_rt.h", "vector_functions.h", "vector_types.h"),
+    *(name for name in HEADERS if "_primitives" in name),
+    *("cuda_awbarrier.h", "cuda_fp4.h", "cuda_fp6.h", "cuda_runtime.h", "device_launch_parameters.h", "sm_80_rt.h"),
+    *("vector_functions.h", "vector_types.h"),
 }
 """Headers that a prompt leaves out: parts of others, what is built in, and what few kernels need."""
-
 HISTORY = 300
 """Characters of a kernel's own description in the list of what was tried."""
 

@@ -17,11 +17,8 @@ from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
 HEADERS = frozenset(
     {
         "cuda_fp16.h",
-        "cuda_fp16.hpp",
         "cuda_bf16.h",
-        "cuda_bf16.hpp",
         "cuda_fp8.h",
-        "cuda_fp8.hpp",
         "cuda_fp6.h",
         "cuda_fp4.h",
         "mma.h",
@@ -36,13 +33,9 @@ HEADERS = frozenset(
         "vector_functions.h",
         "math_constants.h",
         "sm_80_rt.h",
-        "curand_kernel.h",
-        "curand_philox4x32_x.h",
-        "cuda.h",
-        "stdint.h",
     }
 )
-"""Headers a CUDA source may include; OpenCL C needs none."""
+"""Headers a CUDA source may include, all of which NVRTC compiles; OpenCL C needs none."""
 STANDARD = {
     **{
         name: f"cuda/std/{name}"

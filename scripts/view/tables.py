@@ -20,8 +20,8 @@ from tunesmith.kernels.spec.parameter import described
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest that was found for the shape. limit: the shortest "
-    "time that the measured bandwidth, or arithmetic, allows; of limit: how much of it the general one reaches. "
+    "general: one configuration for all shapes. best: the fastest that was found for the shape. floor: the shortest "
+    "time that the measured bandwidth, or arithmetic, allows; of floor: how much of it the general one reaches. "
     "regret: what the general one costs beside the best."
 )
 """What the columns of a summary's tables mean."""
@@ -148,7 +148,7 @@ def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
     label = Text(f"{title}: microseconds per launch, baseline: {baseline}")
     table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("workload", no_wrap=True)
-    for heading in ("baseline", "general", "speed-up", "99 %", "verdict", "best", "limit", "of limit", "regret"):
+    for heading in ("baseline", "general", "speed-up", "99 %", "verdict", "best", "floor", "of floor", "regret"):
         table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
     for row in rows:
         general, best = row.general, row.best

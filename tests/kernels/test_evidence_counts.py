@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.build.ptx import HotLine, Profile, instruction_mix
 from tunesmith.kernels.build.ptx import hot_lines as hot_lines_of
@@ -172,3 +173,16 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
     assert "-m tunesmith.kernels.measure.counters" in given
+
+
+def test_every_header_that_a_source_may_include_compiles() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+    from tunesmith.kernels.build.guard import HEADERS
+
+    task = load_task("silu_and_mul")
+    (template,) = task.sources("cuda").templates
+    known = specialise(template, template.default_config, task.workloads[0].types)
+    includes = "".join(f"#include <{name}>\n" for name in sorted(HEADERS))
+    source = dataclasses.replace(known, source=f'{includes}extern "C" __global__ void k() {{}}', entry="k")
+    assert isinstance(NvrtcCompiler("sm_90").compile(source), Artifact)
