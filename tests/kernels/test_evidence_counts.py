@@ -175,6 +175,7 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     assert "-m tunesmith.kernels.measure.counters" in given
 
 
+@pytest.mark.slow
 def test_every_header_that_a_source_may_include_compiles() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler

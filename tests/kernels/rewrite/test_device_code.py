@@ -120,8 +120,8 @@ def test_headers_of_the_host_are_no_hindrance(header: str, compiler: Compiler) -
         "n > 3 ? INFINITY : NAN + (float)M_PI",
         "(float)(uint)n + (ushort)n",
         "(float)offsetof(float4, y)",
-        "(float)std::numeric_limits<int>::max() + (float)(std::size_t)n",
-        "std::max(x[i], 0.0f) + std::sqrt(x[i])",
+        pytest.param("(float)std::numeric_limits<int>::max() + (float)(std::size_t)n", marks=pytest.mark.slow),
+        pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
         "assert(n), x[i]",
     ],
 )

@@ -203,7 +203,13 @@ def test_a_template_computes_what_the_reference_does(name: str, config: Config, 
         require_right(task, template, config, workload, tmp_path)
 
 
-@pytest.mark.parametrize("config", SMALL_BLOCKS["skinny_gemm"], ids=("0", "1", "2"))
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=str(at), marks=pytest.mark.slow if at else ())
+        for at, config in enumerate(SMALL_BLOCKS["skinny_gemm"])
+    ],
+)
 def test_products_of_warps_are_those_of_the_reference(config: Config, tmp_path: Path) -> None:
     """In half precision, with what PTX says of a product in place of the instruction."""
     task = load_task("skinny_gemm")
