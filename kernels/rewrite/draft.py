@@ -16,6 +16,7 @@ from tunesmith.kernels.rewrite.arguments import require_arguments
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.device_code import device_code
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
+from tunesmith.kernels.rewrite.host_launch import HostBlock, block_of_host
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -49,6 +50,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
             "docs/tasks.md."
         )
     device = device_code(code)
+    host = code
     code = device.text
     kernel = Source(code).kernel(entry, where)
     code, types = _without_template(code, kernel, where)
@@ -56,7 +58,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
     source = _source(code, kernel, where, types)
     names = {one.name: _python_name(one.name) for one in kernel.parameters}
     work = sharing(kernel)
-    launch = ReadLaunch(kernel, work)
+    launch = ReadLaunch(kernel, work, block_of_host(host, kernel.name))
     found = extents(kernel, launch.coordinates, launch.blocks)
     values = _default_values(kernel, launch, found)
     sizes = [one.name for one in kernel.parameters if is_size(one) and one.name not in values] + launch.new_sizes
@@ -217,7 +219,7 @@ class ReadLaunch:
     the number of blocks; new_sizes: sizes that no parameter gives; grid, block: expressions of task.toml; unknown: what
     the code does not tell; lines: of task.toml."""
 
-    def __init__(self, kernel: Kernel, work: object) -> None:
+    def __init__(self, kernel: Kernel, work: object, host: HostBlock | None = None) -> None:
         self.coordinates: dict[str, str] = {}
         self.blocks: dict[str, str] = {}
         self.new_sizes: list[str] = []
@@ -229,6 +231,8 @@ class ReadLaunch:
             extents_ = BLOCKS[len(work.axes)] if given is None or len(work.axes) > 1 else (given.group(1),)
             for axis, threads in zip(work.axes, extents_, strict=True):
                 at = "xyz".index(axis.name)
+                if host is not None and host.threads:
+                    threads = str(host.threads[at]) if at < len(host.threads) else "1"
                 bound = _expression(axis.bound or (_stride_bound(kernel) if axis.strided else ""), kernel)
                 block[at] = threads
                 if bound:
@@ -241,10 +245,14 @@ class ReadLaunch:
             # Where shared memory has an element for each thread, its size is that of the block.
             rows = rows_of_threads(kernel) if not isinstance(work, Rows) else ""
             block[0] = given.group(1) if given is not None else rows or "256"
+            for at, threads in enumerate(host.threads if host is not None else ()):
+                block[at] = str(threads)
             if rows:
                 work = Rows()
             if not isinstance(work, Rows):
                 unknown.append("the launch (grid in blocks, block in threads)")
+        if host is not None and not host.threads:
+            unknown.append(f"the block, which the source launches as {' and '.join(host.written)}")
         self._bare_blocks(kernel, work, grid)
         unknown += [f"a grid that suits {one}" for one in kernel.attributes if not one.startswith("__maxnreg__")]
         mark = f"  {MARK} {' and '.join(unknown)}" if unknown else ""

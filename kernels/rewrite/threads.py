@@ -75,12 +75,24 @@ def rows_of_threads(kernel: Kernel) -> str:
         return ""
     declared = dict(re.findall(r"__shared__\s+\w+\s+(\w+)\s*\[\s*(\d+)\s*\]", kernel.plain))
     names = {"threadIdx.x", *(name for name, value in kernel.aliases.items() if value == "threadIdx.x")}
-    indexed = {
-        declared[array]
-        for array, index in re.findall(r"(\w+)\s*\[\s*([\w.]+)\s*\]", kernel.plain)
-        if array in declared and index in names
-    }
+    indexed = set()
+    for node in walk(kernel.body):
+        found = re.fullmatch(r"(\w+)\s*\[\s*([\w.]+)\s*\]", text(node)) if node.type == "subscript_expression" else None
+        if found is not None and found[1] in declared and found[2] in names and not _of_some(kernel, node, names):
+            indexed.add(declared[found[1]])
     return indexed.pop() if len(indexed) == 1 else ""
+
+
+def _of_some(kernel: Kernel, node: Node, names: set[str]) -> bool:
+    """Whether only some threads come to `node`, by a condition on their number."""
+    at, above = node, node.parent
+    while above is not None and at != kernel.body:
+        if above.type in ("if_statement", "conditional_expression"):
+            condition = above.child_by_field_name("condition")
+            if condition is not None and condition != at and names & set(re.findall(r"[\w.]+", text(condition))):
+                return True
+        at, above = above, above.parent
+    return False
 
 
 def global_coordinate(kernel: Kernel, node: Node) -> str:
