@@ -51,8 +51,9 @@ class Point:
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
     1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
-    that was found for each tuned workload, as `best/` ships it. calls: None where nobody counted them; curve: a point
-    for each configuration that was better than all before, over all workloads or on one."""
+    that was found for each tuned workload, as `best/` ships it. calls, and tokens that went in and out: None where
+    nobody counted them; curve: a point for each configuration that was better than all before, over all workloads or on
+    one."""
 
     name: str
     speedup: float
@@ -63,6 +64,8 @@ class Repeat:
     seconds: float
     ended_by: str
     curve: tuple[Point, ...] = ()
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,8 @@ def repeat_of(result: RunResult) -> Repeat:
         seconds=summary.seconds,
         ended_by=summary.ended_by,
         curve=curve_of(result.folder),
+        prompt_tokens=None if summary.models is None else summary.models.prompt_tokens,
+        completion_tokens=None if summary.models is None else summary.models.completion_tokens,
     )
 
 

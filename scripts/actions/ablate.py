@@ -14,7 +14,7 @@ from rich.table import Table
 from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.settings import read_settings
-from tunesmith.graph.study.ablate import Ablation, ablate
+from tunesmith.graph.study.ablate import Ablation, Repeat, ablate
 
 
 def run_ablate(
@@ -41,6 +41,13 @@ def run_ablate(
         print_ablation(found, out)
 
 
+def _tokens(repeat: Repeat) -> str:
+    """In and out, in thousands."""
+    if repeat.prompt_tokens is None or repeat.completion_tokens is None:
+        return "-"
+    return f"{repeat.prompt_tokens / 1000:.0f}k/{repeat.completion_tokens / 1000:.0f}k"
+
+
 def print_ablation(found: Ablation, out: Path) -> None:
     """A row for each arm, then the differences."""
     to = console()
@@ -48,7 +55,7 @@ def print_ablation(found: Ablation, out: Path) -> None:
         f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls"):
+    for heading in ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"):
         table.add_column(heading, no_wrap=heading != "each", justify="left" if heading in ("arm", "each") else "right")
     for arm in found.arms:
         interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
@@ -64,6 +71,7 @@ def print_ablation(found: Ablation, out: Path) -> None:
             each,
             " ".join(str(repeat.evaluations) for repeat in arm.repeats),
             " ".join("-" if count is None else str(count) for count in calls),
+            " ".join(map(_tokens, arm.repeats)),
         )
     print_table(to, table)
     if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tunesmith.cli.main import app
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
-from tunesmith.graph.study.ablate import Repeat, ablate, compare
+from tunesmith.graph.study.ablate import Ablation, Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
 __all__ = ["simulation"]
@@ -291,7 +292,7 @@ class TestArithmetic:
 def test_what_is_printed(tmp_path: Path, capsys: Any) -> None:
     found = run(tmp_path / "a", arms=["rewrite", "template+search"])
     print_ablation(found, tmp_path / "a")
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "95 % t interval" in out and "rewrite" in out and "2 of 2" in out
     assert "template+search is" in out and "x as fast as rewrite, 95 %" in out
     assert "by shape" in out and "With the best for each shape, " in out
@@ -319,7 +320,7 @@ def test_an_ablation_on_a_device(tmp_path: Path) -> None:
 
     found = run(tmp_path / "a", answers=real, evaluations=5, rounds=1)
     assert all(arm.valid == 2 and arm.mean > 0 and arm.low is not None for arm in found.arms)
-    assert len(found.differences) == 3
+    assert len(found.differences) == 6
 
 
 @pytest.mark.usefixtures("simulation")
@@ -360,3 +361,11 @@ def test_the_baseline_stays_where_what_was_found_is_slower(tmp_path: Path) -> No
 
     (arm,) = run(tmp_path / "a", answers=slow, arms=["rewrite"]).arms
     assert [(one.valid, one.speedup, one.by_shape) for one in arm.repeats] == [(True, 1.0, 1.0)] * 2
+
+
+def test_tokens_are_shown_where_somebody_counted_them(tmp_path: Path, capsys: Any) -> None:
+    counted = [replace(one, prompt_tokens=34_600, completion_tokens=24_300) for one in repeats(2.0)]
+    arms, differences = compare({"tree": counted, "rewrite": repeats(1.5)})
+    print_ablation(Ablation("a task", arms, differences, {}), tmp_path)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[-1] for row in rows if "1 of 1" in " ".join(row)} == {"tree": "35k/24k", "rewrite": "-"}
