@@ -22,7 +22,7 @@ from tunesmith.hw.exclusive import lock_file
 
 URL = "/v1/chat/completions"
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
-MEND = "mend the line, or take it out"
+REMEDY = "fix the line, or take it out"
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
@@ -72,7 +72,7 @@ def read_requests(path: Path) -> dict[str, Request]:
     found = {}
     for place, line in _lines(path):
         if not isinstance(line.get("body"), dict) or not isinstance(line["body"].get("messages"), list):
-            raise BatchFileError(f"{place}: a request needs a body with messages: {MEND}.")
+            raise BatchFileError(f"{place}: a request needs a body with messages: {REMEDY}.")
         found[line["custom_id"]] = Request(line["custom_id"], line["body"])
     return found
 
@@ -97,28 +97,28 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
             line = json.loads(raw.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             cut = number == len(lines)
-            why = "the line is cut short: copy the file again" if cut else f"it is not valid JSON ({error}): {MEND}"
+            why = "the line is cut short: copy the file again" if cut else f"it is not valid JSON ({error}): {REMEDY}"
             raise BatchFileError(f"{place}: {why}.") from error
         if not isinstance(line, dict) or not isinstance(line.get("custom_id"), str):
-            raise BatchFileError(f"{place}: it is not a JSON object with a custom_id: {MEND}.")
+            raise BatchFileError(f"{place}: it is not a JSON object with a custom_id: {REMEDY}.")
         yield place, line
 
 
 def _outcome(place: str, line: Mapping[str, Any]) -> Completion | Failure:
     response, error = line.get("response"), line.get("error")
     if response is not None and not isinstance(response, Mapping):
-        raise BatchFileError(f"{place}: response must be an object with status_code and body: {MEND}.")
+        raise BatchFileError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
     code = response.get("status_code", 200) if response else None
     body = response.get("body") if response else None
     if error is None and code == 200:
         if not isinstance(body, dict) or (wrong := check_completion(body)) is not None:
             reason = wrong if isinstance(body, dict) else "it is not an object"
-            raise BatchFileError(f"{place}: response.body is not a chat completion ({reason}): {MEND}.")
+            raise BatchFileError(f"{place}: response.body is not a chat completion ({reason}): {REMEDY}.")
         return Completion(body)
     if error is None and isinstance(body, Mapping):
         error = body  # OpenAI puts what the endpoint answered into the body
     if error is None and code is None:
-        raise BatchFileError(f"{place}: it has neither a response nor an error: {MEND}.")
+        raise BatchFileError(f"{place}: it has neither a response nor an error: {REMEDY}.")
     return _failure(error, code)
 
 

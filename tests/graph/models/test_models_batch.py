@@ -248,7 +248,7 @@ def test_a_broken_line_is_named(batch: Any, air: Path, text: str, said: str) -> 
     with pytest.raises(BatchFileError) as raised:
         batch()
     assert f"answers.jsonl, {said}" in str(raised.value) and str(raised.value).endswith(".")
-    assert any(remedy in str(raised.value) for remedy in ("mend the line, or take it out", "copy the file again"))
+    assert any(remedy in str(raised.value) for remedy in ("fix the line, or take it out", "copy the file again"))
     lines = (air / "answers.jsonl").read_bytes().split(b"\n")
     (air / "answers.jsonl").write_bytes(lines[0] + b"\r\n\r\n")
     assert isinstance(batch().ask(call())[0], Reply), "repaired, it goes on"
