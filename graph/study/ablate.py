@@ -51,9 +51,9 @@ class Point:
 class Repeat:
     """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
     1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
-    that was found for each tuned workload, as `best/` ships it. calls, and tokens that went in and out: None where
-    nobody counted them; curve: a point for each configuration that was better than all before, over all workloads or on
-    one."""
+    that the last comparison had for each tuned workload, the baseline included. calls, and tokens that went in and out:
+    None where nobody counted them; curve: a point for each configuration that was better than all before, over all
+    workloads or on one."""
 
     name: str
     speedup: float

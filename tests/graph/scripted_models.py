@@ -70,6 +70,22 @@ def branch(parent: str = "baseline", moves: Sequence[str] = ("several elements a
     return {"kind": "template" if moves else "search", "parent": parent, "moves": list(moves), "seeds": [], **fields}
 
 
+KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
+
+
+def rewrite(mark: str) -> dict[str, Any]:
+    """The answer with a whole kernel; `mark` stands in its first line."""
+    return {
+        "name": "whole",
+        "description": "Sixteen elements a work-item.",
+        "source": f"// {mark}\n{KERNEL}",
+        "grid": ["ceil_div(n, 16)"],
+        "block": ["16"],
+        "shared_bytes": "0",
+        "static_shared_bytes": "0",
+    }
+
+
 def template(**fields: Any) -> dict[str, Any]:
     """The template of tests/data/scale_add as an answer."""
     return {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from model_runs import ModelPool, run, simulation
-from scripted_models import SOURCE, Scripted, branch, explain, plan, template
+from scripted_models import SOURCE, Scripted, branch, explain, plan, rewrite, template
 from simulated_pool import SimulatedPool
 
 from tunesmith.graph import tune
@@ -25,20 +25,7 @@ from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 
 __all__ = ["simulation"]
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
-KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
 WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
-
-
-def rewrite(mark: str) -> dict[str, Any]:
-    return {
-        "name": "whole",
-        "description": "Sixteen elements a work-item.",
-        "source": f"// {mark}\n{KERNEL}",
-        "grid": ["ceil_div(n, 16)"],
-        "block": ["16"],
-        "shared_bytes": "0",
-        "static_shared_bytes": "0",
-    }
 
 
 def plans_of(folder: Path) -> list[Plan]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from model_runs import RAW, entries, run, simulation
-from scripted_models import SOURCE, template
+from scripted_models import SOURCE, rewrite, template
 
 from tunesmith.graph.journal.events import Planned, TemplateAdded
 from tunesmith.graph.journal.store import Journal
@@ -24,19 +24,6 @@ from tunesmith.kernels.spec.parameter import Parameter
 from tunesmith.kernels.spec.template import Template
 
 __all__ = ["simulation"]
-KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "0")
-
-
-def rewrite(mark: str) -> dict[str, Any]:
-    return {
-        "name": "whole",
-        "description": "Sixteen elements a work-item.",
-        "source": f"// {mark}\n{KERNEL}",
-        "grid": ["ceil_div(n, 16)"],
-        "block": ["16"],
-        "shared_bytes": "0",
-        "static_shared_bytes": "0",
-    }
 
 
 def script(call: Call) -> Any:
