@@ -14,7 +14,7 @@ from tunesmith.actors.process.isolated import Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.reference import examine_reference
-from tunesmith.kernels.launch.workload_data import where_of
+from tunesmith.kernels.launch.reference import where_of
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 

@@ -53,39 +53,36 @@ class CacheError(TunesmithError):
     """The cache's settings have no meaning."""
 
 
-class ArtifactCache:
-    """The cache in `folder`, of at most about `max_bytes`. hits, misses: what `get` found, in this process."""
+class DiskCache:
+    """Bytes by key in `folder`, at most about `max_bytes` of them."""
 
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
         self.folder, self.max_bytes = folder, max_bytes
-        self.hits = self.misses = 0
         self.failure = ""
         """Why nothing is written any more, in a sentence; empty while all is well."""
         self._bytes_since_scan = max_bytes
         """Bytes written since the folder was last measured; the first write measures it."""
 
-    def get(self, key: str) -> Artifact | CompileFailed | None:
-        """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
+    def read(self, key: str) -> bytes | None:
+        """The bytes that were written under `key`; None where there are none, or damaged ones, which are removed."""
         path = self._path(key)
-        found: Artifact | CompileFailed | None = None
         try:
-            found = _decode(path.read_bytes(), key)
-            if found is None:
+            checksum, _, body = path.read_bytes().partition(b"\n")
+            if hashlib.sha256(body).hexdigest().encode() != checksum:
                 path.unlink(missing_ok=True)
-            else:
-                os.utime(path)
+                return None
+            os.utime(path)
         except OSError:
-            # Not there, not readable, or evicted meanwhile: the compiler knows.
-            pass
-        self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
-        return found
+            # Not there, not readable, or evicted meanwhile: whoever asks makes it anew.
+            return None
+        return body
 
-    def put(self, key: str, result: Artifact | CompileFailed) -> bool:
-        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
-        `failure` explains."""
-        if self.failure or not lasting(result):
+    def write(self, key: str, body: bytes) -> bool:
+        """Keeps `body` under `key`; False where that was not possible, which `failure` explains."""
+        if self.failure:
             return False
-        path, data = self._path(key), _encode(result, key)
+        path = self._path(key)
+        data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
         beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             try:
@@ -96,8 +93,8 @@ class ArtifactCache:
             beside.rename(path)
         except OSError as error:
             self.failure = (
-                f"The cache of compiled kernels in {self.folder} cannot be written ({error.strerror}): kernels are "
-                "compiled without it; free some space, or set TUNESMITH_CACHE to another folder or to off."
+                f"The cache in {self.folder} cannot be written ({error.strerror}): nothing new is kept in it; free "
+                "some space, or set TUNESMITH_CACHE to another folder or to off."
             )
             _remove(beside)
             return False
@@ -147,6 +144,26 @@ class ArtifactCache:
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / key
+
+
+class ArtifactCache(DiskCache):
+    """What compiling gave, by the key of its source. hits, misses: what `get` found, in this process."""
+
+    hits = misses = 0
+
+    def get(self, key: str) -> Artifact | CompileFailed | None:
+        """What is kept under `key`; None when there is nothing, or nothing that can be trusted."""
+        body = self.read(key)
+        found = None if body is None else _decode(body, key)
+        if body is not None and found is None:
+            _remove(self._path(key))
+        self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return found
+
+    def put(self, key: str, result: Artifact | CompileFailed) -> bool:
+        """Keeps `result`; False when it would not come out the same again (`lasting`), or could not be written, which
+        `failure` explains."""
+        return lasting(result) and self.write(key, _encode(result, key))
 
 
 class _Alone:
@@ -219,7 +236,7 @@ def _harness() -> str:
 
 
 def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
-    """A checksum, a line of JSON, and the machine code."""
+    """A line of JSON, and the machine code."""
     if isinstance(result, CompileFailed):
         fields, code = {"key": key, "failed": asdict(result)}, b""
     else:
@@ -231,14 +248,10 @@ def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
             "globals": result.globals,
         }
         fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
-    body = json.dumps(fields).encode() + b"\n" + code
-    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    return json.dumps(fields).encode() + b"\n" + code
 
 
-def _decode(data: bytes, key: str) -> Artifact | CompileFailed | None:
-    checksum, _, body = data.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != checksum:
-        return None
+def _decode(body: bytes, key: str) -> Artifact | CompileFailed | None:
     line, _, code = body.partition(b"\n")
     try:
         fields = json.loads(line)

@@ -8,6 +8,7 @@ member occurs with each combination of types. The steps are carried out by `tune
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter
@@ -40,9 +41,15 @@ LADDER = (
     tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
 )
 """Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
+STEPS_DOWN = tuple(sorted({size for of_class in LADDER for size in of_class}, reverse=True))
 MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
-"""Of a derived workload, so that hundreds of them take seconds."""
+"""Limits of a derived workload, so that hundreds of them take seconds. Where the smallest workload of the task needs
+more, its need is the limit."""
+EXTENT_SHARE = 0.01
+"""Least share by which doubling a size must enlarge the arrays of some workload for the size to count as an extent."""
+FULL_STEP_COST = 3.0
+"""Time of a step with `MOST_BYTES` of arrays beyond that of a step with nearly none, as a multiple of the latter."""
 SMALL_BYTES = 1e6
 """Of arrays, for a look at the reference that takes no time."""
 ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
@@ -84,6 +91,17 @@ class Step:
         return self.contents.kind == "task" and not self.contents.scalars and not self.derived
 
     @property
+    def pairs(self) -> frozenset[tuple[object, object]]:
+        """What the step combines: all pairs of its sizes, types, kind of contents and changed scalars."""
+        factors: list[object] = [
+            *self.workload.sizes.items(),
+            tuple(self.workload.types.items()),
+            self.contents.kind,
+            *self.contents.scalars,
+        ]
+        return frozenset(itertools.combinations(factors, 2))
+
+    @property
     def name(self) -> str:
         scalars = "".join(f", {name} = {value:g}" for name, value in self.contents.scalars)
         return f"{self.workload.name}, {self.contents.kind}{scalars}"
@@ -97,10 +115,10 @@ def plan(
     only: str | None = None,
     source: str = "",
 ) -> list[Step]:
-    """What a candidate must be right on, cheap steps first: derived shapes (`derived_steps`), sizes that its `source`
-    speaks of (`sought_steps`), contents whose effect grows with the size and another seed on the smallest tuned
-    workload, then all workloads for the kind of device, as far as they move at most `largest_bytes`. only: for a
-    candidate that is meant for this workload alone: its contents."""
+    """The steps of a verdict: derived shapes (`derived_steps`) and sizes that the candidate's `source` compares with
+    (`sought_steps`), those first that add the most new pairs for their cost; contents whose effect grows with the size
+    and another seed on the smallest tuned workload; then all workloads for the kind of device, as far as they move at
+    most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents."""
     own = _of_kind(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
@@ -110,6 +128,7 @@ def plan(
     tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
     steps = derived_steps(task, limits, tuned, seed)
     steps += sought_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
+    steps = _by_gain(task, limits, steps)
     steps += _on_one(task, tuned, seed)
     others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
     steps += [Step(workload, Contents(seed=seed)) for workload in others]
@@ -118,21 +137,54 @@ def plan(
 
 def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float = SMALL_BYTES) -> Workload:
     """The smallest of `workloads`, or where that has more than `most_bytes` of arrays, one like it with its largest
-    sizes halved as often as it takes."""
-    smallest = min(workloads, key=lambda one: _array_bytes(task, one))
-    sizes = dict(smallest.sizes)
-    while True:
-        made = (
-            smallest
-            if sizes == smallest.sizes
-            else smallest.model_copy(
-                update={"sizes": sizes, "name": "x".join(map(str, sizes.values())) + " (made smaller)"}
-            )
-        )
-        largest = max(sizes, key=lambda name: sizes[name], default="")
-        if _array_bytes(task, made) <= most_bytes or not largest or sizes[largest] == 1:
-            return made
-        sizes = {**sizes, largest: sizes[largest] // 2}
+    sizes halved as often as it takes, as far as the task allows."""
+    made = smallest = min(workloads, key=lambda one: _array_bytes(task, one))
+    halved = {name for name in extents(task, workloads) if smallest.sizes[name] > 1}
+    while _array_bytes(task, made) > most_bytes and halved:
+        largest = max(halved, key=lambda name: made.sizes[name])
+        sizes = {**made.sizes, largest: made.sizes[largest] // 2}
+        name = "x".join(map(str, sizes.values())) + " (made smaller)"
+        smaller = smallest.model_copy(update={"sizes": sizes, "name": name})
+        if _array_bytes(task, smaller) < _array_bytes(task, made) and _allows(task, smaller):
+            made = smaller
+        if made is not smaller or sizes[largest] == 1:
+            halved.remove(largest)
+    return made
+
+
+def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
+    """The sizes that make arrays long: doubling one adds at least `EXTENT_SHARE` to the bytes of some of `workloads`.
+    Of the others, such as a radius or a number of steps, work may grow where arrays do not."""
+    found = set()
+    for workload, name in itertools.product(workloads, workloads[0].sizes):
+        doubled = workload.model_copy(update={"sizes": {**workload.sizes, name: 2 * workload.sizes[name]}})
+        before, after = _array_bytes(task, workload), _array_bytes(task, doubled)
+        if before * (1 + EXTENT_SHARE) <= after < math.inf:
+            found.add(name)
+    return frozenset(found)
+
+
+def _by_gain(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> list[Step]:
+    """`steps` in greedy order: next is the step that adds the most pairs which no earlier step has, for its cost. The
+    gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
+    for maximizing submodular set functions", 1978)."""
+    pairs = [step.pairs for step in steps]
+    most = MOST_BYTES[limits.kind]
+    costs = [1 + FULL_STEP_COST * _array_bytes(task, step.workload) / most for step in steps]
+    queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
+    heapq.heapify(queue)
+    covered: set[tuple[object, object]] = set()
+    order = []
+    while queue:
+        gain, at = queue[0]
+        now = -len(pairs[at] - covered) / costs[at]
+        if now > gain:
+            heapq.heapreplace(queue, (now, at))
+            continue
+        heapq.heappop(queue)
+        covered |= pairs[at]
+        order.append(steps[at])
+    return order
 
 
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
@@ -146,13 +198,19 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 
 
 def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -> list[Step]:
-    """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first."""
+    """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first. A
+    size that is no extent takes the value of `like`, half of it, one less, one more, and twice of it."""
     largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
-    classes = {
+    bounds = _Bounds.of(task, limits, like)
+    classes: dict[str, tuple[tuple[int, ...], ...]] = {
         name: (
-            *LADDER,
-            tuple(max(1, size + off) for off in (0, -1, 1)),
-            tuple(max(1, largest[name] + off) for off in (0, 1, 3)),
+            (
+                *LADDER,
+                tuple(max(1, size + off) for off in (0, -1, 1)),
+                tuple(max(1, largest[name] + off) for off in (0, 1, 3)),
+            )
+            if name in bounds.extents
+            else tuple((near,) for near in dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size)) if near >= 1)
         )
         for name, size in like.sizes.items()
     }
@@ -176,7 +234,7 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
             sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
         kept = max(classes, key=lambda name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2))
         turns[kept, 0, 0] += 1
-        if not (sizes := _within(task, limits, like, sizes, types[types_at], kept)):
+        if not (sizes := bounds.within(sizes, types[types_at], kept)):
             return
         for name, size in sizes.items():
             turns[name, size, types_at] += 1
@@ -219,14 +277,17 @@ def _long_steps(
     task: Task, limits: DeviceLimits, like: Workload, types: Mapping[str, str], seed: int
 ) -> Iterator[Step]:
     """Each size long, with and without a rest behind the last vector, while the others are small."""
-    turn = 0
-    for name in like.sizes:
+    turn, bounds = 0, _Bounds.of(task, limits, like)
+    for name in sorted(bounds.extents):
         length = LONG
-        while _is_cheap(task, limits, like, length):
+        while bounds.allow_long(length):
             for more in (0, 1):
                 turn += 1
-                small = {other: 1 + (at + turn) % 3 for at, other in enumerate(like.sizes)}
-                if not (sizes := _within(task, limits, like, small | {name: length + more}, types, name)):
+                small = {
+                    other: 1 + (at + turn) % 3 if other in bounds.extents else size
+                    for at, (other, size) in enumerate(like.sizes.items())
+                }
+                if not (sizes := bounds.within(small | {name: length + more}, types, name)):
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
@@ -245,7 +306,7 @@ def _near_steps(task: Task, limits: DeviceLimits, types: Mapping[str, str], seed
             sizes = {**workload.sizes, name: workload.sizes[name] + 1}
             shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
             made = workload.model_copy(update={"sizes": sizes, "types": dict(types), "name": f"{shown} (near)"})
-            if task.allows(made) and _array_bytes(task, made) <= MOST_NEAR[limits.kind]:
+            if _array_bytes(task, made) <= MOST_NEAR[limits.kind] and _allows(task, made):
                 step = Step(made, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
                 found.setdefault(made.name, step)
     return list(found.values())[:NEIGHBOURS]
@@ -257,14 +318,16 @@ def sought_steps(
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
     combination of types; other sizes are small. known: names of workloads that need no further step."""
     made: dict[str, Step] = {}
-    most = SOUGHT // max(1, 3 * len(like.sizes))
+    bounds = _Bounds.of(task, limits, like)
+    long = [name for name in like.sizes if name in bounds.extents]
+    most = SOUGHT // max(1, 3 * len(long))
     usual = {size for of_class in LADDER for size in of_class} | set(range(SMALLEST_SOUGHT))
     numbers = [number for number in whole_numbers(source) if not {number - 1, number, number + 1} <= usual]
-    for number in [one for one in numbers if _is_cheap(task, limits, like, one)][:most]:
-        for turn, (name, value) in enumerate(itertools.product(like.sizes, (number, number - 1, number + 1))):
+    for number in [one for one in numbers if bounds.allow_long(one)][:most]:
+        for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
             for types in _types(task, limits):
-                sizes = {other: (3, 8, 17)[turn % 3] for other in like.sizes} | {name: value}
-                if not (sizes := _within(task, limits, like, sizes, types, name)):
+                sizes = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
+                if not (sizes := bounds.within(sizes, types, name)):
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 workload = like.model_copy(
@@ -274,15 +337,6 @@ def sought_steps(
                 if f"{shown} (derived)" not in known:
                     made.setdefault(workload.name, step)
     return list(made.values())
-
-
-def _is_cheap(task: Task, limits: DeviceLimits, like: Workload, number: int) -> bool:
-    """Whether some size may be `number` where the others are 1."""
-    return any(
-        _array_bytes(task, workload) <= MOST_BYTES[limits.kind] and _flops(task, workload) <= MOST_FLOPS[limits.kind]
-        for name in like.sizes
-        for workload in [like.model_copy(update={"sizes": {**dict.fromkeys(like.sizes, 1), name: number + 1}})]
-    )
 
 
 @lru_cache
@@ -328,7 +382,7 @@ def _left_out(
             for types_at in range(len(types)):
                 missing = sum(not turns[name, size, types_at] for size in set(of_class))
                 for turn in range(missing):
-                    small = {f"size {other}": 1 + (at + turn) % 3 for other in classes}
+                    small = {f"size {other}": (1 + (at + turn) % 3) % len(of) for other, of in classes.items()}
                     yield {**small, f"size {name}": at, "types": types_at}
 
 
@@ -346,55 +400,87 @@ def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
     return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
 
 
-def _within(
-    task: Task, limits: DeviceLimits, like: Workload, sizes: dict[str, int], types: Mapping[str, str], kept: str
-) -> dict[str, int]:
-    """`sizes`, of which the largest are made smaller until the workload is cheap, the one called `kept` last, and then
-    as the task requires them; empty where that cannot be."""
-    ladder = sorted({member for of_class in LADDER for member in of_class}, reverse=True)
-    while True:
-        workload = like.model_copy(update={"sizes": sizes, "types": dict(types)})
-        room, work = MOST_BYTES[limits.kind], MOST_FLOPS[limits.kind]
-        cheap = _array_bytes(task, workload) <= room and _flops(task, workload) <= work
-        name = max(sizes, key=lambda name: (sizes[name] > 1 and name != kept, sizes[name]))
-        lower = [size for size in ladder if size <= sizes[name] // 2]
-        if cheap or not lower:
-            return _allowed(task, like, sizes, types, kept)
-        sizes = {**sizes, name: lower[0]}
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Which sizes the steps of a task may have. like: the workload whose sizes they vary; extents: see `extents`;
+    most_bytes, most_flops: of a step, at least those of the task's smallest workload."""
+
+    task: Task
+    like: Workload
+    extents: frozenset[str]
+    cheap_bytes: float
+    cheap_flops: float
+    most_bytes: float
+    most_flops: float
+
+    @classmethod
+    def of(cls, task: Task, limits: DeviceLimits, like: Workload) -> _Bounds:
+        own = _of_kind(task, limits)
+        smallest = min(own, key=lambda one: _array_bytes(task, one))
+        cheap_bytes, cheap_flops = MOST_BYTES[limits.kind], MOST_FLOPS[limits.kind]
+        most = max(cheap_bytes, _array_bytes(task, smallest)), max(cheap_flops, _flops(task, smallest))
+        return cls(task, like, extents(task, own), cheap_bytes, cheap_flops, *most)
+
+    def within(self, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int]:
+        """`sizes`, of which the largest extents are made smaller until the workload is cheap, the one called `kept`
+        last, and then as the task requires them; empty where no such workload keeps to the limits."""
+        while not self._costs_at_most(sizes, types, self.cheap_bytes, self.cheap_flops):
+            shrinking = [name for name in sizes if name in self.extents and sizes[name] > 1]
+            name = max(shrinking, key=lambda name: (name != kept, sizes[name]), default="")
+            lower = [size for size in STEPS_DOWN if name and size <= sizes[name] // 2]
+            if not lower:
+                break
+            sizes = {**sizes, name: lower[0]}
+        if self._holds(sizes, types):
+            return sizes
+        # One size, rather another than `kept`, made smaller, or else larger up to the largest of some workload.
+        changeable = sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept)
+        for name in changeable:
+            for size in [size for size in STEPS_DOWN if size < sizes[name]]:
+                if self._holds(changed := {**sizes, name: size}, types):
+                    return changed
+        for name in changeable:
+            most = max(workload.sizes[name] for workload in self.task.workloads)
+            for size in [size for size in (*reversed(STEPS_DOWN), most) if sizes[name] < size <= most]:
+                if self._holds(changed := {**sizes, name: size}, types):
+                    return changed
+        return {}
+
+    def allow_long(self, number: int) -> bool:
+        """Whether some extent may be `number` and one more where the others are 1."""
+        small = self.like.sizes | dict.fromkeys(self.extents, 1)
+        return any(
+            self._costs_at_most({**small, name: number + 1}, self.like.types, self.cheap_bytes, self.cheap_flops)
+            for name in self.extents
+        )
+
+    def _holds(self, sizes: dict[str, int], types: Mapping[str, str]) -> bool:
+        workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
+        return _allows(self.task, workload) and self._costs_at_most(sizes, types, self.most_bytes, self.most_flops)
+
+    def _costs_at_most(self, sizes: dict[str, int], types: Mapping[str, str], most_bytes: float, most: float) -> bool:
+        workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
+        return _array_bytes(self.task, workload) <= most_bytes and _flops(self.task, workload) <= most
 
 
-def _allowed(task: Task, like: Workload, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int]:
-    """`sizes` as the task requires them: with one of them, rather another than `kept`, made smaller, or else larger up
-    to what some workload has; empty where that is not enough."""
-
-    def holds(tried: dict[str, int]) -> bool:
-        return task.allows(like.model_copy(update={"sizes": tried, "types": dict(types)}))
-
-    if not task.requires or holds(sizes):
-        return sizes
-    ladder = sorted({member for of_class in LADDER for member in of_class})
-    for name in sorted(sizes, key=lambda one: one == kept):
-        for size in reversed([size for size in ladder if size < sizes[name]]):
-            if holds(changed := {**sizes, name: size}):
-                return changed
-    for name in sorted(sizes, key=lambda one: one == kept):
-        most = max(workload.sizes[name] for workload in task.workloads)
-        for size in [size for size in (*ladder, most) if sizes[name] < size <= most]:
-            if holds(changed := {**sizes, name: size}):
-                return changed
-    return {}
+def _allows(task: Task, workload: Workload) -> bool:
+    """Whether the task's `requires` hold for made-up sizes; not where they cannot be computed."""
+    try:
+        return task.allows(workload)
+    except TunesmithError:
+        return False
 
 
 def _array_bytes(task: Task, workload: Workload) -> float:
-    """Bytes of all arrays; 0 where the task has no such workload, which preparing the step will say."""
+    """Bytes of all arrays; infinite where the sizes make no arrays."""
     try:
         return sum(
             float(math.prod(task.shape_of(argument, workload))) * DTYPES[task.dtype_of(argument, workload)].size
             for argument in task.arguments
             if argument.role != "scalar"
         )
-    except TunesmithError:
-        return 0.0
+    except (TunesmithError, OverflowError):
+        return math.inf
 
 
 def _most_results(task: Task, workload: Workload) -> float:
@@ -406,10 +492,11 @@ def _most_results(task: Task, workload: Workload) -> float:
 
 
 def _flops(task: Task, workload: Workload) -> float:
+    """Operations of a launch by what the task says; 0 where it says nothing, infinite where that cannot be computed."""
     try:
         return task.flops_of(workload)
-    except TunesmithError:
-        return 0.0
+    except (TunesmithError, OverflowError):
+        return math.inf
 
 
 def _levels(argument: Argument, task: Task) -> int:

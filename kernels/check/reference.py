@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.launch.workload_data import as_expected, host_inputs, reference_results, where_of
+from tunesmith.kernels.launch.prepared import host_inputs
+from tunesmith.kernels.launch.reference import as_expected, reference_results, where_of
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 

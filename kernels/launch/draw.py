@@ -7,14 +7,15 @@ Owns the distributions. Which kinds a check goes through is `tunesmith.kernels.c
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.spec.contents import WHOLE, Contents
+from tunesmith.kernels.spec.contents import CHANGES, KINDS, WHOLE, Change, Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Fill, Special
+from tunesmith.kernels.spec.task import Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
@@ -30,6 +31,66 @@ EXACT = 1 << 53
 """The largest magnitude of integers that no task has bounded: up to it float64, in which references work, has all."""
 SPARSE = 1 / 2000
 """Share of elements that hold an infinity or a NaN, at least one."""
+MOST_ROWS = 1 << 18
+"""Rows of which each is changed or not; where there are more, neighbours share their lot."""
+
+
+def drawing_key(contents: Contents, workload: Workload) -> list[int]:
+    """Seeds the generator. Names differ in their letters, so that workloads of one seed do not share contents."""
+    return [contents.seed, KINDS.index(contents.kind), *workload.name.encode()]
+
+
+def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, count: int) -> list[dict[str, Any]]:
+    """For each of `count` variants the arrays that a kernel reads, by name: flat arrays of `xp` of the type
+    `DataType.array`. The second differs from the first as `contents.change` says."""
+    key = drawing_key(contents, workload)
+    arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
+    shapes = {argument.name: task.shape_of(argument, workload) for argument in arrays}
+    drawn: list[dict[str, Any]] = []
+    for variant in range(count):
+        rng, inputs = np.random.default_rng([*key, variant]), {}
+        for argument in arrays:
+            dtype, shape = task.dtype_of(argument, workload), shapes[argument.name]
+            block = draw(contents, argument.fill, shape, dtype, rng, variant)
+            inputs[argument.name] = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
+        drawn.append(inputs)
+    if count > 1 and contents.kind != "constant" and arrays:
+        rng = np.random.default_rng([*key, count])
+        change = contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
+        if change != "all":
+            _keep_part(xp, shapes, drawn[0], drawn[1], change, rng)
+    return drawn
+
+
+def _keep_part(
+    xp: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    first: Mapping[str, Any],
+    second: dict[str, Any],
+    change: Change,
+    rng: np.random.Generator,
+) -> None:
+    """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that looks
+    at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
+    chosen = int(rng.integers(len(shapes)))
+    for number, (name, shape) in enumerate(shapes.items()):
+        kept = first[name].copy()
+        last = shape[-1] if len(shape) > 1 else 1
+        last *= -(-kept.size // last // MOST_ROWS)
+        rows = kept.size // last
+        fresh, changed = (one[: rows * last].reshape(rows, last) for one in (second[name], kept))
+        if change == "rows":
+            how = rng.random(rows)
+            whole = xp.asarray(np.flatnonzero(how < 0.5))
+            changed[whole] = fresh[whole]
+            single = np.flatnonzero((how >= 0.5) & (how < 0.75))
+        elif number == chosen:
+            single = rng.integers(rows, size=min(rows, int(rng.integers(1, 4))))
+        else:
+            single = np.empty(0, np.int64)
+        at = xp.asarray(single * last + rng.integers(last, size=single.size))
+        kept[at] = second[name][at]
+        second[name] = kept
 
 
 def draw(

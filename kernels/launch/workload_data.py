@@ -13,20 +13,18 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
-from tunesmith.kernels.launch.draw import draw, spread
+from tunesmith.kernels.launch.draw import draw_variants
 from tunesmith.kernels.launch.original import original_results
-from tunesmith.kernels.spec.contents import CHANGES, DEFINED, KINDS, Change, Contents
+from tunesmith.kernels.launch.prepared import VARIANTS, Prepared, values_of
+from tunesmith.kernels.launch.reference import as_expected, expected_results
+from tunesmith.kernels.spec.contents import DEFINED, Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.reference_text import runnable_reference
-from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
+from tunesmith.kernels.spec.task import Argument, Task, Workload
 
 ALIGNMENT = 512
 """Bytes; where a layout says nothing else, every array starts at a multiple, as where a program allocates it."""
@@ -37,13 +35,10 @@ MOST_GAP = 4096
 MAX_SETS = 512
 MOST_ROOM = 8
 """Most that all sets take, in bytes that cold caches need, where launches touch a part of their arrays alone."""
-VARIANTS = 2
 ROUNDING = 2.0**-23
 """By what share of itself an input is changed to see how well the result is determined: a rounding of float32."""
 ATTEMPTS = 3
 """How often that is done, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
-MOST_ROWS = 1 << 18
-"""Rows of which each is changed or not; where there are more, neighbours share their lot."""
 SENSITIVITY = 16.0
 """How often such a change a result may be off: sums in another order, exponentials of large arguments."""
 ORDER = 8.0
@@ -84,114 +79,6 @@ class Variant:
     expected: dict[str, Any]
 
 
-def expected_results(
-    xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any], changed: Mapping[str, float] | None = None
-) -> dict[str, Any]:
-    """What the reference gives for `inputs` (float64 arrays by name), as flat float64 arrays of `xp` by output name.
-
-    The reference is written for NumPy; given arrays of a GPU it runs there, as NumPy's functions hand over to the
-    array they are called on (NEP 13 and NEP 18). Where it does something that cannot be handed over, it runs on the
-    host. Magnitudes that the storage type cannot hold become what a kernel's stores make of them
-    (`DataType.limited`). changed: scalars with other values than the task's. Raises `TaskError` when the reference
-    raises or returns something else than the declared outputs.
-    """
-    results: Any = None
-    scalars = {**_scalars(task, workload), **_as_held(task, workload, changed or {})}
-    if xp is not np:
-        try:
-            results = _call_reference(task, {**inputs, **scalars})
-        except Exception:  # noqa: BLE001 - whatever stops it on the device, the host has the last word
-            results = None
-        if not isinstance(results, dict) or not all(isinstance(value, xp.ndarray) for value in results.values()):
-            results = None
-    if results is None:
-        on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
-        results = reference_results(task, workload, {**on_host, **scalars})
-    return as_expected(xp, task, workload, results)
-
-
-def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any]) -> Any:
-    """What the reference returns on the host, as it is, for arrays on the host; scalars that are not among `inputs` are
-    the task's. Raises `TaskError` when it raises."""
-    try:
-        return _call_reference(task, {**_scalars(task, workload), **inputs})
-    except Exception as error:  # it is the user's code: whatever it raises is named
-        raise TaskError(
-            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
-        ) from error
-
-
-def where_of(task: Task, workload: Workload) -> str:
-    """The subject of sentences about the reference."""
-    return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
-
-
-def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
-    """The inputs of a workload, of its first variant, as float64 arrays on the host."""
-    drawn = {}
-    rng = np.random.default_rng([*_drawing_key(contents, workload), 0])
-    for argument in task.arguments:
-        if argument.role in ("in", "inout"):
-            dtype, shape = task.dtype_of(argument, workload), task.shape_of(argument, workload)
-            block = draw(contents, argument.fill, shape, dtype, rng)
-            drawn[argument.name] = spread(np, block.astype(np.float64), math.prod(shape), rng).reshape(shape)
-    return drawn
-
-
-def _drawing_key(contents: Contents, workload: Workload) -> list[int]:
-    # Names differ in their letters, so that workloads of one seed do not share contents.
-    return [contents.seed, KINDS.index(contents.kind), *workload.name.encode()]
-
-
-def _scalars(task: Task, workload: Workload) -> dict[str, int | float]:
-    given = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
-    return _as_held(task, workload, given)
-
-
-def _as_held(task: Task, workload: Workload, given: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Scalars as the kernel gets them, rounded to their types: otherwise the reference computes something else."""
-    dtypes = {a.name: task.dtype_of(a, workload) for a in task.arguments}
-    return {name: DTYPES[dtypes[name]].rounded(value) for name, value in given.items()}
-
-
-def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[str, Any]:
-    """What a reference returned as `expected_results` gives it; raises `TaskError`."""
-    where = where_of(task, workload)
-    names = {argument.name for argument in task.outputs}
-    if not isinstance(results, dict) or set(results) != names:
-        given = ", ".join(map(str, results)) if isinstance(results, dict) else type(results).__name__
-        raise TaskError(f"{where} must return a dict with {', '.join(sorted(names))}; it returns {given}.")
-    expected = {}
-    for argument in task.outputs:
-        shape = task.shape_of(argument, workload)
-        try:
-            if xp is np and np.iscomplexobj(results[argument.name]):
-                raise TaskError(f"{where} returns complex numbers for {argument.name}; return real ones.")
-            result = xp.asarray(results[argument.name], dtype=xp.float64)
-        except (ValueError, TypeError) as error:
-            raise TaskError(f"{where} returns {argument.name}, which is no array of numbers: {error}.") from error
-        if result.shape != shape:
-            raise TaskError(f"{where} returns {argument.name} with the shape {result.shape}, not {shape}.")
-        dtype = task.dtype_of(argument, workload)
-        result = DTYPES[dtype].limited(xp, result, task.tolerance_of(dtype, argument.name).rtol)
-        expected[argument.name] = result.reshape(-1)
-    return expected
-
-
-def _call_reference(task: Task, values: Mapping[str, Any]) -> Any:
-    namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
-    exec(_compiled(runnable_reference(task), task.name), namespace)
-    if task.reference_name not in namespace:
-        raise NameError(f"there is no function {task.reference_name} in it")
-    with np.errstate(all="ignore"):
-        return namespace[task.reference_name](**values)
-
-
-@lru_cache(8)  # a check calls the same reference in hundreds of steps
-def _compiled(source: str, name: str) -> CodeType:
-    return compile(source, f"<reference of {name}>", "exec")
-
-
 def _multiple(value: int, step: int) -> int:
     return -(-value // step) * step
 
@@ -218,8 +105,9 @@ class WorkloadData:
 
     sets: how many sets of buffers there are, as many as cold caches need or `max_sets`; set_bytes: bytes of one;
     touched_bytes: those that a launch reads or writes, at least, by what the task says of its traffic.
-    layout: where arrays lie, drawn anew for each object if left out. `max_bytes` bounds the device memory taken. Raises
-    `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
+    layout: where arrays lie, drawn anew for each object if left out. prepared: the contents and the expected results,
+    where they were made before; else they are made here, and the reference is called. `max_bytes` bounds the device
+    memory taken. Raises `TaskError` for a reference that fails, `OutOfDeviceMemory` when not even one set fits.
     """
 
     def __init__(
@@ -233,6 +121,7 @@ class WorkloadData:
         contents: Contents | None = None,
         max_sets: int = MAX_SETS,
         layout: Layout | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
         self.device, self.task, self.workload = device, task, workload
         self.contents = contents or Contents(seed=seed)
@@ -251,9 +140,15 @@ class WorkloadData:
             raise OutOfDeviceMemory(
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
-        drawn = self._draw_inputs(count)
-        self.variants = tuple(self._variant(inputs) for inputs in drawn)
-        del drawn
+        if prepared is None:
+            drawn = draw_variants(device.xp, task, workload, self.contents, count)
+            self.variants = tuple(self._variant(inputs, self._expected(inputs)) for inputs in drawn)
+            del drawn
+        else:
+            self.variants = tuple(
+                self._variant(*({name: device.xp.asarray(one) for name, one in part.items()} for part in pair))
+                for pair in list(zip(prepared.inputs, prepared.expected, strict=True))[:count]
+            )
         # One more than cold caches need: in-place kernels are checked on a set that a sample goes over only once.
         self.touched_bytes = self._touched()
         wanted = 1 + max(2, math.ceil(device.cold_bytes / self.touched_bytes))
@@ -315,24 +210,14 @@ class WorkloadData:
         most = sum(place.nbytes + 2 * RED_ZONE + MOST_GAP + step for place in places.values())
         return tuple(places[argument.name] for argument in arrays), _multiple(most, step)
 
-    def _variant(self, inputs: Mapping[str, Any]) -> Variant:
+    def _variant(self, inputs: Mapping[str, Any], expected: dict[str, Any]) -> Variant:
         image = self.device.allocate(self.set_bytes)
         self.device.write(image, self._image(inputs))
-        return Variant(image, self._expected(inputs))
+        return Variant(image, expected)
 
     def _expected(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The results for flat arrays of the type `DataType.array`."""
-        return self._expected_of_values(self._values(inputs))
-
-    def _values(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """`inputs` in float64, in their shapes."""
-        return {
-            place.argument.name: DTYPES[place.dtype]
-            .to_float64(self.device.xp, inputs[place.argument.name])
-            .reshape(place.shape)
-            for place in self.places
-            if place.argument.role != "out"
-        }
+        return self._expected_of_values(values_of(self.device.xp, self.task, self.workload, inputs))
 
     def _expected_of_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if self.task.original_is_reference:
@@ -340,60 +225,6 @@ class WorkloadData:
             return as_expected(self.device.xp, self.task, self.workload, found)
         with self.device.foreign_code():
             return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
-
-    def _draw_inputs(self, count: int) -> list[dict[str, Any]]:
-        """For each of `count` variants, flat arrays of the type `DataType.array`, on the device."""
-        key = _drawing_key(self.contents, self.workload)
-        drawn = [self._draw_one(np.random.default_rng([*key, variant]), variant) for variant in range(count)]
-        if count > 1 and self.contents.kind != "constant":
-            rng = np.random.default_rng([*key, count])
-            change = self.contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
-            self._keep_part(drawn[0], drawn[1], change, rng)
-        return drawn
-
-    def _draw_one(self, rng: np.random.Generator, variant: int) -> dict[str, Any]:
-        xp = self.device.xp
-        inputs = {}
-        for place in self.places:
-            if place.argument.role != "out":
-                block = draw(self.contents, place.argument.fill, place.shape, place.dtype, rng, variant)
-                raw = xp.asarray(block.view(DTYPES[place.dtype].array))
-                inputs[place.argument.name] = spread(xp, raw, math.prod(place.shape), rng)
-        return inputs
-
-    def _keep_part(
-        self, first: Mapping[str, Any], second: dict[str, Any], change: Change, rng: np.random.Generator
-    ) -> None:
-        """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that
-        looks at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
-        if change == "all":
-            return
-        places = [place for place in self.places if place.argument.role != "out"]
-        chosen = int(rng.integers(len(places)))
-        for number, place in enumerate(places):
-            name = place.argument.name
-            kept = first[name].copy()
-            last = place.shape[-1] if len(place.shape) > 1 else 1
-            last *= -(-kept.size // last // MOST_ROWS)
-            rows = kept.size // last
-            fresh, changed = (one[: rows * last].reshape(rows, last) for one in (second[name], kept))
-            if change == "rows":
-                how = rng.random(rows)
-                self._take(changed, fresh, np.flatnonzero(how < 0.5))
-                single = np.flatnonzero((how >= 0.5) & (how < 0.75))
-            elif number == chosen:
-                single = rng.integers(rows, size=min(rows, int(rng.integers(1, 4))))
-            else:
-                single = np.empty(0, np.int64)
-            if single.size:
-                at = self.device.xp.asarray(single * last + rng.integers(last, size=single.size))
-                kept[at] = second[name][at]
-            second[name] = kept
-
-    def _take(self, changed: Any, fresh: Any, rows: Any) -> None:
-        if rows.size:
-            at = self.device.xp.asarray(rows)
-            changed[at] = fresh[at]
 
     def _between(self) -> Any:
         """A set that holds what stands between arrays, everywhere."""
@@ -456,7 +287,7 @@ class WorkloadData:
                 for place in self.places
                 if place.argument.role != "out"
             }
-            values = self._values(inputs)
+            values = values_of(self.device.xp, self.task, self.workload, inputs)
             expected = self.variants[variant].expected
             total = {name: xp.zeros_like(result) for name, result in expected.items()}
             for attempt in range(ATTEMPTS):

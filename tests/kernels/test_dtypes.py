@@ -17,7 +17,8 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.check import measure_set
 from tunesmith.kernels.launch.draw import draw
-from tunesmith.kernels.launch.workload_data import WorkloadData, expected_results
+from tunesmith.kernels.launch.reference import expected_results
+from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES

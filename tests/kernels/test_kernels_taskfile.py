@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.launch.workload_data import expected_results
+from tunesmith.kernels.launch.reference import expected_results
 from tunesmith.kernels.space.feasible import EmptySpace, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task

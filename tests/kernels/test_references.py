@@ -20,7 +20,8 @@ from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
-from tunesmith.kernels.launch.workload_data import SENSITIVITY, WorkloadData, reference_results
+from tunesmith.kernels.launch.reference import reference_results
+from tunesmith.kernels.launch.workload_data import SENSITIVITY, WorkloadData
 from tunesmith.kernels.outcome import Outcome, WrongResult
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.files.taskfile import read_task

@@ -13,7 +13,7 @@ from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.launch.draw import draw
-from tunesmith.kernels.launch.workload_data import reference_results
+from tunesmith.kernels.launch.reference import reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
 from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task

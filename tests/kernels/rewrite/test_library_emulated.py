@@ -10,7 +10,7 @@ import pytest
 from emulation import TENSOR_CORES, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.launch.workload_data import reference_results
+from tunesmith.kernels.launch.reference import reference_results
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import LIBRARY, load_task
 from tunesmith.kernels.spec.parameter import Config
