@@ -237,6 +237,12 @@ class SearchSettings(BaseModel):
     reference_deadline: float = Field(
         60.0, gt=0, description="Seconds that the task's reference may take for one workload."
     )
+    check_time: Seconds | None = Field(
+        None,
+        gt=0,
+        description="Seconds for checks of a winner on made-up sizes (default: 20 on a GPU, 60 on a CPU).",
+        json_schema_extra={"metavar": "DURATION"},
+    )
     finalists: int = Field(
         5,
         ge=1,

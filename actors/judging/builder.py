@@ -70,6 +70,7 @@ class Builder:
         self._queue = ThreadPoolExecutor(1, "builder")
         self._last: Future[Any] | None = None
         self._baseline: dict[TypesKey, Artifact] = {}
+        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
 
     def __enter__(self) -> Builder:
         return self
@@ -101,7 +102,11 @@ class Builder:
         if not isinstance(candidate, Candidate):
             return candidate
         baseline = self._compiled_baseline(workloads)
-        return Built(candidate, baseline, self._marked(candidate, workloads), tuple(workloads))
+        coverage = self._coverage(candidate, workloads)
+        if isinstance(coverage, Coverage):
+            plain = self._coverage(baseline, workloads, self._marked_baseline)
+            coverage.plain = plain if isinstance(plain, Coverage) else None
+        return Built(candidate, baseline, coverage, tuple(workloads))
 
     def _compiled_baseline(self, workloads: Sequence[Workload]) -> Candidate:
         """The baseline, each combination of types compiled once."""
@@ -114,9 +119,12 @@ class Builder:
         wanted = {types_key(workload) for workload in workloads}
         return Candidate(plain, {}, {key: one for key, one in self._baseline.items() if key in wanted})
 
-    def _marked(self, candidate: Candidate, workloads: Sequence[Workload]) -> Coverage | str:
-        """The candidate's marked twin, or why there is none."""
-        marked: dict[TypesKey, MarkedArtifact] = {}
+    def _coverage(
+        self, candidate: Candidate, workloads: Sequence[Workload], known: dict[TypesKey, MarkedArtifact] | None = None
+    ) -> Coverage | str:
+        """The candidate's marked twin, or why there is none. known: twins that were compiled before, to which new ones
+        are added."""
+        marked = {} if known is None else known
         for workload in workloads:
             key = types_key(workload)
             if key in marked:
@@ -127,7 +135,7 @@ class Builder:
                 why = made.why if isinstance(made, NotMarked) else describe(made)
                 return f"whether every part of the kernel ran was not looked at: {why}"
             marked[key] = made
-        return Coverage(candidate, marked)
+        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
 
 
 __all__ = ["Builder", "Built", "compile_all"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -12,7 +13,8 @@ from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.coverage import launch_marked
 from tunesmith.kernels.check.edges import Edges, launch_at_edges
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Passed, Skipped, measure_baseline, prepare_step, verify
+from tunesmith.kernels.check.verify import Passed, PlainResult, Skipped, measure_baseline, prepare_step, verify
+from tunesmith.kernels.launch.prepared import Prepared
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.modes import Modes
@@ -29,6 +31,9 @@ class Examiner:
         self._bench = Bench(task, limits, index, seed=seed)
         self._data: tuple[Step, WorkloadData] | None = None
         """What was prepared for the step at hand."""
+        self._plain: PlainResult | None = None
+        """The baseline's result in it."""
+        self._path: Path | None = None
         self._twins: dict[str, tuple[object, object]] = {}
         """Marked kernels that are loaded, and their marks."""
         self._loaded: dict[str, object] = {}
@@ -40,13 +45,14 @@ class Examiner:
 
     def prepare(self, workload: str) -> None:
         """The buffers of a workload for `visit`, `compare` and `modes`."""
-        self._data = None
+        self._data = self._plain = None
         self._bench.prepare([workload])
 
-    def prepare_step(self, step: Step) -> Skipped | None:
-        """The data for `verify`."""
-        self._data = None
-        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room)
+    def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
+        """The data for `verify`. path: a file with contents that were prepared; without it they are made here."""
+        self._data, self._plain, self._path = None, None, path
+        prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
+        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room, prepared=prepared)
         if isinstance(made, Skipped):
             return made
         self._data = step, made
@@ -58,15 +64,18 @@ class Examiner:
             return data
         if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
             self._loaded.clear()
-        return verify(self._bench.device, candidate, baseline, step, data, self._loaded)
+        return verify(self._bench.device, candidate, baseline, step, data, self._loaded, self._plain)
 
-    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | None:
-        """Runs the baseline alone: None where nothing is wrong with it."""
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | float:
+        """Runs the baseline alone: the seconds of a launch where nothing is wrong with it."""
         data = self._prepared(step)
         if isinstance(data, Skipped):
             return data
-        found = measure_baseline(self._bench.device, baseline, step, data)
-        return found if isinstance(found, Skipped) else None
+        found = measure_baseline(self._bench.device, baseline, step, data, self._loaded)
+        if isinstance(found, Skipped):
+            return found
+        self._plain = found
+        return found.seconds
 
     def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
         """See `launch_at_edges`."""
@@ -95,7 +104,7 @@ class Examiner:
     def _prepared(self, step: Step) -> WorkloadData | Skipped:
         if self._data is None or self._data[0] != step:
             # Another process has prepared it, which was killed from outside.
-            skipped = self.prepare_step(step)
+            skipped = self.prepare_step(step, self._path)
             if skipped is not None:
                 return skipped
         assert self._data is not None

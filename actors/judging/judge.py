@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from tunesmith.actors.judging.builder import Builder, Built
 from tunesmith.actors.judging.examiner import Examiner
+from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
     MOST_PROCESSES,
     PREPARE_SECONDS,
     SETS,
     Asked,
+    Budget,
+    Findings,
+    HeldDevice,
     Limits,
     StepRunner,
-    prepared,
     process_count,
     run_steps,
 )
@@ -66,6 +70,12 @@ REACHING = 8
 """Steps between two looks at what has not run yet."""
 ROOMY_BYTES = 32e9
 """Memory of a device on which compute-sanitizer's processes find room beside those of the steps."""
+CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
+"""For the steps on workloads that were made up, by the kind of device, unless the user says otherwise."""
+REACHING_SHARE = 0.25
+"""Share of that time that is kept for entering blocks which the other steps do not enter."""
+MOST_EXCLUDED = 0.5
+"""Share of the made-up workloads that a template may exclude for a verdict to be one on all sizes."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -74,12 +84,12 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the
-    machine code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left
-    out."""
+    """partial: nothing was found wrong, but the template excludes most workloads on which that was to be seen. reason:
+    empty unless rejected, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not looked at,
+    and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the machine
+    code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left out."""
 
-    verdict: Literal["accepted", "rejected"]
+    verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
@@ -169,12 +179,15 @@ def judge(
         examiners = [
             stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
         ]
-        device = stack.enter_context(contextlib.closing(_Device(lock or lock_of(examiners[0]), listener)))
+        held = HeldDevice(lock or lock_of(examiners[0]), len(examiners), listener)
+        device = stack.enter_context(contextlib.closing(held))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
+        hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
         inspections = stack.enter_context(contextlib.ExitStack())
         begun: list[Inspection] = []
         builder = stack.enter_context(Builder(task, limits, index, waited.compile))
-        runners = [StepRunner(task, limits, waited, one, device.take, listener) for one in examiners]
-        bench = _Bench(task, limits, seed, waited, builder, runners, device, roofline, listener)
+        runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
+        bench = _Bench(task, limits, seed, waited, builder, runners, hosts, folder, device, roofline, listener)
         asked = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
@@ -218,20 +231,18 @@ def _speaks_of(template: Template, config: Config) -> str:
     return "\n".join([*macros, template.source, *compared, *(f"{one};" for one in (*launch.grid, *launch.block))])
 
 
-class _Device:
-    """The device's lock, held from the first `take` to the end."""
-
-    def __init__(self, lock: DeviceLock, listener: Callable[[str], None]) -> None:
-        self._lock, self._listener = lock, listener
-        self._taking = threading.Lock()
-
-    def take(self) -> None:
-        """Waits until no other process uses the device; says so when that lasts. For any thread."""
-        with self._taking:
-            self._lock.acquire(self._listener)
-
-    def close(self) -> None:
-        self._lock.release()
+def _account(made_up: Sequence[Step], passed: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
+    """A sentence on what there was no time for; none where there was enough."""
+    late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
+    done = [step for step in made_up if step.name not in late]
+    if len(done) == len(made_up):
+        return ()
+    pairs = {pair for step in made_up for pair in step.pairs}
+    covered = {pair for step in done for pair in step.pairs}
+    return (
+        f"{len(done)} of {len(made_up)} steps on made-up sizes within {seconds:g} s (--check-time), "
+        f"{len(covered) / len(pairs):.0%} of all pairs of sizes, types, contents and scalars",
+    )
 
 
 def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
@@ -251,7 +262,9 @@ class _Bench:
     deadlines: Limits
     builder: Builder
     runners: Sequence[StepRunner]
-    device: _Device
+    hosts: Sequence[Isolated]
+    folder: Path
+    device: HeldDevice
     roofline: Roofline | None
     listener: Callable[[str], None]
 
@@ -279,17 +292,26 @@ class _Bench:
         # What all processes hold at once leaves half of the device's memory to others.
         several = len(self.runners) > 1
         room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
-        findings = run_steps(self.runners, asked, steps, room)
+        budget = Budget(self.deadlines.check or CHECK_SECONDS[self.limits.kind])
+        budget.reserve = REACHING_SHARE * budget.seconds if coverage is not None else 0.0
+        findings = self._run(asked, steps, room, budget)
         passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
+        budget.reserve = 0.0
         if coverage is not None and wrong is None and covered and (unreached := coverage.unreached()):
             # Other sizes enter what neither the task's nor the usual ones do.
             like = task.workload(only) if only is not None else steps[-1].workload
             further = reaching_steps(task, self.limits, like, unreached, self.seed, tried=only is None)
-            while wrong is None and covered and further and coverage.unreached():
-                findings = run_steps(self.runners, asked, further[:REACHING], room)
+            while wrong is None and covered and further and coverage.unreached() and not budget.is_spent:
+                findings = self._run(asked, further[:REACHING], room, budget)
                 further = further[REACHING:]
                 passed, wrong, covered = passed + findings.passed(), findings.wrong(), findings.covered
                 unseen |= findings.unseen
+        late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
+        again = [step for step in steps if step.name in late]
+        if wrong is None and again and not budget.is_spent:
+            findings = self._run(replace(asked, coverage=None), again, room, budget)
+            passed = [one for one in passed if one.step not in late] + findings.passed()
+            wrong, unseen = findings.wrong(), unseen | findings.unseen
         if wrong is not None:
             return rejected(wrong, passed), None
         untold = [built.coverage] if isinstance(built.coverage, str) else []
@@ -297,7 +319,7 @@ class _Bench:
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
         self.device.take()
         listener(f"preparing {timed.name}")
-        prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
+        require_prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
         floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
         listener(f"checking timed launches on {timed.name}")
         precision = replace(QUICK, floor=floor)
@@ -310,8 +332,22 @@ class _Bench:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": built.candidate.digests, "baseline": built.baseline.digests}
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
-        verdict = Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts)
+        made_up = {step.name: step for step in steps if step.derived}
+        notes += _account(list(made_up.values()), passed, budget.seconds)
+        excluding = sum(isinstance(one, Skipped) and one.reason == "template" for one in passed)
+        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * len(made_up) else "accepted"
+        detail = f"the template excludes {excluding} of {len(made_up)} made-up workloads" if kind == "partial" else ""
+        verdict = Verdict(kind, "", detail, tuple(passed), notes, unexecuted, artifacts)
         return verdict, (built.candidate, built.workloads)
+
+    def _run(self, asked: Asked, steps: Sequence[Step], room: float, budget: Budget) -> Findings:
+        """`run_steps` with contents that are prepared beside it."""
+        seconds = (self.deadlines.prepare, self.deadlines.made_up_step(budget))
+
+        def prepare(chosen: Mapping[int, Step], findings: Findings) -> Preparation:
+            return Preparation(self.task, self.limits, chosen, self.hosts, findings, self.folder, seconds)
+
+        return run_steps(self.runners, asked, steps, room, budget, prepare)
 
     def _roofs(self) -> Roofline:
         """The device's roofs; none where the probes do not run on it."""

@@ -1,20 +1,25 @@
 """The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
 
-A step is mostly work of the processor: contents are drawn, the reference computes, results are compared. Nothing is
-timed in a step, so that on a GPU several processes go through them side by side. The first step in the plan's order
-that finds something decides, however many processes there are.
+Nothing is timed in a step, so that on a GPU several processes go through them side by side. The first step in the
+plan's order that finds something decides, however many processes there are. A step on sizes, contents or scalars that
+Tunesmith made up counts only where it can be prepared, the reference computes it in time and without errors of its own,
+and the plain kernel is right; else it is left out with its reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from tunesmith.actors.judging.preparation import Preparation, require_prepared
 from tunesmith.actors.process.isolated import Isolated
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import Side
 from tunesmith.kernels.build.candidate import Candidate, types_key
@@ -23,7 +28,7 @@ from tunesmith.kernels.check.edges import Edges, edges_of
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped, excluded
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
 SIDES: tuple[Side, ...] = ("end", "start")
 """Where kernels reach beyond an array, the likelier first."""
@@ -32,6 +37,10 @@ CORES_EACH = 2
 """Of the machine, for each process: NumPy and the driver have threads of their own."""
 PREPARE_SECONDS = 60.0
 """For the buffers and the reference results of one workload, unless the user says otherwise."""
+LEAST_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
+"""Least time of the reference, or of the plain kernel, on a made-up workload, and that as a share of the budget."""
+LAUNCHES = 20
+"""A step has up to so many launches, each of which may take so much the less."""
 SETS = 8
 """Times a workload's bytes that a step takes of the device's memory at most, with its sets and expected results."""
 
@@ -43,30 +52,39 @@ def process_count(limits: DeviceLimits) -> int:
     return max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // CORES_EACH))
 
 
-def prepared(task: Task, what: str, found: object) -> None:
-    """Raises `TunesmithError` where preparing `what` overran its deadline or ended its process: no kernel ran, only
-    the user's reference."""
-    match found:
-        case TimedOut():
-            raise TunesmithError(
-                f"Task {task.name}: preparing the data of {what} took longer than {found.limit:g} s; most likely the "
-                f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
-            )
-        case Crashed():
-            raise TunesmithError(
-                f"Task {task.name}: {found.detail} while it prepared the data of {what}; most likely the reference "
-                f"{task.reference_name} ends it: fix the reference."
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds: to compile one source; to run one step once its data is there; to make that data, which is mostly the
-    reference's time."""
+    reference's time. check: for all steps on workloads that were made up; by the kind of device if left out."""
 
     compile: float = 60.0
     run: float = 20.0
     prepare: float = PREPARE_SECONDS
+    check: float | None = None
+
+    def made_up_step(self, budget: Budget) -> float:
+        """For the reference, or the plain kernel, on one workload that was made up."""
+        return min(self.run, max(LEAST_STEP_SECONDS, STEP_SHARE * budget.seconds))
+
+
+@dataclass(slots=True)
+class Budget:
+    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps."""
+
+    seconds: float
+    reserve: float = 0.0
+    ends: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ends = time.monotonic() + self.seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return time.monotonic() > self.ends - self.reserve
+
+    def extend(self, seconds: float) -> None:
+        """Waiting for the device does not count."""
+        self.ends += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +99,15 @@ class Asked:
 @dataclass(slots=True)
 class Findings:
     """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
-    first step that rejects the candidate; covered: whether parts that ran are still counted."""
+    first step that rejects the candidate; covered: whether parts that ran are still counted; slow: made-up workloads on
+    which the reference or the plain kernel took too long, and how that shows."""
 
+    budget: Budget
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
     covered: bool = True
+    slow: list[tuple[Workload, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, place: int, found: Passed | Skipped | Outcome) -> None:
@@ -95,6 +116,24 @@ class Findings:
             self.found[place] = found
             if not isinstance(found, Passed | Skipped):
                 self.first_wrong = place if self.first_wrong is None else min(place, self.first_wrong)
+
+    def note_slow(self, step: Step, why: str) -> None:
+        with self.lock:
+            self.slow.append((step.workload, why))
+
+    def left_out(self, step: Step) -> Skipped | None:
+        """Why a made-up workload is left out for its time: the budget is spent, or one that is no larger in any size
+        took too long."""
+        if not step.derived:
+            return None
+        if self.budget.is_spent:
+            why = f"no time was left of {self.budget.seconds:g} s for made-up sizes (--check-time)"
+            return Skipped(step.name, why, reason="time")
+        mine = step.workload
+        for known, why in list(self.slow):
+            if known.types == mine.types and all(size <= mine.sizes[name] for name, size in known.sizes.items()):
+                return Skipped(step.name, f"it is at least as large as {known.name}, where {why}", reason="time")
+        return None
 
     def wanted(self, place: int) -> bool:
         """Whether the step at `place` could still change the verdict."""
@@ -111,23 +150,72 @@ class Findings:
         return None if isinstance(found, Passed | Skipped) else found
 
 
+class HeldDevice:
+    """The device's lock, held while some of `users` processes use it."""
+
+    def __init__(self, lock: DeviceLock, users: int, listener: Callable[[str], None]) -> None:
+        self._lock, self._users, self._listener = lock, users, listener
+        self._idle = 0
+        self._state = threading.Lock()
+
+    def take(self) -> float:
+        """Waits until no other process uses the device, and says so when that lasts; returns the seconds that it
+        waited. For any thread."""
+        begun = time.monotonic()
+        with self._state:
+            self._lock.acquire(self._listener)
+        return time.monotonic() - begun
+
+    @contextlib.contextmanager
+    def let_go(self) -> Iterator[None]:
+        """One of the users waits for something else; while all do, others may have the device."""
+        with self._state:
+            self._idle += 1
+            if self._idle == self._users:
+                self._lock.release()
+        try:
+            yield
+        finally:
+            with self._state:
+                self._idle -= 1
+
+    def close(self) -> None:
+        self._lock.release()
+
+
 @dataclass(slots=True)
 class StepRunner:
-    """One process that goes through steps. take: has the device held, and returns at once where it is."""
+    """One process that goes through steps. device: held while steps run."""
 
     task: Task
     limits: DeviceLimits
     deadlines: Limits
     examiner: Isolated
-    take: Callable[[], None]
+    device: HeldDevice
     listener: Callable[[str], None]
 
-    def run(self, asked: Asked, step: Step, place: int, findings: Findings) -> None:
+    def excluded(self, asked: Asked, step: Step) -> Skipped | Outcome | None:
+        """See `tunesmith.kernels.check.verify.excluded`."""
+        return excluded(asked.candidate, asked.baseline, step, self.limits)
+
+    def run(self, asked: Asked, step: Step, place: int, findings: Findings, source: Preparation) -> None:
         """One step, and what it finds."""
-        found = self._step(asked.candidate, asked.baseline, step)
+        if (left_out := findings.left_out(step)) is not None:
+            findings.note(place, left_out)
+            return
+        if not source.is_ready(place):
+            self.listener(f"waiting for the reference on {step.name}")
+            with self.device.let_go():
+                source.get(place)
+        path = source.get(place)
+        if isinstance(path, Skipped):
+            findings.note(place, path)
+            return
+        findings.budget.extend(self.device.take())
+        found = self._step(asked.candidate, asked.baseline, step, path, findings)
         if isinstance(found, Passed):
             for edges in self._edges(step, place):
-                beyond = self._at_edges(asked.candidate, asked.baseline, step, edges)
+                beyond = self._at_edges(asked.candidate, asked.baseline, step, path, edges)
                 if isinstance(beyond, str):
                     findings.unseen.setdefault(beyond)
                 elif beyond is not None:
@@ -146,40 +234,55 @@ class StepRunner:
     def _cover(self, coverage: Coverage, step: Step, findings: Findings) -> None:
         """Counts what a launch on this step's data adds; where one fails, nothing is known any more."""
         key = types_key(step.workload)
-        if not findings.covered or not coverage.wanted(key):
-            return
-        found = self.examiner.call("cover", self.deadlines.run, coverage.twin, step)
-        self.renew(found)
-        if isinstance(found, frozenset):
-            with findings.lock:
-                coverage.add(key, found)
-        elif not isinstance(found, Skipped):
-            findings.covered = False
-            why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
-            findings.unseen.setdefault(why)
+        for one in (coverage, coverage.plain):
+            if one is None or not findings.covered or not one.wanted(key):
+                continue
+            found = self.examiner.call("cover", self.deadlines.run, one.twin, step)
+            self.renew(found)
+            if isinstance(found, frozenset):
+                with findings.lock:
+                    one.add(key, found)
+            elif not isinstance(found, Skipped):
+                findings.covered = False
+                why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
+                findings.unseen.setdefault(why)
 
-    def _step(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        if (reason := excluded(candidate, step, self.limits)) is not None:
-            return reason
-        # Contents and expected results are made there, too.
-        self.take()
-        self.listener(f"preparing {step.name}")
-        skipped = self.examiner.call("prepare_step", self.deadlines.prepare, step)
-        prepared(self.task, step.name, skipped)
-        if isinstance(skipped, Skipped):
+    def _step(
+        self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, findings: Findings
+    ) -> Passed | Skipped | Outcome:
+        seconds = self.deadlines.made_up_step(findings.budget) if step.derived else self.deadlines.run
+        if (skipped := self._prepare(step, path, seconds if step.derived else self.deadlines.prepare)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
+        plain = self.examiner.call("try_baseline", seconds, baseline, step)
+        self.renew(plain)
+        if isinstance(plain, Crashed | TimedOut):
+            if step.own:
+                raise TaskError(
+                    f"Task {self.task.name}: its baseline fails on {step.name}: {describe(plain)}; fix the kernel, or "
+                    "make the workload smaller."
+                )
+            if isinstance(plain, TimedOut) and step.derived:
+                findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
+            return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
+        if isinstance(plain, Skipped):
+            return plain
+        if step.derived and plain > seconds / LAUNCHES:
+            findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
+            return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
         found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
         self.renew(found)
-        if step.derived and isinstance(found, Crashed | TimedOut):
-            # Nobody promised that the baseline bears a size that was made up here.
-            alone = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
-            self.renew(alone)
-            if isinstance(alone, Crashed | TimedOut):
-                return Skipped(step.name, f"the baseline fails there: {describe(alone)}")
-            if isinstance(alone, Skipped):
-                return alone
         return found
+
+    def _prepare(self, step: Step, path: Path | None, seconds: float) -> Skipped | None:
+        """Has the data of `step` lie in the process."""
+        self.listener(f"preparing {step.name}")
+        answer: Skipped | TimedOut | Crashed | None = self.examiner.call("prepare_step", seconds, step, path)
+        if isinstance(answer, TimedOut | Crashed):
+            if step.own:
+                require_prepared(self.task, step.name, answer)
+            return Skipped(step.name, f"its data could not be made: {describe(answer)}", reason="reference")
+        return answer
 
     def _edges(self, step: Step, number: int) -> list[Edges]:
         """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on
@@ -192,7 +295,9 @@ class StepRunner:
             return [both[number % len(both)]]
         return both + ([edges_of(inputs, writable=False)] if inputs else [])
 
-    def _at_edges(self, candidate: Candidate, baseline: Candidate, step: Step, edges: Edges) -> Outcome | str | None:
+    def _at_edges(
+        self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, edges: Edges
+    ) -> Outcome | str | None:
         """Wrong where `candidate`, and not the baseline, fails with arrays at these edges. Otherwise None, or why
         nothing is known."""
         self.listener(f"checking what lies beyond arrays on {step.name}")
@@ -210,70 +315,90 @@ class StepRunner:
         if not isinstance(found, Crashed | LaunchFailed):
             failed: Outcome = found
             return failed
-        if self._fails_at(baseline, step, edges):
+        if self._fails_at(baseline, step, path, edges):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
         where = f"on {step.name}: a launch fails when"
         if not edges.writable:
-            written = self._culprit(candidate, step, edges)
+            written = self._culprit(candidate, step, path, edges)
             detail = f"{where} arrays declared `in` cannot be written: {describe(found)}"
             return WrongResult("input_modified", written, detail)
-        name = self._culprit(candidate, step, edges)
+        name = self._culprit(candidate, step, path, edges)
         side = "ends" if edges.side == "end" else "begins"
         return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(found)}")
 
-    def _culprit(self, candidate: Candidate, step: Step, edges: Edges) -> str:
+    def _culprit(self, candidate: Candidate, step: Step, path: Path | None, edges: Edges) -> str:
         """The first array that makes `candidate` fail when it alone lies there; all where none does alone."""
         for argument in self.task.arguments:
             if argument.name in edges.arrays and self._fails_at(
-                candidate, step, replace(edges, arrays=frozenset({argument.name}))
+                candidate, step, path, replace(edges, arrays=frozenset({argument.name}))
             ):
                 return argument.name
         return ", ".join(sorted(edges.arrays))
 
-    def _fails_at(self, candidate: Candidate, step: Step, edges: Edges) -> bool:
-        prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
+    def _fails_at(self, candidate: Candidate, step: Step, path: Path | None, edges: Edges) -> bool:
+        self._prepare(step, path, self.deadlines.prepare)
         found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
         self.renew(found)
         return not isinstance(found, bool | Skipped)
 
 
-def run_steps(runners: Sequence[StepRunner], asked: Asked, steps: Sequence[Step], most_bytes: float) -> Findings:
+def run_steps(
+    runners: Sequence[StepRunner],
+    asked: Asked,
+    steps: Sequence[Step],
+    most_bytes: float,
+    budget: Budget,
+    prepare: Callable[[Mapping[int, Step], Findings], Preparation],
+) -> Findings:
     """Goes through `steps`, the first ones first, until one rejects the candidate. Steps on workloads of more than
-    `most_bytes` are the first runner's alone. Raises what a runner raises."""
-    findings, first = Findings(), runners[0]
-    light = [place for place, step in enumerate(steps) if first.task.bytes_of(step.workload) <= most_bytes]
-    heavy = sorted(set(range(len(steps))).difference(light))
+    `most_bytes` are the first runner's alone. prepare: begins to prepare steps by their places. Raises what a runner
+    raises."""
+    findings, first = Findings(budget), runners[0]
+    for place, step in enumerate(steps):
+        if (reason := first.excluded(asked, step)) is not None:
+            findings.note(place, reason)
+    left = [place for place in range(len(steps)) if place not in findings.found and findings.wanted(place)]
+    light = [place for place in left if first.task.bytes_of(steps[place].workload) <= most_bytes]
+    heavy = sorted(set(left).difference(light))
     waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
 
-    def go_on(runner: StepRunner) -> None:
+    def run(runner: StepRunner, place: int, source: Preparation) -> None:
+        try:
+            runner.run(asked, steps[place], place, findings, source)
+        finally:
+            source.release(place)
+
+    def go_on(runner: StepRunner, source: Preparation) -> None:
         while not stop.is_set():
             with lock:
                 place = next(waiting, None)
             if place is None or not findings.wanted(place):
                 return
             try:
-                runner.run(asked, steps[place], place, findings)
+                run(runner, place, source)
             except BaseException:  # it is raised again; meanwhile the others must not begin anything
                 stop.set()
                 raise
 
-    if len(runners) == 1:
-        go_on(first)
-    else:
-        with ThreadPoolExecutor(len(runners)) as threads:
-            running = [threads.submit(go_on, runner) for runner in runners]
-            try:
-                for one in wait(running, return_when=FIRST_EXCEPTION).done:
-                    one.result()
-            except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
-                stop.set()
-                for runner in runners:
-                    runner.examiner.kill()
-                raise
-    for place in heavy:
-        if findings.wanted(place):
-            first.run(asked, steps[place], place, findings)
+    with prepare({place: steps[place] for place in [*light, *heavy]}, findings) as source:
+        if len(runners) == 1:
+            go_on(first, source)
+        else:
+            with ThreadPoolExecutor(len(runners)) as threads:
+                running = [threads.submit(go_on, runner, source) for runner in runners]
+                try:
+                    for one in wait(running, return_when=FIRST_EXCEPTION).done:
+                        one.result()
+                except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
+                    stop.set()
+                    source.cancel()
+                    for runner in runners:
+                        runner.examiner.kill()
+                    raise
+        for place in heavy:
+            if findings.wanted(place):
+                run(first, place, source)
     return findings
 
 
-__all__ = ["Asked", "Findings", "Limits", "StepRunner", "prepared", "process_count", "run_steps"]
+__all__ = ["Asked", "Budget", "Findings", "HeldDevice", "Limits", "StepRunner", "process_count", "run_steps"]

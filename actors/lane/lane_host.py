@@ -25,7 +25,7 @@ from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
-    from tunesmith.actors.judging.judge import Verdict
+    from tunesmith.actors.judging.judge import Limits, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ class LaneHost:
             self._unlock()
 
     def examine(
-        self, jobs: Sequence[tuple[Template, Config, str | None]], seed: int, roofline: Roofline
+        self, jobs: Sequence[tuple[Template, Config, str | None]], seed: int, roofline: Roofline, deadlines: Limits
     ) -> list[Verdict] | Crashed:
         """The full verdict on each template at a configuration, for one workload or for all. Both compile and run in
-        processes of their own."""
+        processes of their own. The device is let go of while all of them wait for the reference."""
         # Imported here: a judge starts a compile worker of its own.
         from tunesmith.actors.judging.judge import judge
 
@@ -170,6 +170,7 @@ class LaneHost:
             index,
             jobs,
             seed=seed,
+            deadlines=deadlines,
             roofline=roofline,
             lock=self._lock,
             known_to_run=True,

@@ -28,7 +28,7 @@ from tunesmith.kernels.outcome import CompileFailed, Crashed, Energy, Failure, L
 from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent, Task
 
 if TYPE_CHECKING:
-    from tunesmith.actors.judging.judge import Question, Verdict
+    from tunesmith.actors.judging.judge import Limits, Question, Verdict
     from tunesmith.kernels.build.candidate import TypesKey
 
 T = TypeVar("T")
@@ -150,12 +150,12 @@ class ExclusiveCalls:
         return WorkloadComparison(workload, results, tuple(codes), version, others, joules)
 
     def examine(
-        self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float
+        self, questions: Sequence[Question], seed: int, roofline: Roofline, seconds: float, deadlines: Limits
     ) -> list[Verdict] | Failure:
         """See `Pool.examine`."""
         deadline = min(seconds, EXAMINATION_SECONDS * len(questions))
         found: list[Verdict] | Failure = self._call(
-            self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline
+            self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline, deadlines
         )
         return found
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tunesmith.actors.cluster.actor_handle import Deadlines
-from tunesmith.actors.judging.judge import Question, Verdict
+from tunesmith.actors.judging.judge import Limits, Question, Verdict
 from tunesmith.actors.lane.lane_host import LaneHost
 from tunesmith.actors.pool.exclusive_calls import ExclusiveCalls
 from tunesmith.actors.pool.metrics import Metrics
@@ -197,13 +197,13 @@ class Pool:
         )
 
     def examine(
-        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf
+        self, questions: Sequence[Question], *, seed: int, seconds: float = math.inf, deadlines: Limits | None = None
     ) -> list[Verdict] | Failure:
-        """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
-        the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else may be in
-        flight."""
+        """The full verdict on each template at its configuration, on the device of the first lane. deadlines: of what
+        a verdict does. A failure is one of the examination, not of a candidate, such as that it took longer than
+        `seconds`. Nothing else may be in flight."""
         calls = self._exclusive_calls()
-        return calls.examine(questions, seed, self.roofline, seconds)
+        return calls.examine(questions, seed, self.roofline, seconds, deadlines or Limits())
 
     def _exclusive_calls(self) -> ExclusiveCalls:
         energy_seconds = self._scheduler.precision.energy_seconds

@@ -143,7 +143,7 @@ class NvrtcCompiler:
                 return CompileFailed(first_error(log or failure), log[:MAX_LOG])
             assembly = _assembly(program)
         try:
-            marked = mark_blocks(assembly, _file_of(source))
+            marked = mark_blocks(assembly, _file_of(source), source.entry)
             code = assemble(marked.text, target, source.max_registers)
         except (PtxError, LinkerUnavailable) as error:
             return NotMarked(str(error))

@@ -9,7 +9,7 @@ optimiser: what it turned from branches into selections is one block here. Assem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tunesmith.kernels.build.artifact import Artifact
@@ -28,6 +28,8 @@ _TOKEN = re.compile(
 )
 _BODY = re.compile(r"\.(?:entry|func)\b")
 _NAME = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_WORD = re.compile(r"[A-Za-z_$%][\w$]*")
+_INITIAL_VALUES = re.compile(r"\.(?:global|const)\b[^;]*=\s*([^;]*);")
 _GUARDED = re.compile(r"@!?%?[\w$]+\s+")
 _ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
 
@@ -61,19 +63,26 @@ class PtxError(ValueError):
     """The text is no PTX that can be read."""
 
 
-def mark_blocks(ptx: str, file: str) -> Marked:
-    """`ptx` in which the first instruction of each basic block is preceded by a store of 1 into its word of `MARKS`.
+def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
+    """`ptx` in which the first instruction of each basic block that `entry` can reach is preceded by a store of 1 into
+    its word of `MARKS`.
 
     file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
-    Raises `PtxError`.
+    entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
     """
     text = _COMMENT.sub("", ptx)
     reader = _Reader(files_named(text, file))
-    made, position = [], 0
+    bodies, position = [], 0
     for start, end in _bodies(text):
         header = text[position:start]
         name = _NAME.search(header, max(found.start() for found in _BODY.finditer(header)))
-        made += [header, *reader.read(text[start:end], name.group(1) if name else "")]
+        bodies.append((name.group(1) if name else "", start, end))
+        position = end
+    reached = _reached(text, bodies, entry)
+    made, position = [], 0
+    for function, start, end in bodies:
+        body = text[start:end]
+        made += [text[position:start], *(reader.read(body, function) if function in reached else [body])]
         position = end
     made.append(text[position:])
     blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in reader.blocks)
@@ -85,6 +94,23 @@ def mark_blocks(ptx: str, file: str) -> Marked:
     declared = f".visible .global .align 4 .u32 {MARKS}[{len(blocks)}];\n"
     whole = "".join(made)
     return Marked(whole[: head.end()] + declared + whole[head.end() :], blocks)
+
+
+def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
+    """The functions that `entry` names in its body, or that those name in theirs, and functions in initial values of
+    variables, which calls through pointers may reach."""
+    words = {function: set(_WORD.findall(text[start:end])) for function, start, end in bodies}
+    outside = text
+    for _, start, end in reversed(bodies):
+        outside = outside[:start] + outside[end:]
+    pointed_at = set(_WORD.findall(" ".join(_INITIAL_VALUES.findall(outside))))
+    waiting, reached = [entry, *(pointed_at & set(words))], set[str]()
+    while waiting:
+        function = waiting.pop()
+        if function in words and function not in reached:
+            reached.add(function)
+            waiting += words[function] & set(words)
+    return reached
 
 
 def _bodies(text: str) -> Iterator[tuple[int, int]]:

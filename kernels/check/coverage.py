@@ -7,7 +7,7 @@ checked and timed is the candidate itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,25 +26,35 @@ MOST_LINES = 12
 class Unexecuted:
     """Blocks that ran in no check. types: of the workloads they were compiled for, such as "T=float16"; count: how many
     there are, of how many; lines: of the template's source where they stand, sorted, those that only such blocks come
-    from."""
+    from; shared: further such lines, which the plain kernel has too and did not run either."""
 
     types: str
     count: int
     blocks: int
     lines: tuple[int, ...]
+    shared: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.lines[:MOST_LINES])) + (", ..." if len(self.lines) > MOST_LINES else "")
-        where = f"line{'s' if len(self.lines) > 1 else ''} {shown}" if self.lines else "in lines that also ran"
-        return f"{self.types or 'all types'}: {self.count} of {self.blocks} blocks, {where}"
+        where = [_named(self.lines)] if self.lines else []
+        where += [f"{_named(self.shared)}, as in the plain kernel"] if self.shared else []
+        where = where or ["in lines that also ran"]
+        return f"{self.types or 'all types'}: {self.count} of {self.blocks} blocks, {'; '.join(where)}"
+
+
+def _named(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:MOST_LINES])) + (", ..." if len(lines) > MOST_LINES else "")
+    return f"line{'s' if len(lines) > 1 else ''} {shown}"
 
 
 @dataclass(slots=True)
 class Coverage:
-    """What is known of one candidate. marked: its twin for each combination of types."""
+    """Which blocks of one candidate have run. marked: its twin for each combination of types; plain: the same of the
+    plain kernel, launched in the same steps: a line of which it runs no block either says nothing against a candidate
+    that has the same line."""
 
     candidate: Candidate
     marked: Mapping[TypesKey, MarkedArtifact]
+    plain: Coverage | None = None
     _ran: dict[TypesKey, set[int]] = field(default_factory=dict)
 
     @property
@@ -62,25 +72,33 @@ class Coverage:
         self._ran.setdefault(key, set()).update(ran)
 
     def unreached(self) -> list[dict[str, str]]:
-        """The combinations of types for which some line has not run."""
-        return [dict(key) for key in self.marked if self._missing(key)[1]]
+        """The combinations of types for which some line has not run, nor is one of the plain kernel's that did not."""
+        return [dict(key) for key in self.marked if self._lines(key)[0]]
 
     def unexecuted(self) -> tuple[Unexecuted, ...]:
         """The blocks that no launch entered, for each combination of types with some."""
         found = []
         for key, one in self.marked.items():
-            count, lines = self._missing(key)
-            if count:
+            if count := len(one.blocks) - len(self._ran.get(key, ())):
                 types = ", ".join(f"{name}={dtype}" for name, dtype in key)
-                found.append(Unexecuted(types, count, len(one.blocks), tuple(sorted(lines))))
+                found.append(Unexecuted(types, count, len(one.blocks), *self._lines(key)))
         return tuple(found)
 
-    def _missing(self, key: TypesKey) -> tuple[int, set[int]]:
-        """How many blocks have not run, and the lines that only such blocks come from."""
+    def _lines(self, key: TypesKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The lines of which no block has run: those of the candidate alone, and those that it shares with such lines
+        of the plain kernel."""
+        missing = self._missing(key)
+        texts = set(self.plain._missing(key).values()) if self.plain is not None and key in self.plain.marked else set()
+        shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}
+        return tuple(sorted(set(missing) - shared)), tuple(sorted(shared))
+
+    def _missing(self, key: TypesKey) -> dict[int, str]:
+        """The lines that only blocks come from which have not run, and their text without blanks."""
         blocks, ran = self.marked[key].blocks, self._ran.get(key, set())
         seen = {line for number, block in enumerate(blocks) if number in ran for line in block.lines}
-        missing = [block for number, block in enumerate(blocks) if number not in ran]
-        return len(missing), {line for block in missing for line in block.lines} - seen
+        lines = {line for number, block in enumerate(blocks) if number not in ran for line in block.lines} - seen
+        source = self.candidate.template.source.splitlines()
+        return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}
 
 
 def launch_marked(

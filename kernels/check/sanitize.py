@@ -37,10 +37,11 @@ from tunesmith.kernels.spec.task import Task, Workload
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 86
 """Exit code of compute-sanitizer when it found something."""
-SECONDS = 180.0
+SECONDS = 60.0
 """For a tool to end."""
 LAUNCHING_SECONDS = 20.0
-"""After which a tool's process begins no further launch: under a tool one on a large workload takes minutes."""
+"""For all launches of a tool's process: it begins none that would end later, as under a tool one on a large workload
+takes minutes."""
 WORKLOADS = 64
 """Made-up ones that each candidate is launched on at most, of all sizes; the task's own are not counted. Tools see what
 a launch does whatever the contents are, so that they need fewer than a verdict has steps."""
@@ -237,13 +238,25 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
 def main(done: str, path: str) -> None:
     """What runs under a tool. done: the file that is told how many launches were made."""
     jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
-    begun, count = time.monotonic(), 0
+    begun = time.monotonic()
+    taken: list[tuple[float, float]] = []
     for candidate, workload in jobs:
-        if time.monotonic() - begun > LAUNCHING_SECONDS:
+        before, moved = time.monotonic(), task.bytes_of(workload)
+        if before - begun + expected_seconds(taken, moved) > LAUNCHING_SECONDS:
             break
         launch_once(candidate, task, workload, index, seed)
-        count += 1
-    Path(done).write_text(str(count), "ascii")
+        taken.append((moved, time.monotonic() - before))
+    Path(done).write_text(str(len(taken)), "ascii")
+
+
+def expected_seconds(taken: Sequence[tuple[float, float]], moved: float) -> float:
+    """What a launch that moves `moved` bytes will take, in proportion to the last one. taken: bytes and seconds of the
+    launches before, of which the shortest tells what any launch takes."""
+    if not taken:
+        return 0.0
+    least = min(seconds for _, seconds in taken)
+    last_moved, last = taken[-1]
+    return least + (last - least) * moved / max(1.0, last_moved)
 
 
 if __name__ == "__main__":

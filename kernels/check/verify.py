@@ -8,8 +8,10 @@ run on one device and needs a deadline of its own, which is the caller's busines
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.check import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.trial import bind
+from tunesmith.kernels.launch.prepared import Prepared
 from tunesmith.kernels.launch.workload_data import Layout, WorkloadData
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
 from tunesmith.kernels.space.feasible import rules
@@ -67,6 +70,11 @@ class Passed:
         return self.step.endswith(", task") and not self.derived
 
 
+SkipReason = Literal["template", "plain kernel", "reference", "memory", "time"]
+"""What a step was left out for: the template excludes it; the plain kernel is not right there, or too slow; the
+reference fails, or meets an arithmetic error of its own; the device has too little memory; no time was left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A step that says nothing about the candidate, and why. sticky: the process can no longer use the device."""
@@ -74,6 +82,15 @@ class Skipped:
     step: str
     why: str
     sticky: bool = False
+    reason: SkipReason = "plain kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainResult:
+    """The baseline in a step: its deviations, and the seconds of its longest launch."""
+
+    standard: Standard
+    seconds: float
 
 
 def infeasible_on(template: Template, config: Config, workload: Workload, limits: DeviceLimits) -> Rejected | None:
@@ -91,18 +108,22 @@ def infeasible_on(template: Template, config: Config, workload: Workload, limits
     return None
 
 
-def excluded(candidate: Candidate, step: Step, limits: DeviceLimits) -> Skipped | Rejected | None:
-    """Why `candidate` is not run in this step, or None: a derived workload that the template is not meant for is
-    skipped, one of the task's own is a rejection."""
+def excluded(candidate: Candidate, baseline: Candidate, step: Step, limits: DeviceLimits) -> Skipped | Rejected | None:
+    """Why `candidate` is not run in this step, or None: a derived workload that the baseline or the template is not
+    meant for is skipped, one of the task's own that the template excludes is a rejection."""
+    if step.derived and (plain := infeasible_on(baseline.template, baseline.config, step.workload, limits)) is not None:
+        return Skipped(step.name, f"the plain kernel cannot be launched there: {plain.detail}")
     rejection = infeasible_on(candidate.template, candidate.config, step.workload, limits)
     if rejection is not None and step.derived:
-        return Skipped(step.name, f"the template excludes it: {rejection.detail}")
+        return Skipped(step.name, f"the template excludes it: {rejection.detail}", reason="template")
     return rejection
 
 
-def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> WorkloadData | Skipped:
-    """The buffers of a step and what the reference gives for them: the user's code runs here, and no kernel does.
-    Raises `TaskError`."""
+def prepare_step(
+    device: Device, task: Task, step: Step, *, max_bytes: int, prepared: Prepared | None = None
+) -> WorkloadData | Skipped:
+    """The buffers of a step and the reference's results for them. prepared: contents that were made before; without
+    them the user's code runs here. Raises `TaskError`."""
     layout = Layout.unforeseen(ALIGNMENT)
     try:
         return WorkloadData(
@@ -114,13 +135,14 @@ def prepare_step(device: Device, task: Task, step: Step, *, max_bytes: int) -> W
             contents=step.contents,
             max_sets=int(np.random.default_rng(layout.seed).integers(SETS[0], SETS[1] + 1)),
             layout=layout,
+            prepared=prepared,
         )
     except OutOfDeviceMemory as error:
-        return Skipped(step.name, str(error))
+        return Skipped(step.name, str(error), reason="memory")
     except TaskError as error:
-        if step.derived:
-            return Skipped(step.name, str(error))
-        raise
+        if step.own:
+            raise
+        return Skipped(step.name, str(error), reason="reference")
 
 
 def verify(
@@ -130,30 +152,31 @@ def verify(
     step: Step,
     data: WorkloadData,
     loaded: dict[str, object] | None = None,
+    plain: PlainResult | None = None,
 ) -> Passed | Skipped | Outcome:
-    """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. Raises `TaskError` where the
-    task's baseline is at fault."""
-    standard = measure_baseline(device, baseline, step, data, loaded)
-    if isinstance(standard, Skipped):
-        return standard
+    """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
+    `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
+    measured = plain or measure_baseline(device, baseline, step, data, loaded)
+    if isinstance(measured, Skipped):
+        return measured
     try:
         launches = bind(device, candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
-        return _Examination(device, launches, data, step, standard).verdict()
+        return _Examination(device, launches, data, step, measured.standard).verdict()
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
 
 def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> Standard | Skipped:
+) -> PlainResult | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky, why = step.own, False, ""
+    own, sticky, why, longest = step.own, False, "", 0.0
     if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
         why = outside.detail
     elif not own and (beyond := data.beyond_integers()):
-        return Skipped(step.name, beyond)
+        return Skipped(step.name, beyond, reason="reference")
     else:
         try:
             launches = bind(device, baseline, data, loaded)
@@ -162,8 +185,10 @@ def measure_baseline(
                 names = {argument.name: 1.0 if own else math.inf for argument in data.task.outputs}
                 for variant in range(len(data.variants)):
                     data.restore_set(0, variant)
+                    begun = time.monotonic()
                     device.launch(launches[0])
                     device.synchronize()
+                    longest = max(longest, time.monotonic() - begun)
                     found = measure_set(data, 0, names)
                     if not own and not _is_finite(found):
                         found = measure_set(data, 0, names, lenient=True)
@@ -172,18 +197,18 @@ def measure_baseline(
                         break
                     standard.append(found)
                 else:
-                    return tuple(standard)
+                    return PlainResult(tuple(standard), longest)
             else:
                 why = str(launches)
         except DeviceError as error:
-            if error.sticky and not step.derived:
+            if error.sticky and own:
                 raise TaskError(
                     f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
                 ) from error
             why, sticky = str(error), error.sticky
     if own:
         raise TaskError(f"Task {data.task.name}: its baseline is not right on {step.name}: {why}.")
-    return Skipped(step.name, f"the baseline is not right there: {why}", sticky)
+    return Skipped(step.name, f"the plain kernel is not right there: {why}", sticky)
 
 
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:

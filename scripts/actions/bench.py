@@ -15,8 +15,9 @@ from rich.table import Table
 from tunesmith.actors.judging.builder import compile_all
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.judge import lock_of, reason_of
+from tunesmith.actors.judging.preparation import require_prepared
 from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
-from tunesmith.actors.judging.steps import PREPARE_SECONDS, prepared
+from tunesmith.actors.judging.steps import PREPARE_SECONDS
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
@@ -161,7 +162,7 @@ def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[W
 
 
 def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
 
 
 def _row(

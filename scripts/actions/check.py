@@ -47,7 +47,7 @@ def run_check(
         sys.stdout.write("\n")
     else:
         _print(verdict)
-    return EXIT_ACCEPTED if verdict.accepted else EXIT_REJECTED
+    return EXIT_REJECTED if verdict.verdict == "rejected" else EXIT_ACCEPTED
 
 
 def _judged(
@@ -85,10 +85,11 @@ def _skipped(verdict: Verdict) -> dict[str, list[str]]:
 
 
 def _print(verdict: Verdict) -> None:
-    if verdict.accepted:
+    if verdict.verdict != "rejected":
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
-        typer.echo(f"accepted: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
+        typer.echo(f"{said}: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
         errors = [(one.largest, step, name) for step in checks for name, one in step.accuracy.items()]
         worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
         if where is not None and worst > max(1.0, own):

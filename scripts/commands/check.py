@@ -34,6 +34,12 @@ def check(
     compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
     reference_deadline: ReferenceDeadline = 60.0,
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
+    check_time: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            min=0.1, help="Seconds for the steps on sizes that Tunesmith makes up (default: 20 on a GPU, 60 on a CPU)."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
@@ -57,5 +63,5 @@ def check(
         from tunesmith.actors.judging.judge import Limits
         from tunesmith.cli.actions.check import run_check
 
-        limits = Limits(compile_deadline, run_deadline, reference_deadline)
+        limits = Limits(compile_deadline, run_deadline, reference_deadline, check_time)
         raise typer.Exit(run_check(reference, source, template, config, backend, limits, as_json=json))

@@ -40,7 +40,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHO
 from tunesmith.actors.judging.builder import compile_all  # noqa: E402
 from tunesmith.actors.judging.examiner import Examiner  # noqa: E402
 from tunesmith.actors.judging.judge import lock_of, reason_of  # noqa: E402
-from tunesmith.actors.judging.steps import prepared  # noqa: E402
+from tunesmith.actors.judging.preparation import require_prepared  # noqa: E402
 from tunesmith.actors.process.isolated import Isolated, preload  # noqa: E402
 from tunesmith.actors.process.workers import CompileWorker  # noqa: E402
 from tunesmith.hw.errors import TunesmithError  # noqa: E402
@@ -178,7 +178,7 @@ class Measuring:
         self.failures: Counter[str] = Counter()
         self.wrong: list[dict[str, Any]] = []
         for workload in task.workloads:
-            prepared(task, workload.name, examiner.call("prepare", 60.0, workload.name))
+            require_prepared(task, workload.name, examiner.call("prepare", 60.0, workload.name))
         made = shop.compile(task.sources(device.backend).baseline.template, {}, task.workloads).result()
         if not isinstance(made, Candidate):
             raise TunesmithError(f"The baseline does not compile: {describe(made)}.")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging.judge import judge
-from tunesmith.actors.judging.steps import Findings, run_steps
+from tunesmith.actors.judging.steps import Budget, Findings, run_steps
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import Passed
 from tunesmith.kernels.outcome import Outcome, WrongResult
@@ -60,7 +60,10 @@ class PretendedRunner:
     task: PretendedTask = field(default_factory=PretendedTask)
     examiner: PretendedExaminer = field(default_factory=PretendedExaminer)
 
-    def run(self, asked: object, step: PretendedStep, place: int, findings: Findings) -> None:
+    def excluded(self, asked: object, step: PretendedStep) -> None:
+        return None
+
+    def run(self, asked: object, step: PretendedStep, place: int, findings: Findings, source: object) -> None:
         self.examiner.killed.wait(step.seconds)
         if step.raises:
             raise TunesmithError("the task is at fault")
@@ -69,12 +72,34 @@ class PretendedRunner:
         findings.note(place, WrongResult("mismatch", "out", str(place)) if step.wrong else found)
 
 
+@dataclass
+class PretendedPreparation:
+    """Whose steps are all prepared."""
+
+    released: list[int] = field(default_factory=list)
+
+    def __enter__(self) -> PretendedPreparation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def release(self, place: int) -> None:
+        self.released.append(place)
+
+    def cancel(self) -> None:
+        pass
+
+
 def run(steps: list[PretendedStep], runners: int, most_bytes: float = 10.0) -> tuple[Findings, dict[int, int], Any]:
     done: dict[int, int] = {}
     pretended: Any = [PretendedRunner(number, done) for number in range(runners)]
     steps_of: Any = steps
     asked: Any = None
-    return run_steps(pretended, asked, steps_of, most_bytes), done, pretended
+    source: Any = PretendedPreparation()
+    findings = run_steps(pretended, asked, steps_of, most_bytes, Budget(60.0), lambda *_: source)
+    assert sorted(source.released) == sorted(done)
+    return findings, done, pretended
 
 
 @pytest.mark.parametrize("runners", [1, 3])
@@ -108,7 +133,8 @@ def test_an_error_ends_all_processes_at_once() -> None:
     pretended: Any = [PretendedRunner(number, done) for number in range(3)]
     asked: Any = None
     with pytest.raises(TunesmithError, match="at fault"):
-        run_steps(pretended, asked, list[Any](steps), 10.0)
+        source: Any = PretendedPreparation()
+        run_steps(pretended, asked, list[Any](steps), 10.0, Budget(60.0), lambda *_: source)
     assert all(one.examiner.killed.is_set() for one in pretended)
 
 

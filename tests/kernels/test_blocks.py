@@ -68,7 +68,7 @@ $L__info_string0:
 
 
 def test_blocks_begin_at_labels_and_behind_branches() -> None:
-    marked = mark_blocks(PTX, "some")
+    marked = mark_blocks(PTX, "some", "k")
     assert marked.blocks == (
         Block("k", (3, 4)),
         Block("k", (5,)),
@@ -90,7 +90,7 @@ def test_blocks_begin_at_labels_and_behind_branches() -> None:
 )
 def test_what_is_no_ptx_is_said_to_be_none(text: str) -> None:
     with pytest.raises(PtxError):
-        mark_blocks(text, "some")
+        mark_blocks(text, "some", "k")
 
 
 @pytest.fixture(scope="module")

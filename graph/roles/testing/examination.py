@@ -84,7 +84,9 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
         if left < LEAST_SECONDS:
             found, failure = [], NO_TIME
         else:
-            found = context.pool.examine(jobs, seed=context.settings.seed + SEED, seconds=left)
+            settings = context.settings
+            deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
+            found = context.pool.examine(jobs, seed=settings.seed + SEED, seconds=left, deadlines=deadlines)
             failure = "" if isinstance(found, list) else describe(found)
             if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
                 failure = NO_TIME

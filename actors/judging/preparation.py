@@ -1,0 +1,180 @@
+"""The contents of steps and the reference's results for them, made ahead of the steps by processes that use no device.
+
+Owns the processes that call the reference in a verdict, the files by which they hand over what they made, and what is
+kept of it for later verdicts: preparing runs beside the launches, and no device is held for a slow reference.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tunesmith.actors.process.isolated import Isolated
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.build.artifact_cache import CacheError, DiskCache, open_cache
+from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.verify import Skipped
+from tunesmith.kernels.launch.prepared import OutsideContract, key_of, prepare_contents
+from tunesmith.kernels.outcome import Crashed, TimedOut, describe
+from tunesmith.kernels.spec.task import Task, TaskError
+
+if TYPE_CHECKING:
+    from tunesmith.actors.judging.steps import Findings
+
+AHEAD = 8
+"""Steps that each process prepares before one of them is used: their files take disk space."""
+ON_DEVICE_BYTES = 16 << 20
+"""Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
+NEARLY_SECONDS, POLL_SECONDS = 0.2, 0.5
+KEPT_BYTES_PER_SECOND = 5e6
+"""Prepared contents are kept on disk where preparing them was slower than this: others are soon made again."""
+
+
+class ContentsHost:
+    """Prepares steps in a process of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._cache = _cache()
+
+    def prepare(self, step: Step, path: Path) -> Skipped | None:
+        """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
+        contents that the task itself declares cannot be prepared."""
+        key = key_of(self._task, step.workload, step.contents, made_up=not step.own)
+        data = None if self._cache is None else self._cache.read(key)
+        if data is None:
+            begun = time.monotonic()
+            try:
+                made = prepare_contents(self._task, step.workload, step.contents, made_up=not step.own)
+            except TaskError as error:
+                if step.own:
+                    raise
+                return Skipped(step.name, str(error), reason="reference")
+            if isinstance(made, OutsideContract):
+                return Skipped(step.name, made.why, reason="reference")
+            data = made.to_bytes()
+            if self._cache is not None and len(data) < KEPT_BYTES_PER_SECOND * (time.monotonic() - begun):
+                self._cache.write(key, data)
+        path.write_bytes(data)
+        return None
+
+
+def _cache() -> DiskCache | None:
+    try:
+        return open_cache()
+    except CacheError:
+        # The command that began this has said so.
+        return None
+
+
+class Preparation:
+    """Prepares `steps`, by their places in a plan, in this order, with a thread for each of `hosts`. seconds: to
+    prepare a step on the task's own workloads, and one on a workload that was made up. Use as a context manager."""
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        steps: Mapping[int, Step],
+        hosts: Sequence[Isolated],
+        findings: Findings,
+        folder: Path,
+        seconds: tuple[float, float],
+    ) -> None:
+        self._task, self._findings, self._folder, self._seconds = task, findings, folder, seconds
+        self._hosts, self._steps = hosts, steps
+        on_host = {
+            place: step
+            for place, step in steps.items()
+            if not task.original_is_reference
+            and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= ON_DEVICE_BYTES)
+        }
+        self._made: dict[int, Future[Path | Skipped]] = {place: Future() for place in on_host}
+        self._waiting = iter(on_host.items())
+        self._room = threading.Semaphore(AHEAD * max(1, len(hosts)))
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._threads = ThreadPoolExecutor(max(1, len(hosts)), "preparation")
+
+    def __enter__(self) -> Preparation:
+        for host in self._hosts:
+            self._threads.submit(self._work, host)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        self._threads.shutdown()
+
+    def cancel(self) -> None:
+        """Ends the preparing; no step that is not prepared yet will be."""
+        self._stop.set()
+        self._room.release(len(self._hosts))
+        if any(not one.done() for one in self._made.values()):
+            for host in self._hosts:
+                host.kill()
+
+    def is_ready(self, place: int) -> bool:
+        """Whether `get` returns at once, or nearly so."""
+        return place not in self._made or bool(wait([self._made[place]], NEARLY_SECONDS).done)
+
+    def get(self, place: int) -> Path | Skipped | None:
+        """The file with what was prepared, why the step is left out, or None where the device is to prepare it. Raises
+        `TunesmithError` where the task's own contents cannot be prepared."""
+        if place not in self._made:
+            return None
+        while not wait([self._made[place]], POLL_SECONDS).done:
+            if self._stop.is_set():
+                return Skipped(self._steps[place].name, "the verdict was ended", reason="time")
+        return self._made[place].result()
+
+    def release(self, place: int) -> None:
+        """Removes the file of a step that is over."""
+        if place in self._made:
+            (self._folder / f"{place}.npz").unlink(missing_ok=True)
+            self._room.release()
+
+    def _work(self, host: Isolated) -> None:
+        while True:
+            self._room.acquire()
+            with self._lock:
+                place, step = next(self._waiting, (-1, None))
+            if step is None or self._stop.is_set():
+                return
+            made = self._made[place]
+            try:
+                made.set_result(self._prepared(host, step, self._folder / f"{place}.npz"))
+            except (TunesmithError, RuntimeError) as error:
+                # A mistake of the user's, or of ours in that process: raised where the step is asked for.
+                made.set_exception(error)
+
+    def _prepared(self, host: Isolated, step: Step, path: Path) -> Path | Skipped:
+        if (left_out := self._findings.left_out(step)) is not None:
+            return left_out
+        answer = host.call("prepare", self._seconds[step.derived], step, path)
+        if isinstance(answer, TimedOut | Crashed) and not self._stop.is_set():
+            if step.own:
+                require_prepared(self._task, step.name, answer)
+            if isinstance(answer, TimedOut) and step.derived:
+                self._findings.note_slow(step, f"the reference takes longer than {answer.limit:g} s")
+            return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
+        return answer if isinstance(answer, Skipped) else path
+
+
+def require_prepared(task: Task, what: str, found: object) -> None:
+    """Raises `TunesmithError` where preparing the data of `what` overran its deadline or ended its process: no kernel
+    ran, only the user's reference."""
+    match found:
+        case TimedOut():
+            raise TunesmithError(
+                f"Task {task.name}: preparing the data of {what} took longer than {found.limit:g} s; most likely the "
+                f"reference {task.reference_name} does not end: make it faster, or the workload smaller."
+            )
+        case Crashed():
+            raise TunesmithError(
+                f"Task {task.name}: {found.detail} while it prepared the data of {what}; most likely the reference "
+                f"{task.reference_name} ends it: fix the reference."
+            )
