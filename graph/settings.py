@@ -258,6 +258,11 @@ class SearchSettings(BaseModel):
         False,
         description="Also export a winner of which some lines ran in no check (CUDA tells); the report names them.",
     )
+    allow_unexamined: bool = Field(
+        False,
+        description="Also export a winner that could not be examined on odd sizes and other contents; every export "
+        "says so.",
+    )
 
 
 class Settings(ModelSettings, SearchSettings):

@@ -61,6 +61,11 @@ def trial_stage(stage: str) -> str:
     return f"{stage}-trial"
 
 
+def repair_stage(stage: str) -> str:
+    """The stage of the configurations that are measured in a round's test, in place of rejected ones."""
+    return f"{stage}-repair"
+
+
 def round_of(stage: str) -> int:
     """The round of a stage; 0 for the run as a whole."""
     return int(stage.split("-")[1]) if stage.startswith("round-") else 0

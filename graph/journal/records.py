@@ -183,7 +183,8 @@ class Verdict(Record):
     """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
     over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
     to be better than the baseline. objective: what better means; energy_ratio: as ratio, of energy; front: the
-    finalists by time and energy, the fastest first; both empty where energy was not measured."""
+    finalists by time and energy, the fastest first; both empty where energy was not measured. unexamined: finalists
+    that are no winners because they could not be examined."""
 
     general: Winner | None = None
     ratio: float | None = None
@@ -195,6 +196,7 @@ class Verdict(Record):
     objective: Objective = "time"
     energy_ratio: float | None = None
     front: tuple[FrontPoint, ...] = ()
+    unexamined: int = 0
 
 
 class FinalistResult(Record):
@@ -214,7 +216,8 @@ class FinalistResult(Record):
 class Examination(Record):
     """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
 
-    verdict "not examined": the examination itself failed, and `detail` says why. steps: what was passed and skipped;
+    verdict "not examined": the examination itself failed, and `detail` says why; "partial": nothing was found wrong,
+    but the template excludes most made-up workloads. steps: what was passed and skipped;
     unexecuted: which parts of the kernel ran in no step, a clause for each combination of types with some; unreached:
     whether lines of the source are among them that ran nowhere else either (a compiler makes several copies of a line);
     artifacts: content hashes of the machine code of the candidate and of the baseline; seconds: its share of what
@@ -224,7 +227,7 @@ class Examination(Record):
     template: str
     config: Config
     workload: str
-    verdict: Literal["accepted", "rejected", "not examined"]
+    verdict: Literal["accepted", "partial", "rejected", "not examined"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
@@ -243,7 +246,7 @@ class ExaminationRow(Record):
     template: str
     config: Config
     workload: str
-    verdict: Literal["accepted", "rejected", "not examined"]
+    verdict: Literal["accepted", "partial", "rejected", "not examined"]
     detail: str
     checks: int
     skipped: tuple[str, ...]

@@ -59,7 +59,7 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
 def _export_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     general = verdict.general
-    if general is None and not verdict.dispatch:
+    if not verdict.tuned:
         return
     folder.mkdir(parents=True)
     (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
@@ -188,6 +188,7 @@ def _export(
         "task": context.task.name,
         "template": template.name,
         "config": config,
+        "examined": _examined(context, template, config),
         "device": context.device.name,
         "entry": template.entry,
         "reference": context.task.reference_name,
@@ -199,6 +200,16 @@ def _export(
     }
     (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+
+
+def _examined(context: Context, template: Template, config: Config) -> str:
+    """How far the full verdict on a kernel went: "accepted", "partial" (right, on few sizes), "not examined", or
+    "baseline", which is what others are compared with."""
+    if template.id == context.sources.baseline.template.id:
+        return BASELINE
+    key = winner_key(Winner(template=template.id, config=config))
+    found = {one.verdict for (*mine, _), one in context.log.examinations().items() if tuple(mine) == key}
+    return next((one for one in ("accepted", "partial") if one in found), "not examined")
 
 
 def _requirements(context: Context, template: Template) -> list[str]:

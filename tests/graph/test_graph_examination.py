@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,7 @@ def test_where_all_finalists_are_wrong_the_next_take_their_place(
     else:
         result = run(folder, **settings)
     assert result.valid and result.summary["general"]["config"] not in wrong
-    out = [one["config"] for one in result.summary["disqualified"]]
+    out = [one["config"] for one in result.summary["disqualified"] if "shares" not in one["why"]]
     assert all(one in wrong for one in out) and all(one in out for one in ranked[:2])
     # Nobody meets the baseline twice on a workload, but for the comparison that was interrupted.
     first = [one for one in compared if ranked[0] in one]
@@ -103,8 +105,15 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(SimulatedPool, "examine", fault)
     result = run(tmp_path / "run", rounds=1)
-    assert result.valid and {one["verdict"] for one in result.summary["examined"]} == {"not examined"}
+    # Nothing is exported unexamined: the plain kernel stays.
+    assert not result.valid and result.summary.unexamined and "could be examined" in result.summary.sentence
+    assert [one.name for one in sorted((tmp_path / "run" / "best").iterdir()) if one.is_dir()] == ["baseline"]
     assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
+    allowed = run(tmp_path / "allowed", rounds=1, allow_unexamined=True)
+    assert allowed.valid and "not examined" in allowed.summary.sentence
+    assert {one["verdict"] for one in allowed.summary["examined"]} == {"not examined"}
+    launch = json.loads((tmp_path / "allowed" / "best" / "general" / "launch.json").read_text())
+    assert launch["examined"] == "not examined"
 
 
 def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
@@ -113,9 +122,8 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
     monkeypatch.setattr(Context, "seconds_left", lambda _: 1.0)
     monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
     result = run(tmp_path / "run", rounds=1)
-    (one,) = {(one["verdict"], one["detail"]) for one in result.summary["examined"]}
-    assert one[0] == "not examined" and "the time limit left no time" in one[1]
-    assert result.valid and not SimulatedPool.examined
+    assert all("the time limit left no time" in one.why for one in result.summary.disqualified)
+    assert not result.valid and result.summary.unexamined and not SimulatedPool.examined
     monkeypatch.undo()
     simulate_device(monkeypatch)
     again = resume(tmp_path / "run", more=1)
@@ -125,11 +133,11 @@ def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
 def test_held_out_workloads_are_left_out_where_the_time_limit_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_full = run(tmp_path / "full", rounds=1)
+    in_full = run(tmp_path / "full", rounds=1, allow_unexamined=True)
     assert in_full.summary["held_out"]
     monkeypatch.setattr(Context, "seconds_left", lambda _: 0.0)
     monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
-    result = run(tmp_path / "run", rounds=1)
+    result = run(tmp_path / "run", rounds=1, allow_unexamined=True)
     names = ", ".join(row["workload"] for row in in_full.summary["held_out"])
     assert result.valid and not result.summary["held_out"]
     assert f"The time limit left no time for the held-out workloads {names}." in result.summary["notes"]
@@ -153,6 +161,43 @@ def test_an_interrupted_examination_is_made_again_and_only_then(
     found = [row.data["examination"] for row in rows(tmp_path / "run", "examined")]
     keys = [(one["workload"], config_key(one["config"])) for one in found]
     assert len(keys) == len(set(keys))
+
+
+def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"rounds": 1, "strategy": "exhaustive", "evaluations": 100}
+    best = run(tmp_path / "a", **settings).summary["general"]["config"]
+    name = "UNROLL"
+    monkeypatch.setattr(SimulatedPool, "wrong", _Having(name, best[name]))
+    SimulatedPool.examined.clear()
+    result = run(tmp_path / "b", **settings)
+    assert result.valid and result.summary["general"]["config"][name] != best[name]
+    rejected = [one for one in SimulatedPool.examined if f"{name}={best[name]}" in one]
+    assert 2 <= len(set(rejected)) <= 4
+    assert any(f"it shares {name}={best[name]}" in one.why for one in result.summary.disqualified)
+
+
+def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The search measures one configuration, and that is wrong.
+    monkeypatch.setattr(SimulatedPool, "wrong", _Having("GROUP", 16))
+    result = run(tmp_path / "run", rounds=1, evaluations=1)
+    measured = [row.data["evaluation"]["config"] for row in rows(tmp_path / "run", "evaluation")]
+    assert len(measured) > 1 and measured[0]["GROUP"] == 16
+    assert result.valid and result.summary["general"]["config"]["GROUP"] != 16
+
+
+@dataclass
+class _Having:
+    """All configurations with a value."""
+
+    name: str
+    value: object
+
+    def __contains__(self, config: Any) -> bool:
+        return bool(config[self.name] == self.value)
 
 
 class _Everything:

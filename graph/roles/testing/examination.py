@@ -7,7 +7,7 @@ right on odd shapes and other contents, be as accurate as the baseline, and pass
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.actors.judging import judge
@@ -16,11 +16,13 @@ from tunesmith.graph.journal.events import Examined
 from tunesmith.graph.journal.log import Examinee
 from tunesmith.graph.journal.records import Examination, ExaminationRow, Verdict, Winner
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has
+from tunesmith.graph.roles.testing.verdict import FOR_ALL
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.check import Deviation
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.outcome import Failure, TimedOut, describe
-from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.parameter import Config, assignments, config_key
 
 SEED = 7_000_003
 """Added to the run's seed for the contents of examinations."""
@@ -32,36 +34,51 @@ NO_TIME = (
 )
 
 
-def disqualified(context: Context) -> dict[Examinee, str]:
-    """What examinations of this run rejected, and why; also what has lines that never ran, unless the settings allow
-    it."""
-    found = {}
-    for key, one in context.log.examinations().items():
+def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
+    """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
+    rejected ones, what has lines that never ran (unless the settings allow it); for all workloads together (`FOR_ALL`)
+    what was examined on few sizes. given_up: what could not be examined in this session, which counts unless the
+    settings allow it."""
+    settings, found = context.settings, dict[Examinee, str]()
+    known = context.log.examinations()
+    for key, one in known.items():
         if one.verdict == "rejected":
             found[key] = one.detail
-        elif one.unreached and not context.settings.allow_unexecuted:
+        elif one.verdict == "partial":
+            why = f"it is right where it can be launched, but {one.detail}, so that it cannot serve all shapes"
+            found[key[0], key[1], FOR_ALL] = why
+        elif one.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
+            found[key[0], key[1], one.workload or FOR_ALL] = f"{NOT_EXAMINED}: {one.detail}"
+        elif one.unreached and not settings.allow_unexecuted:
             found[key] = f"some of its lines ran in no check: {'; '.join(one.unexecuted)}"
+    for template, defect in defects(context.log).items():
+        for evaluation in (entry.event.evaluation for entry in context.log.evaluations_of(template)):
+            key = (template, config_key(evaluation.config), "")
+            if key not in known and has(evaluation.config, defect):
+                found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
     return found
 
 
-def examine_winners(context: Context, build: Callable[[Mapping[Examinee, str]], Verdict]) -> Verdict:
+def examine_winners(
+    context: Context, build: Callable[[Mapping[Examinee, str]], Verdict], given_up: set[Examinee]
+) -> Verdict:
     """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
-    configuration on everything, the others on the workload they won. Where one is rejected, the next best is a winner
-    and is examined in turn. What the time limit leaves no time for is "not examined"."""
-    tried: set[Examinee] = set()
+    configuration on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the
+    next best is a winner and is examined in turn. given_up: what could not be examined, to which this adds."""
     while True:
-        verdict = build(disqualified(context))
-        known = {key: one.verdict for key, one in context.log.examinations().items()}
-        # An earlier session of the run may have had no time for it.
+        verdict = build(disqualified(context, given_up))
+        known = context.log.examinations()
+        # An earlier session of the run may have had no time for one.
         waiting = [
             one
             for one in _winners(verdict)
-            if (key := _key(*one)) not in tried and known.get(key, "not examined") == "not examined"
+            if (key := _key(*one)) not in given_up and (key not in known or known[key].verdict == "not examined")
         ]
         if not waiting:
             return verdict
-        tried |= {_key(*one) for one in waiting}
         _examine(context, waiting)
+        known = context.log.examinations()
+        given_up |= {key for one in waiting if known[key := _key(*one)].verdict == "not examined"}
 
 
 def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:

@@ -12,21 +12,22 @@ from itertools import islice
 
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Compared, VerdictReached
-from tunesmith.graph.journal.log import stage_of
+from tunesmith.graph.journal.events import Compared, Evaluated, VerdictReached
+from tunesmith.graph.journal.log import repair_stage, stage_of
 from tunesmith.graph.journal.measurements import objective, quantities_of
 from tunesmith.graph.journal.records import FinalistResult, Verdict
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.baseline import baseline_quantities, baseline_request
 from tunesmith.graph.roles.planning.rules import plan_by_rules
+from tunesmith.graph.roles.rejections import defects, has, variations
 from tunesmith.graph.roles.testing.examination import disqualified, examine_winners
 from tunesmith.graph.roles.testing.verdict import build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.space.feasible import rules
+from tunesmith.kernels.space.feasible import feasible, rules
 from tunesmith.kernels.space.rule import Rule
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.parameter import Config, config_key
@@ -39,8 +40,6 @@ SECONDS = 0.5
 """Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
 LEAST_SECONDS = 0.1
 """Seconds of sampling for each kernel where the time limit leaves no more."""
-REFILLS = 3
-"""How often further finalists are compared where all before were rejected."""
 FLOOR_SHARE = 0.95
 """Close enough to the physical limit to stop."""
 FRESH_SEED = 1_000_003
@@ -77,18 +76,33 @@ class Tester:
             comparisons = self._compared(context, number, general, per_shape, context.opponents)
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
-            verdict = examine_winners(context, partial(build_verdict, context, comparisons, general))
-            for _ in range(REFILLS):
-                # Where all of them were rejected, the next best take their place, of other templates first.
-                more = [] if verdict.general is not None else finalists(context, stage, after=general)[0]
-                if not more or context.seconds_left() <= 0:
-                    break
-                general = [*general, *more]
-                comparisons = self._compared(context, number, general, per_shape, context.opponents)
-                verdict = examine_winners(context, partial(build_verdict, context, comparisons, general))
+            verdict = self._examined(context, number, general, per_shape, comparisons)
         context.journal.append(VerdictReached(verdict=verdict), stage)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
         return {"done": done}
+
+    def _examined(
+        self,
+        context: Context,
+        number: int,
+        general: list[Finalist],
+        per_shape: dict[str, list[Finalist]],
+        comparisons: list[Compared],
+    ) -> Verdict:
+        """The verdict whose winners are all examined. While there is no general one and time is left, other
+        configurations are compared in place of the rejected: these with one value changed, the templates' defaults,
+        and the next best that were measured."""
+        stage, given_up = stage_of(number), set[tuple[str, str, str]]()
+        while True:
+            build = partial(build_verdict, context, comparisons, general)
+            verdict = examine_winners(context, build, given_up)
+            if verdict.general is not None or context.seconds_left() <= 0:
+                return marked_unexamined(context, verdict)
+            more = replacements(context, stage, general)
+            if not more:
+                return verdict
+            general = [*general, *more]
+            comparisons = self._compared(context, number, general, per_shape, context.opponents)
 
     def _compared(
         self,
@@ -214,6 +228,61 @@ def finalists(
         for name, found in single.items()
     }
     return general, per_shape
+
+
+def marked_unexamined(context: Context, verdict: Verdict) -> Verdict:
+    """`verdict`, whose sentence says where the general configuration was not examined, which the settings allow."""
+    if verdict.general is None:
+        return verdict
+    key = (verdict.general.template, config_key(verdict.general.config), "")
+    known = context.log.examinations().get(key)
+    if known is not None and known.verdict != "not examined":
+        return verdict
+    return verdict.model_copy(update={"sentence": f"{verdict.sentence} The general configuration was not examined."})
+
+
+def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
+    """What to compare after all of `tried` were rejected: the fastest rejected of each template with one value changed,
+    and the templates' default configurations, measured now where they were not; else the next best that were measured
+    and share no known defect."""
+    known = {(template, config_key(config)) for template, config in tried}
+    rejected = [one for one in context.log.examinations().values() if one.verdict == "rejected"]
+    common = defects(context.log)
+    fastest = dict(reversed([one for one in tried if one[0] in {each.template for each in rejected}]))
+    wanted: list[Finalist] = []
+    for template_id, config in fastest.items():
+        template, defect = context.template(template_id), common.get(template_id, {})
+        wanted += [(template_id, one) for one in variations(template, config, defect) if not has(one, defect)]
+        wanted.append((template_id, template.default_config))
+    wanted = [one for one in _distinct(wanted) if (one[0], config_key(one[1])) not in known]
+    valid = measured_now(context, stage, wanted)
+    if valid:
+        return valid
+    out = disqualified(context)
+    following, _ = finalists(context, stage, after=tried)
+    return [one for one in following if (one[0], config_key(one[1]), "") not in out]
+
+
+def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> list[Finalist]:
+    """Those of `wanted` that are feasible and right on all tuned workloads; none is measured twice."""
+    names = tuple(workload.name for workload in context.tuned)
+    found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
+    requests = []
+    for number, (template_id, config) in enumerate(wanted):
+        template = context.template(template_id)
+        feasible_here = all(feasible(template, context.tuned, one).reject(config) is None for one in context.limits)
+        if (template_id, config_key(config)) not in found and feasible_here:
+            requests.append(Request(number, template, config, names))
+    if requests:
+        context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
+        context.pool.roofline = context.roofline()
+        for request, evaluation in zip(requests, context.pool.evaluate(requests), strict=True):
+            event = Evaluated(number=request.number, key=config_key(evaluation.config), evaluation=evaluation)
+            context.journal.append(event, repair_stage(stage))
+            found[evaluation.template, config_key(evaluation.config)] = evaluation
+    broken = _broken_on_held_out(context)
+    right = {key for key, one in found.items() if one.failure is None}
+    return [one for one in wanted if (one[0], config_key(one[1])) in right and not broken(one)]
 
 
 def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:

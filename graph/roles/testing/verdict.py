@@ -23,6 +23,7 @@ from tunesmith.graph.journal.records import (
     Winner,
     WorkloadRow,
 )
+from tunesmith.graph.roles.rejections import NOT_EXAMINED
 from tunesmith.kernels.outcome import Objective, describe
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
@@ -32,6 +33,8 @@ Key = tuple[str, str]
 DISPATCH_GAIN = 0.01
 """Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
 """
+FOR_ALL = "*"
+"""In place of a workload: disqualified as the general configuration, and for no shape alone."""
 NOTHING: Mapping[Examinee, str] = MappingProxyType({})
 
 
@@ -87,6 +90,7 @@ def build_verdict(
         ]
         for workloads in (tuned, held_out)
     )
+    unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
     chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
     return Verdict(
         general=chosen,
@@ -95,9 +99,12 @@ def build_verdict(
         held_out=tuple(unseen),
         disqualified=tuple(out),
         dispatch=tuple(used for row in rows if (used := dispatched(row, chosen, of)) is not None),
-        sentence=_sentence(ratio, rows, unseen, len(out))
+        sentence=_nothing(len(out), unexamined)
+        if ratio is None
+        else _sentence(ratio, rows, unseen, len(out))
         if of == "time"
         else _thrift(of, ratio, energy, rows, len(out)),
+        unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
         front=_front(together, general),
@@ -108,8 +115,9 @@ def _why_out(
     key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
 ) -> tuple[str, str] | None:
     """The workload on which a general finalist is out, and why; None where it is in."""
-    if (why := disqualified.get((*key, ""))) is not None:
-        return "all", why
+    for workload in ("", FOR_ALL):
+        if (why := disqualified.get((*key, workload))) is not None:
+            return "all", why
     failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
     return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
 
@@ -262,13 +270,21 @@ def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...
     return tuple(rows)
 
 
-def _sentence(
-    ratio: float | None, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], disqualified: int
-) -> str:
+def _nothing(disqualified: int, unexamined: int) -> str:
+    """The verdict where there is no configuration for all workloads."""
+    if unexamined and unexamined == disqualified:
+        return (
+            f"None of {unexamined} finalist(s) could be examined, and nothing is exported unexamined: keep the "
+            "baseline, or see --allow-unexamined."
+        )
+    left = f", {unexamined} of which could not be examined" if unexamined else ""
+    out = f"; {disqualified} finalist(s) failed the final check{left}" if disqualified else ""
+    return f"No configuration is right on every workload{out}: keep the baseline."
+
+
+def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], disqualified: int) -> str:
     """The verdict first, the number after it, and what speaks against it."""
     out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
-    if ratio is None:
-        return f"No configuration is right on every workload{out}."
     faster, slower = _count(rows, "faster"), _count(rows, "slower")
     lost = _count(held_out, "slower")
     losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
@@ -287,13 +303,9 @@ def _sentence(
     return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
 
 
-def _thrift(
-    of: Objective, ratio: float | None, energy: float | None, rows: Sequence[WorkloadRow], disqualified: int
-) -> str:
+def _thrift(of: Objective, ratio: float, energy: float | None, rows: Sequence[WorkloadRow], disqualified: int) -> str:
     """The verdict where energy, or its product with time, was made small."""
     out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
-    if ratio is None:
-        return f"No configuration is right on every workload{out}."
     if energy is None:
         return (
             f"The energy of the finalists could not be measured; time: {1 / ratio:.2f}x over all tuned workloads{out}."

@@ -9,6 +9,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import SeedsRefused
 from tunesmith.graph.journal.measurements import failures_by_kind, observation, racing
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
+from tunesmith.graph.roles.rejections import defects, has
 from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
 from tunesmith.graph.wisdom.suggestions import suggestions_for
@@ -34,6 +35,7 @@ class TemplateSearch:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)
+        self._defect = defects(context.log).get(template.id, {})
         self.strategy = self._make_strategy(budget)
         self.asked = 0
         self.results: list[Evaluation] = []
@@ -93,6 +95,9 @@ class TemplateSearch:
         return strategy
 
     def _observe(self, evaluation: Evaluation) -> Observation:
+        if has(evaluation.config, self._defect):
+            # What shares the defect of rejected winners is no result to search near.
+            return Observation(None, failure="wrong_result")
         of = self.context.settings.objective
         return observation(evaluation, self.plan.workloads, self.baseline, self.context.weights, of)
 
