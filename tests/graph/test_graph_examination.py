@@ -168,7 +168,7 @@ def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(
 ) -> None:
     settings = {"rounds": 1, "strategy": "exhaustive", "evaluations": 100}
     best = run(tmp_path / "a", **settings).summary["general"]["config"]
-    name = "UNROLL"
+    name = "GROUP"
     monkeypatch.setattr(SimulatedPool, "wrong", _Having(name, best[name]))
     SimulatedPool.examined.clear()
     result = run(tmp_path / "b", **settings)
