@@ -204,7 +204,7 @@ class StepRunner:
             findings.note(place, left_out)
             return
         if not source.is_ready(place):
-            self.listener(f"waiting for the reference on {step.name}")
+            self.listener(f"the reference computes {step.name}")
             with self.device.let_go():
                 source.get(place)
         path = source.get(place)
