@@ -12,7 +12,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.specialise import literal
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
-from tunesmith.kernels.check.plan import Step, plan, reaching_steps
+from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitize import Inspection, Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import (
     Passed,
@@ -187,11 +187,12 @@ def judge(
         begun: list[Inspection] = []
         builder = stack.enter_context(Builder(task, limits, index, waited.compile))
         runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
+        unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare)
         bench = _Bench(task, limits, seed, waited, builder, runners, hosts, folder, device, roofline, listener)
         asked = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
-            for steps in [bench.steps(template, config, only, largest_bytes)]
+            for steps in [bench.steps(template, config, only, largest_bytes, unusable)]
         ]
 
         def inspect() -> None:
@@ -231,6 +232,17 @@ def _speaks_of(template: Template, config: Config) -> str:
     return "\n".join([*macros, template.source, *compared, *(f"{one};" for one in (*launch.grid, *launch.block))])
 
 
+def _unusable_scalars(
+    task: Task, limits: DeviceLimits, seed: int, host: Isolated, seconds: float
+) -> list[tuple[str, int]]:
+    """See `ContentsHost.unusable_scalars`; none where the reference is the original kernel, or too slow to tell."""
+    own = [workload for workload in task.workloads if limits.kind in workload.devices]
+    if task.original_is_reference or not own:
+        return []
+    found = host.call("unusable_scalars", seconds, small_workload(task, own), seed)
+    return found if isinstance(found, list) else []
+
+
 def _account(made_up: Sequence[Step], passed: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
     """A sentence on what there was no time for; none where there was enough."""
     late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
@@ -268,10 +280,17 @@ class _Bench:
     roofline: Roofline | None
     listener: Callable[[str], None]
 
-    def steps(self, template: Template, config: Config, only: str | None, largest_bytes: float) -> list[Step]:
+    def steps(
+        self,
+        template: Template,
+        config: Config,
+        only: str | None,
+        largest_bytes: float,
+        unusable: Collection[tuple[str, int]],
+    ) -> list[Step]:
         """The steps of a question, of which there is at least one."""
         source = _speaks_of(template, config)
-        found = plan(self.task, self.limits, self.seed, largest_bytes, only, source)
+        found = plan(self.task, self.limits, self.seed, largest_bytes, only, source, unusable)
         if not found:
             raise TunesmithError(
                 f"The task {self.task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."

@@ -17,11 +17,13 @@ from tunesmith.actors.process.isolated import Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact_cache import CacheError, DiskCache, open_cache
-from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.prepared import OutsideContract, key_of, prepare_contents
+from tunesmith.kernels.launch.reference import load_reference
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.contents import Contents
+from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.steps import Findings
@@ -41,6 +43,22 @@ class ContentsHost:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._cache = _cache()
+        # What a reference imports takes time that is not its own.
+        load_reference(task)
+
+    def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int]]:
+        """The made-up values of scalars with which the reference fails or meets an arithmetic error on the task's own
+        contents, as names of scalars and numbers of levels."""
+        found = []
+        for name, level, value in made_up_scalars(self._task, workload):
+            contents = Contents(seed=seed, scalars=((name, value),))
+            try:
+                made = prepare_contents(self._task, workload, contents, made_up=True)
+            except TaskError:
+                made = OutsideContract("the reference fails")
+            if isinstance(made, OutsideContract):
+                found.append((name, level))
+        return found
 
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where

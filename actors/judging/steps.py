@@ -193,6 +193,8 @@ class StepRunner:
     examiner: Isolated
     device: HeldDevice
     listener: Callable[[str], None]
+    is_warm: bool = False
+    """Whether the process has been through a step: the first compiles and loads what others find."""
 
     def excluded(self, asked: Asked, step: Step) -> Skipped | Outcome | None:
         """See `tunesmith.kernels.check.verify.excluded`."""
@@ -250,8 +252,9 @@ class StepRunner:
     def _step(
         self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, findings: Findings
     ) -> Passed | Skipped | Outcome:
-        seconds = self.deadlines.made_up_step(findings.budget) if step.derived else self.deadlines.run
-        if (skipped := self._prepare(step, path, seconds if step.derived else self.deadlines.prepare)) is not None:
+        short = step.derived and self.is_warm
+        seconds = self.deadlines.made_up_step(findings.budget) if short else self.deadlines.run
+        if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
         plain = self.examiner.call("try_baseline", seconds, baseline, step)
@@ -262,12 +265,13 @@ class StepRunner:
                     f"Task {self.task.name}: its baseline fails on {step.name}: {describe(plain)}; fix the kernel, or "
                     "make the workload smaller."
                 )
-            if isinstance(plain, TimedOut) and step.derived:
+            if isinstance(plain, TimedOut) and short:
                 findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
             return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
         if isinstance(plain, Skipped):
             return plain
-        if step.derived and plain > seconds / LAUNCHES:
+        self.is_warm = True
+        if short and plain > seconds / LAUNCHES:
             findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
             return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
         found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)

@@ -114,11 +114,13 @@ def plan(
     largest_bytes: float = math.inf,
     only: str | None = None,
     source: str = "",
+    unusable: Collection[tuple[str, int]] = (),
 ) -> list[Step]:
     """The steps of a verdict: derived shapes (`derived_steps`) and sizes that the candidate's `source` compares with
     (`sought_steps`), those first that add the most new pairs for their cost; contents whose effect grows with the size
     and another seed on the smallest tuned workload; then all workloads for the kind of device, as far as they move at
-    most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents."""
+    most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents. unusable: made-up
+    values of scalars (`made_up_scalars`, name and level) that are left out."""
     own = _of_kind(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
@@ -126,7 +128,7 @@ def plan(
         return []
     smallest = min(own, key=task.bytes_of)
     tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
-    steps = derived_steps(task, limits, tuned, seed)
+    steps = derived_steps(task, limits, tuned, seed, unusable)
     steps += sought_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
     steps = _by_gain(task, limits, steps)
     steps += _on_one(task, tuned, seed)
@@ -197,7 +199,9 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
     ]
 
 
-def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -> list[Step]:
+def derived_steps(
+    task: Task, limits: DeviceLimits, like: Workload, seed: int, unusable: Collection[tuple[str, int]] = ()
+) -> list[Step]:
     """Steps on sizes of the ladder, around those of `like`, and about the largest of the task, the smallest first. A
     size that is no extent takes the value of `like`, half of it, one less, one more, and twice of it."""
     largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
@@ -216,12 +220,16 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
     }
     types = _types(task, limits)
     kinds = kinds_of(task)
-    scalars = {argument.name: _levels(argument, task) for argument in task.arguments if argument.role == "scalar"}
+    scalars = {
+        argument.name: [level for level in range(_levels(argument, task)) if (argument.name, level) not in unusable]
+        for argument in task.arguments
+        if argument.role == "scalar"
+    }
     factors = {
         **{f"size {name}": len(members) for name, members in classes.items()},
         "types": len(types),
         "kind": len(kinds),
-        **{f"scalar {name}": count for name, count in scalars.items() if count > 1},
+        **{f"scalar {name}": len(levels) for name, levels in scalars.items() if len(levels) > 1},
     }
     made: dict[str, Step] = {}
     turns: Counter[tuple[str, int, int]] = Counter()
@@ -240,7 +248,7 @@ def derived_steps(task: Task, limits: DeviceLimits, like: Workload, seed: int) -
             turns[name, size, types_at] += 1
         shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types[types_at].values())
         workload = like.model_copy(update={"sizes": sizes, "types": types[types_at], "name": f"{shown} (derived)"})
-        changed = _scalars(task, workload, chosen)
+        changed = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in scalars.items()})
         contents = Contents(kinds[chosen["kind"]], seed, CHANGES[position % len(CHANGES)], changed)
         step = Step(workload, contents, derived=True)
         made.setdefault(step.name, step)
@@ -511,7 +519,7 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple
     """The values of scalars that are not the task's own in a step."""
     found = []
     for argument in task.arguments:
-        level = chosen.get(f"scalar {argument.name}", 0)
+        level = chosen.get(argument.name, 0)
         if not level:
             continue
         try:
@@ -526,6 +534,15 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple
         if value != own:
             found.append((argument.name, value))
     return tuple(found)
+
+
+def made_up_scalars(task: Task, workload: Workload) -> Iterator[tuple[str, int, float]]:
+    """The values of scalars that no task lists: name, level and value on `workload`."""
+    for argument in task.arguments:
+        if argument.role == "scalar" and not argument.values:
+            for level in range(1, _levels(argument, task)):
+                for name, value in _scalars(task, workload, {argument.name: level}):
+                    yield name, level, value
 
 
 def _varied(own: float, how: str) -> float:

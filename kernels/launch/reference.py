@@ -6,6 +6,7 @@ Owns the call itself, for arrays of NumPy and of CuPy. Its arguments are drawn b
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
@@ -57,6 +58,19 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     except Exception as error:  # it is the user's code: whatever it raises is named
         raise TaskError(
             f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
+        ) from error
+
+
+def load_reference(task: Task) -> None:
+    """Runs the reference's module, and imports its framework, so that no call takes the time for that. Raises
+    `TaskError`."""
+    try:
+        exec(_compiled(runnable_reference(task), task.name), {"__name__": f"reference of {task.name}"})
+        if task.framework == "torch":
+            importlib.import_module("torch")
+    except Exception as error:  # it is the user's code: whatever it raises is named
+        raise TaskError(
+            f"Task {task.name}: the reference cannot be loaded: {type(error).__name__}: {error}."
         ) from error
 
 
