@@ -178,7 +178,8 @@ def render_report(log: RunLog, summary: Summary) -> str:
         speedups=speedup_bars(summary),
         searches=search_charts(log, summary),
         limits=limit_bars(log, summary),
-        effects=[one for name in spaces if (one := effect_charts(log, summary, name, spaces[name])) is not None],
+        # Of the winner's template only: it stands first.
+        effects=effect_charts(log, summary, *next(iter(spaces.items()))) if spaces else None,
         spaces=[(log.template(name).name, len(one), one.cartesian) for name, one in spaces.items()],
         rounds=rounds(log, summary),
         notes=_examination_notes(summary),
@@ -474,8 +475,8 @@ def _apart(labels: list[tuple[float, str]], gap: float = 9.0) -> list[tuple[floa
 
 
 def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space) -> tuple[str, str, list[Chart]] | None:
-    """The template's name, what the model explains, and a chart for each parameter with an effect on the time of all
-    tuned workloads together; None where nothing was measured."""
+    """The template's name, how much the model explains, and a chart for each parameter with an effect on the time of
+    all tuned workloads together; None where too little was measured, or all of it is alike."""
     # Imported here: the model needs SciPy, which takes half a second.
     from tunesmith.kernels.search.surrogate.effects import effects
 
@@ -493,9 +494,9 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
         results[point] = observation(evaluation, names, before, weights)
         if evaluation.failure is None:
             times.append((weighted_geomean({name: seconds[name] for name in names}, weights), evaluation.config))
-    name, found = log.template(template_id).name, effects(space, results)
+    found = effects(space, results)
     if found is None:
-        return name, f"{len(times)} configurations were measured, too few or too alike to tell effects", []
+        return None
     chosen = summary.general.config if summary.general and summary.general.template == template_id else {}
     level = weighted_geomean({workload: before[workload] for workload in names}, weights)
     drawn = sorted(times, key=lambda one: one[0])[:: -(-len(times) // MAX_DOTS)]
@@ -518,7 +519,7 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
         charts.append(chart)
     said = f"{max(0.0, found.explained) * 100:.0f} % of the variance of {found.points} configurations"
     weak = ", which is little: take the shares as a hint" if found.explained < BELIEVED else ""
-    return name, f"a model of these parameters explains {said}{weak}", charts
+    return log.template(template_id).name, f"a model of these parameters explains {said}{weak}", charts
 
 
 def rounds(log: RunLog, summary: Summary) -> list[dict[str, Any]]:

@@ -46,9 +46,11 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 MOST_BYTES = 150_000
 ENDING = ("failures", "examination", "source", "caveats")
 
+Found = tuple[RunLog, Summary, Path]
+
 
 @pytest.fixture(scope="module")
-def found(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunLog, Summary, Path]]:
+def found(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     """A run of 20 of the 28 feasible points, some of which fail to compile."""
     folder = tmp_path_factory.mktemp("report") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +60,7 @@ def found(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         yield RunLog(journal), read_summary(folder), folder
 
 
-def test_the_page_begins_with_what_matters(found: tuple[RunLog, Summary, Path]) -> None:
+def test_the_page_begins_with_what_matters(found: Found) -> None:
     log, summary, folder = found
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page == render_report(log, summary), "what the run wrote can be made again from its journal"
@@ -79,7 +81,7 @@ def test_the_page_begins_with_what_matters(found: tuple[RunLog, Summary, Path]) 
     assert "best/" in links and all((folder / link).exists() for link in links) and "<script" not in page
 
 
-def test_every_configuration_is_in_the_chart(found: tuple[RunLog, Summary, Path]) -> None:
+def test_every_configuration_is_in_the_chart(found: Found) -> None:
     log, summary, _ = found
     (chart,) = search_charts(log, summary)
     evaluations = log.evaluations()
@@ -92,24 +94,23 @@ def test_every_configuration_is_in_the_chart(found: tuple[RunLog, Summary, Path]
     assert heights == sorted(heights)
     least = min(one.seconds for e in evaluations for one in e.outcomes.values() if isinstance(one, Measured))
     assert heights[-1] == pytest.approx(100 - chart.up.place(least * 1e6), abs=0.02)
-    assert chart.up.label == "us per launch" and [text.split()[0] for _, text in chart.labels] == [
-        "baseline",
-        "general",
-    ]
+    assert chart.up.label == "us per launch" and chart.labels[0][1] == "baseline 20"
 
 
-def test_a_long_run_stays_a_small_page(found: tuple[RunLog, Summary, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def replace_evaluations(monkeypatch: pytest.MonkeyPatch, entries: list[Entry[Evaluated]]) -> None:
+    whole = RunLog.entries
+    monkeypatch.setattr(
+        RunLog, "entries", lambda self, kind, stage=None: entries if kind is Evaluated else whole(self, kind)
+    )
+
+
+def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
     entries = list(log.entries(Evaluated))
     many = [
-        Entry(entry.sequence + number * 1000, entry.session, entry.at + number, entry.stage, entry.event)
-        for number in range(150)
-        for entry in entries
+        replace(one, sequence=one.sequence + 1000 * turn, at=one.at + turn) for turn in range(150) for one in entries
     ]
-    whole = RunLog.entries
-    monkeypatch.setattr(
-        RunLog, "entries", lambda self, kind, stage=None: many if kind is Evaluated else whole(self, kind)
-    )
+    replace_evaluations(monkeypatch, many)
     (chart,) = search_charts(log, summary)
     assert len(many) == 3_000 and len(chart.marks) <= MAX_MARKS + 1
     assert f"{len(many) - len(chart.marks)} of the marks are not drawn" in chart.caption
@@ -117,23 +118,16 @@ def test_a_long_run_stays_a_small_page(found: tuple[RunLog, Summary, Path], monk
     assert len(render_report(log, summary).encode()) < MOST_BYTES
 
 
-def test_the_time_between_two_sessions_does_not_count(
-    found: tuple[RunLog, Summary, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_between_sessions_does_not_count(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
-    entries = [
-        Entry(entry.sequence, 1 + (place >= 10), entry.at + 86_400 * (place >= 10), entry.stage, entry.event)
-        for place, entry in enumerate(log.entries(Evaluated))
-    ]
-    whole = RunLog.entries
-    monkeypatch.setattr(
-        RunLog, "entries", lambda self, kind, stage=None: entries if kind is Evaluated else whole(self, kind)
-    )
+    first, second = log.entries(Evaluated)[:10], log.entries(Evaluated)[10:]
+    entries = [*first, *(replace(one, session=2, at=one.at + 86_400) for one in second)]
+    replace_evaluations(monkeypatch, entries)
     (chart,) = search_charts(log, summary)
     assert max(int(text.split()[2]) for *_, text in chart.marks) < 3600
 
 
-def test_effects_are_those_of_the_simulated_device(found: tuple[RunLog, Summary, Path]) -> None:
+def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
     log, summary, _ = found
     ((template, space),) = _spaces(log, summary).items()
     name, about, charts = effect_charts(log, summary, template, space) or pytest.fail("nothing was measured")
@@ -150,11 +144,10 @@ def test_effects_are_those_of_the_simulated_device(found: tuple[RunLog, Summary,
         def evaluations_of(self, template_id: str) -> Any:
             return list(log.evaluations_of(template_id))[:4]
 
-    _, about, charts = effect_charts(Short(log._journal), summary, template, space) or pytest.fail("nothing")
-    assert "too few" in about and charts == []
+    assert effect_charts(Short(log._journal), summary, template, space) is None
 
 
-def test_rounds_say_what_they_gained(found: tuple[RunLog, Summary, Path]) -> None:
+def test_rounds_say_what_they_gained(found: Found) -> None:
     log, summary, _ = found
     told = rounds(log, summary)
     assert [one["plan"].round for one in told] == list(range(1, len(summary.plans) + 1))
@@ -163,7 +156,7 @@ def test_rounds_say_what_they_gained(found: tuple[RunLog, Summary, Path]) -> Non
     assert told[-1]["ratio"] == summary.ratio
 
 
-def test_the_limit_is_shown_where_a_roof_was_measured(found: tuple[RunLog, Summary, Path]) -> None:
+def test_the_limit_is_shown_where_a_roof_was_measured(found: Found) -> None:
     log, summary, _ = found
     assert limit_bars(log, summary) is None and 'id="limit"' not in render_report(log, summary)
     (row,) = summary.tuned
@@ -173,9 +166,7 @@ def test_the_limit_is_shown_where_a_roof_was_measured(found: tuple[RunLog, Summa
     assert limits.bars[0].end == pytest.approx(limits.line / 4, abs=0.02) and "GB/s" in limits.bars[0].note
 
 
-def test_throttling_and_drift_are_told_where_a_device_reports_them(
-    found: tuple[RunLog, Summary, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_throttling_and_drift_are_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
     assert stability(log) == "" and "While it measured" not in render_report(log, summary)
 
@@ -216,13 +207,13 @@ def with_verdicts(summary: Summary, tuned: str, held_out: str = "faster", **more
     ],
 )
 def test_the_badge_says_the_verdict(
-    found: tuple[RunLog, Summary, Path], tuned: str, held_out: str, more: dict[str, Any], colour: str, words: str
+    found: Found, tuned: str, held_out: str, more: dict[str, Any], colour: str, words: str
 ) -> None:
     assert badge(with_verdicts(found[1], tuned, held_out, **more))[0] == colour
     assert words in badge(with_verdicts(found[1], tuned, held_out, **more))[1]
 
 
-def test_bars_say_what_is_not_exported(found: tuple[RunLog, Summary, Path]) -> None:
+def test_bars_say_what_is_not_exported(found: Found) -> None:
     _, summary, _ = found
     (row,) = summary.tuned
     assert row.general is not None and row.best is not None and summary.general is not None
@@ -240,7 +231,7 @@ def test_bars_say_what_is_not_exported(found: tuple[RunLog, Summary, Path]) -> N
         assert [bar.kind for bar in mine] == [kind if kind == used else f"{kind} idle" for kind in ("general", "best")]
 
 
-def test_a_run_without_a_result_has_a_page_too(found: tuple[RunLog, Summary, Path]) -> None:
+def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     log, summary, _ = found
     nothing = {"general": None, "ratio": None, "tuned": (), "held_out": (), "dispatch": (), "examined": ()}
     older = {"origin": None, "started_at": None, "sentence": "no valid configuration was found."}
@@ -259,7 +250,7 @@ def test_a_run_without_a_result_has_a_page_too(found: tuple[RunLog, Summary, Pat
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["caveats"], "nothing empty has a heading"
 
 
-def test_the_gravest_warning_comes_first(found: tuple[RunLog, Summary, Path]) -> None:
+def test_the_gravest_warning_comes_first(found: Found) -> None:
     _, summary, _ = found
     row = summary.tuned[0]
     assert row.general is not None
@@ -271,7 +262,7 @@ def test_the_gravest_warning_comes_first(found: tuple[RunLog, Summary, Path]) ->
     assert told[-1] == "A lane was replaced."
 
 
-def test_markdown_is_for_a_pull_request(found: tuple[RunLog, Summary, Path]) -> None:
+def test_markdown_is_for_a_pull_request(found: Found) -> None:
     _, summary, _ = found
     text = render_markdown(summary)
     assert text.startswith(f"## {summary.task} on {summary.device.name}\n\n**{summary.sentence}**\n")
@@ -306,15 +297,8 @@ def test_axes_have_round_ticks(values: list[float], log: bool, labels: list[str]
 
 def test_numbers_have_few_digits() -> None:
     assert [rounded(value, digits=4) for value in (1577.801, 9.9801, 10.04, 0.9)] == ["1,578", "9.98", "10.04", "0.9"]
-    assert [rounded(value) for value in (0, 1234567.8, 811450.23, 72.56, 0.0123456, 2.5e-9, 5.0)] == [
-        "0",
-        "1,234,568",
-        "811,450",
-        "72.6",
-        "0.0123",
-        "2.5e-09",
-        "5",
-    ]
+    shown = " ".join(rounded(value) for value in (0, 1234567.8, 811450.23, 72.56, 0.0123456, 2.5e-9, 5.0))
+    assert shown == "0 1,234,568 811,450 72.6 0.0123 2.5e-09 5"
 
 
 PROBE = """<!doctype html><body><pre id="found"></pre>
@@ -357,7 +341,7 @@ def browse(probe: Path, *options: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: tuple[RunLog, Summary, Path], tmp_path: Path) -> None:
+def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: Found, tmp_path: Path) -> None:
     _, _, folder = found
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(page=(folder / "report.html").as_uri()), encoding="utf-8")
@@ -372,7 +356,7 @@ def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: tuple[RunLog, Summar
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
-def test_a_browser_shows_it_dark_and_prints_it(found: tuple[RunLog, Summary, Path], tmp_path: Path) -> None:
+def test_a_browser_shows_it_dark_and_prints_it(found: Found, tmp_path: Path) -> None:
     _, _, folder = found
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(page=(folder / "report.html").as_uri()), encoding="utf-8")
@@ -385,7 +369,7 @@ def test_a_browser_shows_it_dark_and_prints_it(found: tuple[RunLog, Summary, Pat
     assert paper.read_bytes().startswith(b"%PDF")
 
 
-def test_opponents_stand_beside_the_bars(found: tuple[RunLog, Summary, Path]) -> None:
+def test_opponents_stand_beside_the_bars(found: Found) -> None:
     _, summary, _ = found
     told = Figures(seconds=9e-6, ratio=0.45, low=0.44, high=0.47, verdict="faster")
     others = (
