@@ -28,7 +28,6 @@ from tunesmith.graph.dispatch.rule import Rule
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.records import Dispatched, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.machine_code import MachineCodes
-from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.space.feasible import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -154,6 +153,11 @@ def _free_name(folder: Path, workload: str) -> str:
     return name
 
 
+def source_name(template: Template, types: Mapping[str, str]) -> str:
+    """The file of a template's source for these data types, in the folder of its configuration."""
+    return "-".join(["kernel", *(dtype for _, dtype in sorted(types.items()))]) + SUFFIX[template.backend]
+
+
 def _export(
     context: Context,
     folder: Path,
@@ -168,7 +172,7 @@ def _export(
     sources: dict[str, Any] = {}
     for workload in workloads:
         source = specialise(template, config, workload.types)
-        file = "-".join(["kernel", *(dtype for _, dtype in types_key(workload))]) + SUFFIX[template.backend]
+        file = source_name(template, workload.types)
         if file not in sources:
             (folder / file).write_text(source.source, encoding="utf-8")
             compiled: dict[str, Any] = {

@@ -50,8 +50,8 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
     assert [row["workload"] for row in result.summary["dispatch"]] == ["16384"]
     assert len(SimulatedPool.examined) == 2
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "<dt>general</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
-    assert "<dt>16384</dt><dd><code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
+    assert "<dt>configuration</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
+    assert "16384 has its own: <code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
     best, general = (f'<td class="text"><code>GROUP=16, ITEMS={items}, UNROLL=1</code></td>' for items in (16, 4))
     assert page.index(best) < page.index(general)
 

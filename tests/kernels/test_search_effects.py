@@ -46,7 +46,6 @@ def test_shares_follow_what_a_parameter_does() -> None:
     # Twice the width takes a quarter of the time.
     assert vec.expected[0] / vec.expected[1] == pytest.approx(4, rel=0.3)
     assert min(range(4), key=lambda place: block.expected[place] or math.inf) == 1
-    assert (found.pairs[0].first, found.pairs[0].second) == ("VEC", "BLOCK") and found.pairs[0].share > 0.95
 
 
 def test_a_value_that_is_never_feasible_has_no_effect() -> None:

@@ -2,11 +2,11 @@
 
 Owns the decomposition only: it is given a space and observations, and measures nothing. The model is the one that the
 strategy `surrogate` searches with (`gaussian`, `targets`), fitted once to all results, whichever strategy asked for
-them. Its expectation at the feasible points is averaged over all parameters but one, or but two; the share of a
-parameter is the variance of that average over the variance of the expectation, Var(E[m | x]) / Var(m) (Hutter, Hoos and
-Leyton-Brown, "An efficient approach for assessing hyperparameter importance", ICML 2014, there with a forest). Averages
-run over *feasible* points, since only those can be launched; where constraints tie parameters together, shares overlap
-and need not add up to 1.
+them. Its expectation at the feasible points is averaged over all parameters but one; the share of a parameter is the
+variance of that average over the variance of the expectation, Var(E[m | x]) / Var(m) (Hutter, Hoos and Leyton-Brown,
+"An efficient approach for assessing hyperparameter importance", ICML 2014, there with a forest). Averages run over
+*feasible* points, since only those can be launched; where constraints tie parameters together, shares overlap and need
+not add up to 1.
 
 scikit-learn's permutation importance and Optuna's fANOVA were the alternatives. Both fit a forest of their own, which
 knows neither dropped points nor noise, and would bring scikit-learn for one section of a report.
@@ -15,9 +15,8 @@ knows neither dropped points nor noise, and would bring scikit-learn for one sec
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +31,6 @@ FEWEST_POINTS = 8
 MOST_FITTED, MOST_AVERAGED = 320, 20_000
 """Results that the model is fitted to, and feasible points that its expectation is averaged over."""
 FIT_ITERATIONS = 60
-MOST_IN_PAIRS = 5
-"""Parameters, those with the largest shares, whose pairs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +45,11 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class PairEffect:
-    """What two parameters do together, their own effects included. share: as of an `Effect`."""
-
-    first: str
-    second: str
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class Effects:
     """Effects, the largest first. explained: the share of the measured variance that the model foretells for a point
     when fitted to all the others (leave-one-out R squared); below 0 it foretells less than their mean does."""
 
     parameters: tuple[Effect, ...]
-    pairs: tuple[PairEffect, ...]
     explained: float
     points: int
 
@@ -100,23 +87,9 @@ def effects(space: Space, results: Mapping[int, Observation], *, seed: int = 0) 
         means = _means(sample[:, column], expected, len(space.domain.parameters[column].values))
         shown = tuple(None if math.isnan(mean) else math.exp(centre + unit * mean) for mean in means.tolist())
         share = _share(means[sample[:, column]], variance)
-        found.append((column, Effect(space.domain.names[column], share, shown)))
-    found.sort(key=lambda one: -one[1].share)
-    pairs = _pairs(space, [column for column, _ in found[:MOST_IN_PAIRS]], sample, expected, variance)
-    return Effects(tuple(one for _, one in found), tuple(pairs), explained, len(fitted))
-
-
-def _pairs(
-    space: Space, columns: Iterable[int], sample: NDArray[np.uint16], expected: Floats, variance: float
-) -> list[PairEffect]:
-    found = []
-    for first, second in combinations(columns, 2):
-        width = space.domain.sizes[second]
-        cells = sample[:, first].astype(np.intp) * width + sample[:, second]
-        means = _means(cells, expected, space.domain.sizes[first] * width)
-        names = space.domain.names
-        found.append(PairEffect(names[first], names[second], _share(means[cells], variance)))
-    return sorted(found, key=lambda pair: -pair.share)
+        found.append(Effect(space.domain.names[column], share, shown))
+    found.sort(key=lambda one: -one.share)
+    return Effects(tuple(found), explained, len(fitted))
 
 
 def _means(groups: NDArray[np.integer], values: Floats, count: int) -> Floats:
@@ -139,4 +112,4 @@ def _left_out(covariance: Floats, values: Floats) -> float:
     return 1.0 - float(np.square(errors).sum()) / spread if spread > 0 else 0.0
 
 
-__all__ = ["Effect", "Effects", "PairEffect", "effects"]
+__all__ = ["Effect", "Effects", "effects"]
