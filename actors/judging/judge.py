@@ -62,6 +62,8 @@ from tunesmith.kernels.spec.template import Template
 
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
+SURPLUS = 2.0
+"""Blocks of a baseline's launch over those that it needs, from where on that is said."""
 REACHING = 8
 """Steps between two looks at what has not run yet."""
 ROOMY_BYTES = 32e9
@@ -75,15 +77,16 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reason: empty when accepted, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not
-    looked at, and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the
-    machine code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left
-    out."""
+    looked at, and why; baseline_note: a sentence where the baseline is launched with blocks that it does not need;
+    unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the machine code of
+    candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left out."""
 
     verdict: Literal["accepted", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    baseline_note: str = ""
     unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -234,6 +237,13 @@ class _Device:
         self._lock.release()
 
 
+def _of_surplus(surplus: float) -> str:
+    return (
+        f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right without "
+        "the others), so speed-ups over it are too high: correct `grid` in its launch."
+    )
+
+
 def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
     notes = (*([found.note] if found.note else []), *verdict.notes)
     if found.found:
@@ -281,6 +291,7 @@ class _Bench:
         room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
         findings = run_steps(self.runners, asked, steps, room)
         passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
+        surplus = findings.surplus
         if coverage is not None and wrong is None and covered and (unreached := coverage.unreached()):
             # Other sizes enter what neither the task's nor the usual ones do.
             like = task.workload(only) if only is not None else steps[-1].workload
@@ -310,7 +321,8 @@ class _Bench:
             notes += ("repeated launches differ in some bits, within the tolerance",)
         artifacts = {"candidate": built.candidate.digests, "baseline": built.baseline.digests}
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
-        verdict = Verdict("accepted", "", "", tuple(passed), notes, unexecuted, artifacts)
+        about = _of_surplus(surplus) if SURPLUS <= surplus < math.inf else ""
+        verdict = Verdict("accepted", "", "", tuple(passed), notes, about, unexecuted, artifacts)
         return verdict, (built.candidate, built.workloads)
 
     def _roofs(self) -> Roofline:

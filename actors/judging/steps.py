@@ -7,6 +7,7 @@ that finds something decides, however many processes there are.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -81,12 +82,14 @@ class Asked:
 @dataclass(slots=True)
 class Findings:
     """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
-    first step that rejects the candidate; covered: whether parts that ran are still counted."""
+    first step that rejects the candidate; covered: whether parts that ran are still counted; surplus: blocks of the
+    baseline's launches over those that it needs, the least of the task's own workloads so far."""
 
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
     covered: bool = True
+    surplus: float = math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, place: int, found: Passed | Skipped | Outcome) -> None:
@@ -126,6 +129,10 @@ class StepRunner:
         """One step, and what it finds."""
         found = self._step(asked.candidate, asked.baseline, step)
         if isinstance(found, Passed):
+            if step.own and findings.surplus > 1:
+                surplus = self.examiner.call("surplus", self.deadlines.run, asked.baseline, step)
+                self.renew(surplus)
+                findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
             for edges in self._edges(step, place):
                 beyond = self._at_edges(asked.candidate, asked.baseline, step, edges)
                 if isinstance(beyond, str):

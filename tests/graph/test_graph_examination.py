@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,18 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     result = run(tmp_path / "run", rounds=1)
     assert result.valid and {one["verdict"] for one in result.summary["examined"]} == {"not examined"}
     assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_an_examination_finds_of_the_baselines_launch_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = SimulatedPool.examine
+
+    def surplus(self: SimulatedPool, jobs: Any, **more: Any) -> Any:
+        return [replace(one, baseline_note="The grid is too large.") for one in examine(self, jobs, **more)]
+
+    monkeypatch.setattr(SimulatedPool, "examine", surplus)
+    assert run(tmp_path / "run", rounds=1).summary.notes.count("The grid is too large.") == 1
 
 
 def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
