@@ -86,9 +86,9 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
         else:
             found = context.pool.examine(jobs, seed=context.settings.seed + SEED, seconds=left)
             failure = "" if isinstance(found, list) else describe(found)
-            about = {one.baseline_note for one in found if one.baseline_note} if isinstance(found, list) else set()
-            for sentence in sorted(about):
-                context.note("test", sentence, "")
+            for one in found if isinstance(found, list) else ():
+                if one.baseline_note:
+                    context.note("test", one.baseline_note, "")
             if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
                 failure = NO_TIME
     except TunesmithError as error:
