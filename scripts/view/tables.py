@@ -92,11 +92,12 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(f"General configuration: {config}", markup=False, soft_wrap=not out.is_terminal)
     if summary.dispatching is not None and summary.dispatching.tested:
         print_table(out, _policies(summary.dispatching))
-        if lost := "\n    ".join(summary.dispatching.lost):
-            out.print(f"Not exported, as it lost to general on the unseen shapes:\n    {lost}", markup=False)
-        rule = "\n    ".join(summary.dispatching.lines)
-        fitted = "" if lost else f", fitted to {summary.dispatching.fitted} shapes"
-        out.print(f"Dispatch rule{fitted}:\n    {rule}", markup=False)
+        found = summary.dispatching
+        rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
+        out.print(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}", markup=False)
+        if found.lost:
+            said = "It lost to general on the unseen shapes and is not exported; exported is:"
+            out.print(f"{said}\n    {exported}", markup=False)
         for item in summary.dispatching.excluded:
             where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
             text = f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}"

@@ -141,7 +141,7 @@ def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_
     assert dispatch["rule_that_lost_to_general"] == list(found.lost)
     assert "slower on 1 of 1 held-out workloads; not shown to be faster with T=float16." in result.summary.sentence
     print_summary(result.summary, result.folder)
-    assert "Not exported, as it lost to general on the unseen shapes:" in capsys.readouterr().out
+    assert "It lost to general on the unseen shapes and is not exported" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("later", [False, True])
