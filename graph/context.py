@@ -47,6 +47,8 @@ class Context:
     listener: Listener = silent
     models: Models | None = None
     """None: every role works by rules."""
+    best_roofs: Callable[[Roofline], tuple[Roofline, tuple[str, ...]]] = lambda measured: (measured, ())
+    """Turns roofs measured now into the best that the device has shown, with what there is to say of the difference."""
     log: RunLog = field(init=False)
     _pool: Pool | None = None
 
@@ -95,11 +97,13 @@ class Context:
         return {workload.name: workload.weight for workload in self.task.workloads}
 
     def roofline(self) -> Roofline:
-        """The device's measured roofs; measured once in a run."""
+        """The best roofs ever measured on the device; measured anew once in a run."""
         roofline = self.log.roofline
         if roofline is None:
             self.listener(Progress("plan", "measuring the device's roofs"))
-            roofline = self.pool.calibrate()
+            roofline, said = self.best_roofs(self.pool.calibrate())
+            for sentence in said:
+                self.note("plan", sentence, "")
             self.journal.append(RooflineMeasured(roofline=roofline))
             self.drop_beaten_roofs("the baseline", self.log.baseline_seconds or {})
             roofline = self.log.roofline or roofline

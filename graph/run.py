@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -39,6 +40,7 @@ from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
 from tunesmith.graph.wisdom.database import WisdomError, open_wisdom
 from tunesmith.graph.wisdom.learning import known_shapes, learn, suggest
+from tunesmith.graph.wisdom.roofs import best_roofs
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -321,6 +323,7 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
     limits = limits_of(run.device, run.settings)
     with pools(run.task, run.device, run.settings, prepared, listener, run.examined) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
+        context.best_roofs = partial(best_roofs, open_wisdom() if run.settings.wisdom else None, run.device)
         try:
             yield context
         finally:

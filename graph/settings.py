@@ -14,7 +14,16 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Objective
@@ -292,13 +301,12 @@ class Settings(ModelSettings, SearchSettings):
     roles: dict[str, Placement] = {}
     arm: Arm = "tree"
 
-    @model_validator(mode="after")
-    def _rule_by_time(self) -> Settings:
-        if self.dispatch_shapes and self.objective != "time":
-            raise ValueError(
-                f"a dispatch rule chooses by time, so leave out --dispatch-shapes with --objective {self.objective}"
-            )
-        return self
+    @field_validator("dispatch_shapes")
+    @classmethod
+    def _rule_by_time(cls, shapes: int, info: ValidationInfo) -> int:
+        if shapes and (objective := info.data.get("objective", "time")) != "time":
+            raise ValueError(f"a dispatch rule chooses by time; leave this out, or --objective {objective}")
+        return shapes
 
     @property
     def energy_seconds(self) -> float:

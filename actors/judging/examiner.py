@@ -12,6 +12,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.check.coverage import launch_marked
 from tunesmith.kernels.check.edges import Edges, launch_at_edges
+from tunesmith.kernels.check.idle_blocks import surplus_of_blocks
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, PlainResult, Skipped, measure_baseline, prepare_step, verify
 from tunesmith.kernels.launch.prepared import Prepared
@@ -86,6 +87,16 @@ class Examiner:
             return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
         except OutOfDeviceMemory as error:
             return Skipped(step.name, str(error))
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
+        """See `surplus_of_blocks`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        try:
+            return surplus_of_blocks(self._bench.device, baseline, data, self._loaded)
         except DeviceError as error:
             return LaunchFailed(str(error), sticky=error.sticky)
 

@@ -66,6 +66,8 @@ from tunesmith.kernels.spec.template import Template
 
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
+SURPLUS = 2.0
+"""Blocks of a baseline's launch over those that it needs, from where on that is said."""
 REACHING = 8
 """Steps between two looks at what has not run yet."""
 ROOMY_BYTES = 32e9
@@ -86,14 +88,16 @@ OUT_OF_MEMORY = "catastrophic error: out of memory"
 class Verdict:
     """partial: nothing was found wrong, but the template excludes most workloads on which that was to be seen. reason:
     empty unless rejected, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not looked at,
-    and why; unexecuted: parts of the kernel that ran in none of the steps; artifacts: content hashes of the machine
-    code of candidate and baseline; seconds: what checking took, compiling included and compute-sanitizer left out."""
+    and why; baseline_note: a sentence where the baseline is launched with blocks that it does not need; unexecuted:
+    parts of the kernel that ran in none of the steps; artifacts: content hashes of the machine code of candidate and
+    baseline; seconds: what checking took, compiling included and compute-sanitizer left out."""
 
     verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
     detail: str = ""
     steps: tuple[Passed | Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    baseline_note: str = ""
     unexecuted: tuple[Unexecuted, ...] = ()
     artifacts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -257,6 +261,13 @@ def _account(made_up: Sequence[Step], passed: Sequence[Passed | Skipped], second
     )
 
 
+def _of_surplus(surplus: float) -> str:
+    return (
+        f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right without "
+        "the others), so speed-ups over it are too high: correct `grid` in its launch."
+    )
+
+
 def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
     notes = (*([found.note] if found.note else []), *verdict.notes)
     if found.found:
@@ -316,6 +327,7 @@ class _Bench:
         findings = self._run(asked, steps, room, budget)
         passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
         budget.reserve = 0.0
+        surplus = findings.surplus
         if coverage is not None and wrong is None and covered and (unreached := coverage.unreached()):
             # Other sizes enter what neither the task's nor the usual ones do.
             like = task.workload(only) if only is not None else steps[-1].workload
@@ -356,7 +368,8 @@ class _Bench:
         excluding = sum(isinstance(one, Skipped) and one.reason == "template" for one in passed)
         kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * len(made_up) else "accepted"
         detail = f"the template excludes {excluding} of {len(made_up)} made-up workloads" if kind == "partial" else ""
-        verdict = Verdict(kind, "", detail, tuple(passed), notes, unexecuted, artifacts)
+        about = _of_surplus(surplus) if SURPLUS <= surplus < math.inf else ""
+        verdict = Verdict(kind, "", detail, tuple(passed), notes, about, unexecuted, artifacts)
         return verdict, (built.candidate, built.workloads)
 
     def _run(self, asked: Asked, steps: Sequence[Step], room: float, budget: Budget) -> Findings:

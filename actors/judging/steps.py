@@ -9,6 +9,7 @@ and the plain kernel is right; else it is left out with its reason.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -100,7 +101,8 @@ class Asked:
 class Findings:
     """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
     first step that rejects the candidate; covered: whether parts that ran are still counted; slow: made-up workloads on
-    which the reference or the plain kernel took too long, and how that shows."""
+    which the reference or the plain kernel took too long, and how that shows; surplus: blocks of the baseline's
+    launches over those that it needs, the least of the task's own workloads so far."""
 
     budget: Budget
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Findings:
     first_wrong: int | None = None
     covered: bool = True
     slow: list[tuple[Workload, str]] = field(default_factory=list)
+    surplus: float = math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, place: int, found: Passed | Skipped | Outcome) -> None:
@@ -216,6 +219,10 @@ class StepRunner:
         findings.budget.extend(self.device.take())
         found = self._step(asked.candidate, asked.baseline, step, path, findings)
         if isinstance(found, Passed):
+            if step.own and findings.surplus > 1:
+                surplus = self.examiner.call("surplus", self.deadlines.run, asked.baseline, step)
+                self.renew(surplus)
+                findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
             for edges in self._edges(step, place):
                 beyond = self._at_edges(asked.candidate, asked.baseline, step, path, edges)
                 if isinstance(beyond, str):

@@ -10,11 +10,12 @@ from typing import Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import kernels_of, winner_key
-from tunesmith.graph.dispatch.rule import BASELINE, Rule, Seen, fit_rule
+from tunesmith.graph.dispatch.rule import BASELINE, Rule, Seen, fit_rule, for_types
 from tunesmith.graph.dispatch.shapes import ShapeKey, shape_key
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
 from tunesmith.graph.roles.testing.examination import disqualified
+from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -27,7 +28,7 @@ class Policy(Record):
     included, less 1; ratio: geometric mean of time over baseline; slower: on how many shapes its choice was shown to be
     slower than the baseline.
 
-    rule: the dispatch rule; general: the general configuration wherever it can be launched; table: what an exact table
+    rule: the fitted rule; general: the general configuration wherever it can be launched; table: what an exact table
     of the measured shapes leaves for others, the general configuration if it is shown slower on none and faster on
     some, else the baseline; oracle: the fastest of all.
     """
@@ -41,9 +42,10 @@ class Policy(Record):
 
 
 class Dispatching(Record):
-    """How a shape gets its kernel. kernels: what the rule's numbers stand for; fitted, tested: numbers of shapes;
-    policies: what was found on the tested ones, empty without any; excluded: kernels that failed on a shape, and are
-    used nowhere by the rule."""
+    """How a shape gets its kernel. kernels: what the rule's numbers stand for; rule: the exported one, `lines` as text;
+    fitted, tested: numbers of shapes; policies: what was found on the tested ones, empty without any; excluded: kernels
+    that failed on a shape, and are used nowhere by the rule; lost: the lines of the fitted rule where it lost to the
+    general configuration on the tested shapes, which is exported instead of it for the types on which it gains."""
 
     kernels: tuple[Winner, ...]
     rule: Rule
@@ -52,6 +54,7 @@ class Dispatching(Record):
     tested: int
     policies: tuple[Policy, ...] = ()
     excluded: tuple[Disqualified, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
@@ -68,6 +71,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     excluded = _failed(events, kernels) + _rejected(context, kernels)
     out = {(one.template, config_key(one.config)) for one in excluded}
     numbers = {winner_key(one): number for number, one in enumerate(kernels) if winner_key(one) not in out}
+    general = BASELINE if verdict.general is None else numbers.get(winner_key(verdict.general), BASELINE)
     if events:
         told = [event for event in events if event.entries]
         fitted, tested = (
@@ -75,21 +79,27 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
             for fit in (True, False)
         )
     else:
-        general = numbers.get(winner_key(verdict.general)) if verdict.general is not None else None
-        fitted = [] if general is None else _of_verdict(context, verdict, general)
+        fitted = [] if general == BASELINE else _of_verdict(context, verdict, general)
         tested = []
+    types = list({types_key(one): one for one in (*context.tuned, *context.held_out)}.values())
     rule = fit_rule(fitted, len(kernels), row_sizes(context.task, [one.workload for one in fitted]))
+    rule = for_types(rule, fitted, types)
+    policies = _policies(rule, tested, general, verdict) if tested else []
+    names, lost = kernel_names(kernels, verdict), None
+    if policies and policies[0].ratio > policies[1].ratio:
+        lost, rule = rule, for_types(Rule(use=general, shapes=len(fitted)), [*fitted, *tested], types)
     if verdict.objective != "time":
         gains = sum(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
         rule = Rule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
     return Dispatching(
         kernels=tuple(kernels),
         rule=rule,
-        lines=tuple(rule.lines(kernel_names(kernels, verdict))),
+        lines=tuple(rule.lines(names)),
         fitted=len(fitted),
         tested=len(tested),
-        policies=tuple(_policies(rule, tested, verdict, numbers)) if tested else (),
+        policies=tuple(policies),
         excluded=tuple(excluded),
+        lost=() if lost is None else tuple(lost.lines(names)),
     )
 
 
@@ -176,10 +186,7 @@ def _of_verdict(context: Context, verdict: Verdict, general: int) -> list[Seen]:
     ]
 
 
-def _policies(
-    rule: Rule, tested: Sequence[Seen], verdict: Verdict, numbers: Mapping[tuple[str, str], int]
-) -> list[Policy]:
-    general = BASELINE if verdict.general is None else numbers.get(winner_key(verdict.general), BASELINE)
+def _policies(rule: Rule, tested: Sequence[Seen], general: int, verdict: Verdict) -> list[Policy]:
     otherwise = general if beats(verdict) else BASELINE
     return [
         _policy("rule", tested, rule.kernel),

@@ -2,10 +2,11 @@
 
 Pure arithmetic over measured ratios. A leaf names a kernel only where the measurements of its shapes allow it: shown
 faster than the baseline on at least half of them, of which a test leaves two or more, and shown slower on none; every
-other leaf is the baseline's, which can be one of a single shape.
+other leaf is the baseline's, which can be one of a single shape. A type on which a kernel was never shown faster gets
+the baseline instead of it.
 
 Why not a library's tree: what counts is the time of the kernel that a leaf names, of a few, not how often it names the
-fastest, and the condition above has to hold in every leaf; with some dozens of shapes all tests of two levels can be
+fastest, and the condition above has to hold in every leaf; with some dozens of shapes all trees of two levels can be
 tried, where the common trees look one level ahead.
 """
 
@@ -27,18 +28,16 @@ from tunesmith.kernels.spec.task import Workload
 
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
-DEPTH = 3
-"""Most tests on the way to a leaf, those of rows that vectors do not divide apart."""
+DEPTH = 2
+"""Most tests on the way to a leaf, besides those that keep a kernel from rows and types it was not shown to serve. With
+three, a greedy search and a penalty for kernels that are slow elsewhere, 15 of 800 choices on recorded shapes
+(docs/results/h200-exports.json: four tasks; two thirds fitted, the others chosen for, twenty times) were slower than
+the baseline by 2 %; with two and neither, 14 are, and all together take 0.4 % more time."""
 LEAF = 2
 """Fewest shapes of a leaf that a test made and that names a kernel: one shape alone tells little of a kernel, but the
 baseline is never slower than itself."""
 GAIN = 0.005
 """What a test must save, as a share of the time of the shapes that reach it."""
-RISK = 0.25
-"""What of its slowest measured shape, anywhere, a kernel must make up for in each leaf that names it. Shapes that
-nobody measured are not all like those of the leaf. In six records of 30 shapes on an H200 (four tasks; two thirds
-fitted, the others chosen for, twenty times over), 20 of 1,200 choices are slower than the baseline by 2 % instead of 25
-without it, and all take 0.3 % less time in the geometric mean."""
 FOLDS = 5
 """Parts of the cross-validation that chooses the depth."""
 THRESHOLDS = 32
@@ -123,6 +122,43 @@ def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Ru
     return rule
 
 
+def for_types(rule: Rule, seen: Sequence[Seen], types: Sequence[Workload]) -> Rule:
+    """`rule`, in which a leaf keeps its kernel only for types on which that was shown faster: on at least half of the
+    leaf's shapes of these types, or on some shape of `seen` where the leaf has none of them. Others get the baseline.
+    types: a workload for each combination of types."""
+    return _for_types(rule, seen, seen, types)
+
+
+def _for_types(rule: Rule, here: Sequence[Seen], seen: Sequence[Seen], types: Sequence[Workload]) -> Rule:
+    """here: the shapes of `seen` that come to `rule`, as those of `types` may."""
+    if rule.yes is not None and rule.no is not None:
+        test, branches = parse(rule.test), []
+        by_type = all(test.names <= one.types.keys() | DTYPES.keys() for one in types)
+        for branch, holds in ((rule.yes, True), (rule.no, False)):
+            coming = [one for one in here if bool(test.evaluate(one.workload.names)) == holds]
+            left = [one for one in types if not by_type or bool(test.evaluate(one.names)) == holds]
+            branches.append(_for_types(branch, coming, seen, left))
+        yes, no = branches
+        if yes == Rule(shapes=yes.shapes) and no == Rule(shapes=no.shapes):
+            return Rule(shapes=rule.shapes)
+        return rule.model_copy(update={"yes": yes, "no": no})
+    if rule.use == BASELINE:
+        return rule
+    refused = []
+    for model in types:
+        own, everywhere = ([one for one in of if one.workload.types == model.types] for of in (here, seen))
+        figures = [one.figures.get(rule.use) for one in own or everywhere]
+        faster = sum(one is not None and one.verdict == "faster" for one in figures)
+        if not faster or 2 * faster < len(own):
+            refused.append((model.types, len(own)))
+    if len(refused) == len(types):
+        return Rule(shapes=rule.shapes)
+    for names, count in refused:
+        test_of = " and ".join(f"{name} == {dtype}" for name, dtype in names.items())
+        rule = Rule(test=test_of, yes=Rule(shapes=count), no=rule, shapes=rule.shapes)
+    return rule
+
+
 def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> Rule:
     """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along
     `name`, or only others, is asked for no other shapes."""
@@ -157,8 +193,7 @@ def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
 
 class _Fitting:
     """_columns: costs, and where a kernel is shown slower and faster, with a row for each shape and a column for each
-    kernel, the baseline last; _risks: what each kernel costs a leaf besides; tests: a row for each test, a column for
-    each shape, 1 where it holds."""
+    kernel, the baseline last; tests: a row for each test, a column for each shape, 1 where it holds."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
         columns = [*range(kernels), BASELINE]
@@ -169,61 +204,51 @@ class _Fitting:
             for verdict in ("slower", "faster")
         ]
         self._columns = (costs, *shown)
-        self._risks = RISK * np.maximum(0.0, costs.max(axis=0))
         self.texts, self.tests = _tests([one.workload for one in seen], [_shown(one) for one in seen])
 
     def rule(self, here: Array, depth: int) -> Rule:
-        """The best rule for the shapes that are 1 in `here`. Each test is chosen with the best next one in mind."""
-        cost, use = self._leaves(here[None, :])
-        leaf = Rule(use=int(use[0]), shapes=int(here.sum()))
-        if depth == 0 or len(self.texts) == 0:
-            return leaf
-        halves = self._losses(np.concatenate([self.tests * here, (1 - self.tests) * here]), depth - 1)
-        losses = halves[: len(self.tests)] + halves[len(self.tests) :]
-        best = int(np.argmin(losses))
-        if losses[best] > cost[0] - GAIN * here.sum():
-            return leaf
-        test = self.tests[best]
-        yes, no = self.rule(here * test, depth - 1), self.rule(here * (1 - test), depth - 1)
-        if not yes.test and not no.test and yes.use == no.use:
-            return leaf
-        return Rule(test=self.texts[best], yes=yes, no=no, shapes=leaf.shapes)
+        """The best rule for the shapes that are 1 in `here`, with at most `depth` tests on each path."""
+        return self._best(here, depth)[1]
 
-    def _losses(self, masks: Array, depth: int) -> Array:
-        """For each mask the least cost of its shapes with at most one more test, which `depth` may forbid."""
-        sizes = masks.sum(axis=1)
-        alone = self._leaves(masks)[0]
-        if depth > 0:
-            parts = [np.stack([(masks * column) @ self.tests.T for column in one.T], axis=-1) for one in self._columns]
-            wholes = [(masks @ one)[:, None, :] for one in self._columns]
-            held = masks @ self.tests.T
-            yes, no = (
-                self._cheapest(parts, held)[0],
-                self._cheapest(
-                    [whole - part for whole, part in zip(wholes, parts, strict=True)], sizes[:, None] - held
-                )[0],
+    def _best(self, here: Array, depth: int) -> tuple[float, Rule]:
+        """That rule, after its cost: all trees are tried."""
+        costs, uses = self._leaves(here[None, :])
+        leaf = Rule(use=int(uses[0]), shapes=int(here.sum()))
+        if depth == 0 or len(self.texts) == 0:
+            return costs[0], leaf
+        yes, no = self.tests * here, (1 - self.tests) * here
+        if depth == 1:
+            losses = self._leaves(yes)[0] + self._leaves(no)[0]
+        else:
+            losses = np.array(
+                [
+                    self._best(one, depth - 1)[0] + self._best(other, depth - 1)[0]
+                    if one.any() and other.any()
+                    else 0.0
+                    for one, other in zip(yes, no, strict=True)
+                ]
             )
-            together = np.where((held < 0.5) | (sizes[:, None] - held < 0.5), math.inf, yes + no)
-            alone = np.minimum(alone, together.min(axis=1))
-        result: Array = np.where(sizes < 0.5, math.inf, alone)
-        return result
+        losses[~(yes.any(axis=1) & no.any(axis=1))] = math.inf
+        best = int(np.argmin(losses))
+        if losses[best] > costs[0] - GAIN * here.sum():
+            return costs[0], leaf
+        holds, fails = (self._best(part[best], depth - 1)[1] for part in (yes, no))
+        if not holds.test and not fails.test and holds.use == fails.use:
+            return costs[0], leaf
+        return losses[best], Rule(test=self.texts[best], yes=holds, no=fails, shapes=leaf.shapes)
 
     def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
-        """For each mask the cost of the best kernel that may be used there, and its number."""
-        return self._cheapest([masks @ one for one in self._columns], masks.sum(axis=1))
-
-    def _cheapest(self, sums: Sequence[Array], sizes: Array) -> tuple[Array, NDArray[np.int64]]:
-        """The least cost and its kernel along the last axis of `sums`: of costs, of shapes on which a kernel is slower,
-        and of those on which it is faster."""
-        costs, slower, faster = sums
+        """For each mask, a row of 1 for its shapes, the cost of the best kernel that may be used there, and its
+        number."""
+        costs, slower, faster = (masks @ one for one in self._columns)
+        sizes = masks.sum(axis=1)[:, None]
         # The counts are whole, but for rounding.
-        enough = sizes[..., None] > min(LEAF, len(self._columns[0])) - 0.5
-        allowed = (slower < 0.5) & (2 * faster > sizes[..., None] - 0.5) & enough
-        allowed[..., -1] = True
-        allowed_costs = np.where(allowed, costs + self._risks, math.inf)
-        use = np.argmin(allowed_costs, axis=-1)
-        cost: Array = np.take_along_axis(allowed_costs, use[..., None], axis=-1)[..., 0]
-        return cost, np.where(use == costs.shape[-1] - 1, BASELINE, use)
+        enough = sizes > min(LEAF, masks.shape[1]) - 0.5
+        allowed = (slower < 0.5) & (2 * faster > sizes - 0.5) & enough
+        allowed[:, -1] = True
+        allowed_costs = np.where(allowed, costs, math.inf)
+        use = np.argmin(allowed_costs, axis=1)
+        return allowed_costs.min(axis=1), np.where(use == costs.shape[1] - 1, BASELINE, use)
 
 
 def _shown(seen: Seen) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """Shapes drawn from the ranges that a task's workloads span, to measure winners on what nobody tuned.
 
 A drawn shape looks like the task's own: each size lies between the least and the largest of the workloads, evenly on a
-logarithmic scale, and is a multiple of the power of two that divides that size in a workload drawn at random; the types
-are those of a workload. No drawn shape moves more memory than the largest workload.
+logarithmic scale, and is a multiple of the power of two that divides that size in a workload drawn at random. Every
+combination of types that a workload has gets its share of the shapes. No drawn shape moves more memory than the largest
+workload would with the same types.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from tunesmith.kernels.build.candidate import types_key
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
 MOST_ALIGNED = 256
 """The largest power of two that a size is made a multiple of."""
 TRIES = 200
-"""Draws for each shape that is wanted, as some repeat each other or do not fit."""
+"""Draws for a shape that is wanted, as some repeat each other or do not fit."""
 SEED = 11_000_003
 """Added to the run's seed."""
 
@@ -29,24 +31,29 @@ def draw_shapes(
 ) -> tuple[Workload, ...]:
     """At most `count` different workloads for a `kind` of device ("gpu" or "cpu"), none of them one of the task's.
 
-    The same arguments give the same workloads, and a larger count the same ones first. fits: whether the baseline can
-    be launched on a shape. There are fewer than `count` where the ranges hold no more.
+    The same arguments give the same workloads, and a larger count the same ones first. The types change after
+    two shapes, so that every second shape has all of them in turn. fits: whether the baseline can be launched on a
+    shape. There are fewer than `count` where the ranges hold no more.
     """
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
     known = {shape_key(workload) for workload in own}
-    most = max(task.bytes_of(workload) for workload in own)
+    models = list({types_key(one): one for one in own}.values())
     random = np.random.default_rng(seed + SEED)
     found: list[Workload] = []
-    for _ in range(count * TRIES):
-        if len(found) == count:
-            break
-        model = own[int(random.integers(len(own)))]
-        sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
-        name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
-        shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
-        if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
-            known.add(shape_key(shape))
-            found.append(shape)
+    while len(found) < count and models:
+        model = models[len(found) // 2 % len(models)]
+        most = max(task.bytes_of(one.model_copy(update={"types": model.types})) for one in own)
+        for _ in range(TRIES):
+            sizes = {name: _draw(random, [one.sizes[name] for one in own], own) for name in model.sizes}
+            name = "drawn-" + "-".join(["x".join(map(str, sizes.values())), *model.types.values()])
+            shape = Workload(name=name, sizes=sizes, types=model.types, held_out=True, devices=model.devices)
+            if shape_key(shape) not in known and _can_be(task, shape, most) and fits(shape):
+                known.add(shape_key(shape))
+                found.append(shape)
+                break
+        else:
+            # Nothing is left of these types.
+            models.remove(model)
     return tuple(found)
 
 

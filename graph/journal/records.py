@@ -124,7 +124,9 @@ class OpponentRow(Record):
 class WorkloadRow(Record):
     """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
-    one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured."""
+    one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured.
+    best_exported: whether `best` serves this shape in best/; else the general configuration or the baseline does, as
+    the 99 % intervals of both overlap, it saves less than 1 %, or the workload is held out; None in older runs."""
 
     workload: str
     sizes: dict[str, int]
@@ -133,6 +135,7 @@ class WorkloadRow(Record):
     baseline_seconds: float | None
     general: Figures | None = None
     best: BestHere | None = None
+    best_exported: bool | None = None
     share_of_floor: float | None = None
     regret: float | None = None
     baseline_joules: float | None = None

@@ -103,6 +103,7 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
         "rule": {"folder": BASELINE} if found is None else _rule(found.rule, found.kernels, folders),
         "rule_fitted_to": 0 if found is None else found.fitted,
         "rule_tried_on": 0 if found is None else found.tested,
+        "rule_that_lost_to_general": [] if found is None else found.lost,
         "policies": [] if found is None else [policy.to_json() for policy in found.policies],
         "ratio_is": "time over the baseline's time with its 99 % interval: below 1 is faster",
         "shapes": shapes,

@@ -119,7 +119,7 @@ class Summary(Verdict):
             "rounds": f"finished: {rounds} of {rounds} rounds",
             "evaluations": "finished: all evaluations are spent",
             "time": "ended by the time limit",
-            "floor": "finished: the hardware limit is reached",
+            "floor": "finished: the floor by the measured roofs is reached",
             "exhausted": "finished: every feasible configuration was measured",
             "nothing valid": "ended: no configuration is valid",
             "no template": "ended: there is no template to tune",

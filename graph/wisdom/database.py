@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
     {", ".join(f"{name} TEXT NOT NULL" for name in _COLUMNS)},
     PRIMARY KEY (task, template, config, backend, device, driver, workload)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS roofs (
+    device TEXT NOT NULL, roof TEXT NOT NULL, rate REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (device, roof)
 ) WITHOUT ROWID;
 """
 
@@ -92,6 +96,19 @@ class Wisdom:
             return [Known.model_validate_json(text) for (text,) in rows]
         except ValidationError as error:
             raise self._damaged(error) from error
+
+    def best_roofs(self, device: str, measured: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+        """The highest rate ever measured of each roof of a device, per second, and when (ISO 8601, UTC). measured: the
+        rates found now, which are kept where they are the highest. Raises `WisdomError`."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._open(create=True) as connection, connection:
+            connection.executemany(
+                "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
+                "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
+                [(device, roof, rate, now) for roof, rate in measured.items()],
+            )
+            rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (device,)).fetchall()
+        return {roof: (rate, at) for roof, rate, at in rows}
 
     def write_file(self, path: Path) -> int:
         """All entries as JSON, for another machine. Gives their number. Raises `WisdomError`."""

@@ -22,6 +22,8 @@ from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.graph.wisdom.database import open_wisdom
+from tunesmith.graph.wisdom.roofs import best_roofs
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline, Timed
@@ -114,7 +116,8 @@ def _measure(
             # Before the roofs, so that a reference that does not end is told at once.
             _prepare(examiner, task, workloads[0])
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-            roofline = roofs if isinstance(roofs, Roofline) else Roofline()
+            found = roofs if isinstance(roofs, Roofline) else Roofline()
+            roofline, said = best_roofs(open_wisdom(), device, found)
             rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
     roofline, beaten = roofline.without_beaten(_timed(task, rows))
     for row, workload in zip(rows, workloads, strict=True):
@@ -129,7 +132,7 @@ def _measure(
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
         "roofline": roofline.to_json(),
-        "notes": list(beaten),
+        "notes": [*said, *beaten],
         "workloads": rows,
     }
 

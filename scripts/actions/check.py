@@ -107,5 +107,5 @@ def _print(verdict: Verdict) -> None:
         typer.echo(f"  checking took {verdict.seconds:.0f} s")
     for one in verdict.unexecuted:
         typer.echo(f"  ran in no check: {one}")
-    for note in verdict.notes:
+    for note in filter(None, (verdict.baseline_note, *verdict.notes)):
         typer.echo(f"  {note}")

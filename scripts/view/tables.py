@@ -22,7 +22,8 @@ CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
     "general: one configuration for all shapes. best: the fastest that was found for the shape. floor: the shortest "
     "time that the measured bandwidth, or arithmetic, allows; of floor: how much of it the general one reaches. "
-    "regret: what the general one costs beside the best."
+    "regret: what the general one costs beside the best, which best/ has only for tuned shapes where it saves at "
+    "least 1 % and the two 99 % intervals do not overlap."
 )
 """What the columns of a summary's tables mean."""
 VERDICTS = {"faster": "[green]faster[/]", "slower": "[red]slower[/]", "no difference shown": "unclear"}
@@ -91,8 +92,12 @@ def print_summary(summary: Summary, folder: Path) -> None:
         out.print(f"General configuration: {config}", markup=False, soft_wrap=not out.is_terminal)
     if summary.dispatching is not None and summary.dispatching.tested:
         print_table(out, _policies(summary.dispatching))
-        rule = "\n    ".join(summary.dispatching.lines)
-        out.print(f"Dispatch rule, fitted to {summary.dispatching.fitted} shapes:\n    {rule}", markup=False)
+        found = summary.dispatching
+        rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
+        out.print(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}", markup=False)
+        if found.lost:
+            said = "It lost to general on the unseen shapes and is not exported; exported is:"
+            out.print(f"{said}\n    {exported}", markup=False)
         for item in summary.dispatching.excluded:
             where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
             text = f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tunesmith.graph.dispatch.findings import row_sizes
-from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule
+from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule, for_types
 from tunesmith.graph.dispatch.shapes import draw_shapes
 from tunesmith.graph.journal.records import Figures
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -119,6 +119,32 @@ def test_types_and_products_of_sizes_may_decide() -> None:
     assert by_type.test == "T == float32" or by_type.test == "T == float16"
     by_volume = fit_rule(seen(60, lambda one: {0: 0.5 if one.sizes["n"] * one.sizes["d"] <= 2**18 else 1.4}), 1)
     assert by_volume.test.startswith("n * d <= ")
+
+
+def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> None:
+    half, single, brain = (workload(64, 512, dtype) for dtype in ("float16", "float32", "bfloat16"))
+    found = [Seen(workload(n, 512), {0: figures(0.3)}) for n in (16, 64, 256)]
+    found.append(Seen(single, {0: figures(0.9, spread=0.3)}))
+    rule = fit_rule(found, 1)
+    assert rule == Rule(use=0, shapes=4)
+    assert [for_types(rule, found, [half, single, brain]).kernel(one) for one in (half, single, brain)] == [0, -1, -1]
+    assert for_types(rule, found, [half]) == rule and for_types(rule, found[3:], [single, brain]) == Rule(shapes=4)
+    # A test of the rule that tells types apart stays, and those that it keeps away are not told apart again.
+    parted = Rule(test="T == float16", yes=Rule(use=0, shapes=3), no=Rule(use=1, shapes=1), shapes=4)
+    assert for_types(parted, found, [half, single]) == parted.model_copy(update={"no": Rule(shapes=1)})
+
+
+def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None:
+    """The largest workload in bytes is of the wider type, and has nearly the least size."""
+    task = load_task("silu_and_mul")
+    own = (
+        Workload(name="a", sizes={"n": 1000, "d": 1048}, types={"T": "float16"}),
+        Workload(name="b", sizes={"n": 1000, "d": 1000}, types={"T": "float32"}),
+    )
+    drawn = draw_shapes(task.model_copy(update={"workloads": own}), "gpu", 12, seed=0)
+    for part in (drawn[::2], drawn[1::2]):
+        assert sorted(one.types["T"] for one in part) == ["float16"] * 3 + ["float32"] * 3
+    assert max(one.sizes["d"] for one in drawn if one.types["T"] == "float32") > 1010
 
 
 def test_what_gains_nothing_is_not_told_apart() -> None:

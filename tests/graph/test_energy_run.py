@@ -160,8 +160,19 @@ def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, m
         run(tmp_path / "run", objective="energy")
 
 
+def test_where_finalists_have_no_energy_the_fastest_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnergyPool, "compare", SimulatedPool.compare)
+    summary = run(tmp_path / "run", objective="energy").summary
+    (row,) = summary.tuned
+    assert summary.energy_ratio is None and row.general is not None and row.best is not None
+    with Journal(tmp_path / "run", create=False) as journal:
+        finalists = [one.config for one in RunLog(journal).events(Compared)[-1].entries]
+    assert row.best.config == min(finalists, key=lambda config: seconds(config, row.workload))
+    assert row.general.ratio == row.best.ratio < 0.99 * max(seconds(one, row.workload) for one in finalists) / 20e-6
+
+
 def test_a_dispatch_rule_is_by_time_only() -> None:
-    with pytest.raises(SettingsError, match="leave out --dispatch-shapes with --objective edp"):
+    with pytest.raises(SettingsError, match=r"^--dispatch-shapes: .* --objective edp\.$"):
         make_settings(task="any", objective="edp", dispatch_shapes=10)
 
 

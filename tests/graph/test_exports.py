@@ -25,7 +25,7 @@ from tunesmith.graph.results.exports.package import ExportError, Package
 from tunesmith.graph.results.exports.writing import export_run
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import Tolerance, Workload
 
 pytestmark = pytest.mark.xdist_group("exports")
 STUB = Path(__file__).with_name("stub_cuda.c")
@@ -261,6 +261,22 @@ def test_the_machine_code_is_that_of_best(package: Package, tmp_path: Path) -> N
     out = export_run(package.folder, "torch", tmp_path / "out")
     kept = {path.read_bytes() for path in (package.folder / "best").glob("*/*.cubin")}
     assert {path.read_bytes() for path in out.rglob("*.cubin")} == kept and len(kept) == 2
+
+
+def test_an_exports_own_test_has_the_tolerance_of_the_output(package: Package) -> None:
+    (made,) = package.made
+    task = package.task.model_copy(update={"tolerance": {made.name: Tolerance(rtol=0.5, atol=0.25)}})
+    assert Package(package.folder, task).tolerance(made, package.combinations[0]) == (0.5, 0.25)
+
+
+def test_a_shape_with_other_sizes_than_the_tasks_is_damaged(package: Package, tmp_path: Path) -> None:
+    shutil.copytree(package.folder, tmp_path / "run")
+    file = tmp_path / "run" / "best" / "dispatch.json"
+    about = json.loads(file.read_text())
+    about["shapes"][0]["sizes"]["x"] = about["shapes"][0]["sizes"].pop("d")
+    file.write_text(json.dumps(about))
+    with pytest.raises(ExportError, match=r"dispatch\.json: the task has no workload like"):
+        Package(tmp_path / "run")
 
 
 def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp_path: Path) -> None:

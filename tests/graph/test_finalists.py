@@ -48,6 +48,7 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
     assert result.summary["disqualified"] == []
     assert result.summary["tuned"][0]["best"]["config"] == {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
     assert [row["workload"] for row in result.summary["dispatch"]] == ["16384"]
+    assert [row["best_exported"] for row in (*result.summary["tuned"], *result.summary["held_out"])] == [True, True]
     assert len(SimulatedPool.examined) == 2
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<dt>configuration</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
@@ -134,6 +135,7 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     assert (held_out["folder"], held_out["verdict"], held_out["held_out"]) == ("baseline", "keep the baseline", True)
     assert held_out["general"]["verdict"] == "slower" and held_out["general"]["low"] > 1
     assert json.loads((best / "baseline" / "launch.json").read_text())["config"] == {}
+    assert [row["best_exported"] for row in (*summary["tuned"], *summary["held_out"])] == [True, False]
     for row in (*summary["tuned"], *summary["held_out"]):
         ratio = row["general"]["seconds"] / row["baseline_seconds"]
         assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9

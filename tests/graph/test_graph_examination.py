@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,18 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     assert {one["verdict"] for one in allowed.summary["examined"]} == {"not examined"}
     launch = json.loads((tmp_path / "allowed" / "best" / "general" / "launch.json").read_text())
     assert launch["examined"] == "not examined"
+
+
+def test_what_an_examination_finds_of_the_baselines_launch_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = SimulatedPool.examine
+
+    def surplus(self: SimulatedPool, jobs: Any, **more: Any) -> Any:
+        return [replace(one, baseline_note="The grid is too large.") for one in examine(self, jobs, **more)]
+
+    monkeypatch.setattr(SimulatedPool, "examine", surplus)
+    assert run(tmp_path / "run", rounds=1).summary.notes.count("The grid is too large.") == 1
 
 
 def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(

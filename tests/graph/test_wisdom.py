@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tunesmith.graph.journal.events import WisdomKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError, open_wisdom
 from tunesmith.graph.wisdom.learning import SUGGESTIONS, suggest
+from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
@@ -93,6 +95,26 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(wisdom: Wisdom, dev
     with Journal(tmp_path / "run", create=False) as journal:
         found = journal.last(WisdomKept)
     assert found is not None and [one.config for one in found.event.suggestions] == [mine.config]
+
+
+def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
+    wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run measures on a busy machine, the third without the database."""
+    floors, notes = [], []
+    for name, copy, peak, known in [("idle", 90e9, 5e11, True), ("busy", 60e9, 8e11, True), ("off", 60e9, 8e11, False)]:
+        roofs = Roofline(((1 << 20, copy), (1 << 24, copy / 2)), {"float32": peak}, 1e-7)
+        monkeypatch.setattr(SimulatedPool, "calibrate", lambda self, roofs=roofs: roofs)
+        summary = tune(TASK, run_dir=tmp_path / name, wisdom=known, **SETTINGS).summary
+        (row,) = summary.tuned
+        floors.append(row.floor_seconds)
+        notes += [note for note in summary.notes if "measured now" in note]
+        assert summary.roofline.peak_flops == {"float32": peak}
+    moved = 3 * 16384 * 4
+    assert floors == pytest.approx([moved / 90e9, moved / 90e9, moved / 60e9])
+    today = datetime.now(UTC).date()
+    (note,) = notes
+    assert f"copy bandwidth measured now, 60 GB/s, is far below the 90 GB/s measured on {today}" in note
 
 
 def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ class Package:
             if name not in about:
                 raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
         for one in self._dispatched.shapes:
-            if one.workload not in known or set(one.sizes) < set(self.sizes) or set(one.types) != set(self.types):
+            if one.workload not in known or set(one.sizes) != set(self.sizes) or set(one.types) != set(self.types):
                 raise self._damaged("dispatch.json", f"the task has no workload like {one.workload!r}")
         self._require_expressions("dispatch.json", self._dispatched.rule.tests())
         for name, launch in about.items():
@@ -221,7 +221,7 @@ class Package:
 
     def tolerance(self, argument: Argument, types: Types) -> tuple[float, float]:
         """rtol, atol."""
-        found = self.task.tolerance_of(self.dtype(argument, types).name)
+        found = self.task.tolerance_of(self.dtype(argument, types).name, argument.name)
         return found.rtol, found.atol
 
     def expression(self, text: str, types: Types) -> str:

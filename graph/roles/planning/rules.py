@@ -147,10 +147,11 @@ def expectation(context: Context, workload: Workload, seconds: float) -> str:
     """What may still be gained, in a sentence."""
     floor = context.floor(workload)
     if not floor:
-        return f"{workload.name} takes {_us(seconds)}; its hardware limit is not known."
+        return f"{workload.name} takes {_us(seconds)}; the limits of the device were not measured."
+    least = f"its floor by the measured roofs, {_us(floor)}"
     if seconds <= floor:
-        return f"{workload.name} takes {_us(seconds)} and is at its hardware limit of {_us(floor)}: little to gain."
-    return f"{workload.name} takes {_us(seconds)}; the hardware limit is {_us(floor)} ({seconds / floor:.1f}x less)."
+        return f"{workload.name} takes {_us(seconds)} and is at {least}: little to gain."
+    return f"{workload.name} takes {_us(seconds)}, {seconds / floor:.1f} times {least}."
 
 
 def describe(plan: Plan) -> str:

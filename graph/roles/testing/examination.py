@@ -105,6 +105,9 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
             deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
             found = context.pool.examine(jobs, seed=settings.seed + SEED, seconds=left, deadlines=deadlines)
             failure = "" if isinstance(found, list) else describe(found)
+            for one in found if isinstance(found, list) else ():
+                if one.baseline_note:
+                    context.note("test", one.baseline_note, "")
             if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
                 failure = NO_TIME
     except TunesmithError as error:

@@ -60,7 +60,7 @@ def build_verdict(
     tuned = [workload for workload in context.tuned if workload.name in by_workload]
     held_out = [workload for workload in context.held_out if workload.name in by_workload]
     of = context.settings.objective
-    valid: list[tuple[float, Key]] = []
+    valid: list[tuple[float, float, Key]] = []
     together: dict[Key, tuple[float, float | None]] = {}
     out: list[Disqualified] = []
     for template, config in general:
@@ -77,9 +77,9 @@ def build_verdict(
         }
         together[key] = _means(figures, context.weights)
         value = _mean([(name, one.quantity(of)) for name, one in figures.items()], context.weights)
-        # One whose energy could not be measured wins only where there is no other.
-        valid.append((math.inf if value is None else value, key))
-    winner = min(valid)[1] if valid else None
+        # One whose energy could not be measured wins only where there is no other, and the fastest of those does.
+        valid.append((math.inf if value is None else value, together[key][0], key))
+    winner = min(valid)[2] if valid else None
     ratio, energy = (None, None) if winner is None else together[winner]
     rows, unseen = (
         [
@@ -92,13 +92,16 @@ def build_verdict(
     )
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
     chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
+    own = [dispatched(row, chosen, of) for row in rows]
+    rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
+    unseen = [_marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in unseen]
     return Verdict(
         general=chosen,
         ratio=ratio,
         tuned=tuple(rows),
         held_out=tuple(unseen),
         disqualified=tuple(out),
-        dispatch=tuple(used for row in rows if (used := dispatched(row, chosen, of)) is not None),
+        dispatch=tuple(used for used in own if used is not None),
         sentence=_nothing(len(out), unexamined)
         if ratio is None
         else _sentence(ratio, rows, unseen, len(out))
@@ -191,6 +194,13 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
     )
 
 
+def _marked(row: WorkloadRow, used: Winner | None) -> WorkloadRow:
+    """The row, which says whether its best configuration is what serves the workload."""
+    best = row.best
+    exported = best is not None and used is not None and (best.template, best.config) == (used.template, used.config)
+    return row.model_copy(update={"best_exported": exported})
+
+
 def _near(best: Figures, general: Figures, of: Objective) -> bool:
     """Whether the best for a workload is not worth a kernel of its own there."""
     if of == "time":
@@ -220,8 +230,10 @@ def _row(
         and (*key, "") not in disqualified
     }
     floor = context.floor(workload)
-    # What has no energy comes last.
-    ranked = {key: math.inf if (value := one.quantity(of)) is None else value for key, one in measured.items()}
+    # What has no energy comes last, by time.
+    ranked = {
+        key: (math.inf if (value := one.quantity(of)) is None else value, one.ratio) for key, one in measured.items()
+    }
     best_key = min(ranked, key=lambda key: ranked[key], default=None)
     best = None
     if best_key is not None:
@@ -286,9 +298,14 @@ def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[Work
     """The verdict first, the number after it, and what speaks against it."""
     out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
     faster, slower = _count(rows, "faster"), _count(rows, "slower")
-    lost = _count(held_out, "slower")
     losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
-    losses += [f"slower on {lost} of {len(held_out)} held-out workloads"] if lost else []
+    for verdict, word in (("slower", "slower"), ("no difference shown", "unclear")):
+        lost = _count(held_out, verdict)
+        losses += [f"{word} on {lost} of {len(held_out)} held-out workloads"] if lost else []
+    shown = [row.types for row in (*rows, *held_out) if row.general is not None and row.general.verdict == "faster"]
+    others = {tuple(row.types.items()) for row in (*rows, *held_out) if shown and row.types not in shown}
+    for types in sorted(others):
+        losses.append(f"not shown to be faster with {', '.join(f'{name}={dtype}' for name, dtype in types)}")
     against = "".join(f"; {loss}" for loss in losses)
     if faster:
         where = f"on {faster} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
@@ -332,8 +349,4 @@ def _measured(ratio: float, rows: Sequence[WorkloadRow]) -> str:
     general = rows[0].general if len(rows) == 1 else None
     if general is None:
         return f"{1 / ratio:.2f}x over all tuned workloads"
-    return f"{1 / ratio:.2f}x, 99 % interval {_times(1 / general.high)} to {_times(1 / general.low)}"
-
-
-def _times(speedup: float) -> str:
-    return f"{speedup:.2f}x" if speedup < 10 else f"{speedup:.0f}x"
+    return f"{1 / ratio:.2f}x, 99 % interval {1 / general.high:.2f}x to {1 / general.low:.2f}x"
