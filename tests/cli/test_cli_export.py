@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -31,6 +32,17 @@ def test_the_exports_own_test_passes(exported: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(exported), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=exported, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and " passed" in done.stdout and "skipped" not in done.stdout, done.stdout
+
+
+def test_the_example_of_its_readme_runs_and_shows_the_signature(exported: Path, tmp_path: Path) -> None:
+    readme = (exported / "README.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "use.py").write_text(example + "\nassert (out == 3).all(), out\n")
+    environment = {**os.environ, "PYTHONPATH": str(exported)}
+    run = [sys.executable, str(tmp_path / "use.py")]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "`scale_add(queue, x, y, out, sizes, types=(), a=2.0) -> event`" in readme and "CL/cl.h" in readme
 
 
 def test_the_c_program_agrees_with_the_reference(exported: Path, tmp_path: Path) -> None:
