@@ -30,10 +30,10 @@ from tunesmith.graph.models.opening import check_models, destination, open_model
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.roles.testing.examination import examine_everywhere
-from tunesmith.graph.settings import Settings, SettingsError, make_settings, new_run_dir
+from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
 from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
-from tunesmith.graph.setup.extension import extend, settings_of
+from tunesmith.graph.setup.extension import extend, make_more, settings_of
 from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
@@ -109,8 +109,9 @@ def tune(
     begun. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run waits for what the message
     says, such as answers in a file; `resume(run_dir)` goes on after it, and after an interruption.
     """
+    _require_functions(listener, models, ask)
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
-    folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
+    folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     given = task if isinstance(task, Task) else None if examined is None else examined.task
     with begun(chosen, folder, models, given) as run:
         run = replace(run, examined=examined)
@@ -122,7 +123,7 @@ def resume(
     *,
     more: int = 0,
     rounds: int | None = None,
-    time_limit: float | None = None,
+    time_limit: float | str | None = None,
     dispatch_shapes: int | None = None,
     as_recorded: bool = False,
     listener: Listener = silent,
@@ -132,12 +133,14 @@ def resume(
     """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: seconds it may take beyond those it has; dispatch_shapes: as the setting,
-    also for a run that has ended. Raises `SettingsError` where that leaves nothing to do, and where the task's files
-    have changed since the run was begun, unless `as_recorded` says to go on with what the journal keeps of them.
+    if left out and none is left); time_limit: what it may take beyond the time it has, in seconds or as a text such as
+    "10m"; dispatch_shapes: as the setting, also for a run that has ended. Raises `SettingsError` where that leaves
+    nothing to do, and where the task's files have changed since the run was begun, unless `as_recorded` says to go on
+    with what the journal keeps of them.
     """
+    _require_functions(listener, models, ask)
     with resumed(
-        Path(run_dir),
+        as_path(run_dir, "run_dir"),
         more=more,
         rounds=rounds,
         time_limit=time_limit,
@@ -145,6 +148,14 @@ def resume(
         as_recorded=as_recorded,
     ) as run:
         return _carry_on(run, listener, models, ask)
+
+
+def _require_functions(listener: object, models: object, ask: object) -> None:
+    for name, given in (("listener", listener), ("ask", ask)):
+        if given is not None and not callable(given):
+            raise SettingsError(f"{name}: give a function, not {given!r:.80}.")
+    if models is not None and not hasattr(models, "ask_all"):
+        raise SettingsError(f"models: give language models of your own, not {models!r:.80}; a name is given as model=.")
 
 
 @contextmanager
@@ -199,11 +210,12 @@ def resumed(
     *,
     more: int = 0,
     rounds: int | None = None,
-    time_limit: float | None = None,
+    time_limit: float | str | None = None,
     dispatch_shapes: int | None = None,
     as_recorded: bool = True,
 ) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
+    given = make_more(more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes)
     with Journal(folder, create=False) as journal, alone(folder):
         log = RunLog(journal)
         started = log.started
@@ -223,10 +235,7 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
-        settings = extend(
-            journal, settings, more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes
-        )
-        yield OpenRun(folder, journal, task, device, settings)
+        yield OpenRun(folder, journal, task, device, extend(journal, settings, given))
 
 
 def _clear(folder: Path) -> None:
@@ -353,7 +362,12 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
     config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": steps_at_most(settings)}
     step: Any = start_of(context.log)
     while True:
-        state = compiled.invoke(step, config, context=context)
+        try:
+            state = compiled.invoke(step, config, context=context)
+        except TunesmithError as error:
+            # LangGraph notes the task in which it was raised, which says nothing to a user.
+            vars(error).pop("__notes__", None)
+            raise
         if not (waiting := state.get("__interrupt__")):
             return
         plan = decide(context, run.folder, Plan.model_validate(waiting[0].value["plan"]), ask)

@@ -11,6 +11,9 @@ import contextlib
 import json
 import re
 import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -326,8 +329,38 @@ def make_settings(**values: object) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        key, message = _first(error)
-        raise SettingsError(f"--{key.partition('.')[0].replace('_', '-')}: {message}") from error
+        raise option_error(error, Settings.model_fields) from error
+
+
+def option_error(error: ValidationError, options: Iterable[str]) -> SettingsError:
+    """The first mistake in values that a model refused, by the name that the command line has for the option; options:
+    those that there are."""
+    key, message = _first(error)
+    option = f"--{key.partition('.')[0].replace('_', '-')}"
+    if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
+        close = get_close_matches(key.replace("-", "_"), list(options), 1)
+        near = f"; did you mean --{close[0].replace('_', '-')}?" if close else "; `tunesmith tune --help` lists them."
+        return SettingsError(f"{option}: there is no such option{near}")
+    return SettingsError(f"{option}: {message}" if key else message)
+
+
+def as_path(given: object, option: str) -> Path:
+    """What was given for an option as a path; raises `SettingsError` where no file system takes it."""
+    if not isinstance(given, str | PathLike):
+        raise SettingsError(f"{option}: give the path of a folder, not {given!r:.80}.")
+    if not str(given):
+        raise SettingsError(f"{option}: the name is empty; name a folder, or leave the option out.")
+    try:
+        Path(given).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it is about to be made, or its user says that it is missing
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({_why(error)}); name another.") from error
+    return Path(given)
+
+
+def _why(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def read_settings(path: Path) -> dict[str, Any]:

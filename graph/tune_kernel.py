@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import inspect
 import math
+import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ValidationError
 
 from tunesmith.graph.dispatch.rule import BASELINE
 from tunesmith.graph.journal.records import Winner
@@ -25,8 +27,9 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.files.schema_errors import sentence
 from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 Example = Any
@@ -119,15 +122,17 @@ class TunedKernel:
                 f"{row.workload}: {row.seconds * 1e6:.2f} us, {row.speedup:.2f}x the kernel as it came "
                 f"({row.low:.2f} to {row.high:.2f}){others}"
             )
+        failed = {entry.name: entry for one in self.result.summary.tuned for entry in one.opponents if entry.why}
+        lines += [f"{one.name} ({one.label}) was not timed: {one.why}" for one in failed.values()]
         return "\n".join(lines)
 
     def __call__(self, *arrays: Any, **scalars: Any) -> Any:
-        """The output, or a tuple of them, as arrays of the framework of `arrays`. Raises `ExampleError`."""
+        """The output, or a tuple of them, as arrays of the framework of the given ones. Raises `ExampleError`."""
         example = _by_name(self._signature, (*arrays,) if arrays else {}, None, scalars)
         host = {name: _to_numpy(value) for name, value in example.items()}
         workload = self._workload(host)
         outputs = self._launch(workload, host)
-        like = next((value for value in arrays if hasattr(value, "shape")), None)
+        like = next((example[name] for name in self._signature.read), None)
         found = [_like(outputs[name], like) for name in self._signature.written]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -245,6 +250,12 @@ def tune_kernel(
             'reference: give a function of what the kernel reads, or "baseline" for the kernel as it came, not '
             f"{reference!r:.80}."
         )
+    if not isinstance(source, str) or "(" not in source:
+        raise ExampleError(
+            f"source: give the kernel's text, such as Path('kernel.cu').read_text(), not {source!r:.80}."
+        )
+    if "task" in settings:
+        raise ExampleError("task: the kernel and the examples are the task here; leave it out.")
     signature = read_signature(source, entry)
     scalars = _defaults(signature, reference)
     examples = [_by_name(signature, one, scalars, {}) for one in _several(signature, inputs)]
@@ -263,27 +274,35 @@ def tune_kernel(
         text = (_text(signature, reference, call, framework), "reference", "torch" if framework == "torch" else "numpy")
         completed = [_with_outputs(signature, reference, one) for one in examples]
     on_host = [{name: _to_numpy(value) for name, value in one.items()} for one in completed]
-    task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
-    if opponents:
-        from tunesmith.kernels.spec.task import FunctionOpponent
-
-        task = task.model_copy(
-            update={
-                "opponents": tuple(
-                    FunctionOpponent(
-                        name=name,
-                        label="eager" if _uncompiled(function) is function else "compiled",
-                        source=_text(signature, function, _call(signature, function), "numpy"),
-                        function="reference",
-                        framework=framework,
-                    )
-                    for name, function in opponents.items()
-                )
-            }
-        )
+    try:
+        task = task_from(signature, source, text, on_host, grid=grid, block=block, tolerance=tolerance)
+        task = task.model_copy(update={"opponents": _opponents(signature, opponents, framework)})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = {"Tolerance": ["tolerance"], "FunctionOpponent": ["opponents"]}.get(error.title, [])
+        raise ExampleError(": ".join([*option, *map(str, first["loc"]), f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
     result = tune(task, run_dir=run_dir, listener=listener, **settings)
     return TunedKernel(result, _as_run(result, task), signature)
+
+
+def _opponents(
+    signature: Signature,
+    opponents: Mapping[str, Callable[..., Any]] | None,
+    framework: Literal["numpy", "torch", "cupy"],
+) -> tuple[FunctionOpponent, ...]:
+    if not isinstance(opponents or {}, Mapping) or not all(map(callable, (opponents or {}).values())):
+        raise ExampleError(f"opponents: give a dict of functions by their names, not {opponents!r:.80}.")
+    return tuple(
+        FunctionOpponent(
+            name=name,
+            label="eager" if _uncompiled(function) is function else "compiled",
+            source=_text(signature, function, _call(signature, function), "numpy", name),
+            function="reference",
+            framework=framework,
+        )
+        for name, function in (opponents or {}).items()
+    )
 
 
 def _as_run(result: RunResult, task: Task) -> Task:
@@ -301,6 +320,8 @@ def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:
     one."""
     if isinstance(inputs, Mapping) or _is_array(inputs):
         return [inputs]
+    if not isinstance(inputs, Iterable):
+        raise ExampleError(f"inputs: give a list of examples of what the kernel reads, not {inputs!r:.80}.")
     given = list(inputs)
     if not given:
         raise ExampleError("inputs: give at least one example of what the kernel reads.")
@@ -315,6 +336,8 @@ def _by_name(
     known = (*signature.read, *signature.scalars)
     if isinstance(example, Mapping):
         given = dict(example)
+    elif not _is_array(example) and not isinstance(example, list | tuple):
+        raise ExampleError(f"inputs: give each example as an array, a tuple of them or a dict, not {example!r:.80}.")
     else:
         values = [example] if _is_array(example) else list(example)
         names = (
@@ -329,10 +352,14 @@ def _by_name(
             )
         given = dict(zip(names, values, strict=True))
     given = {**(defaults or {}), **given, **scalars}
-    if unknown := sorted(given.keys() - set(known)):
+    if unknown := sorted(given.keys() - set(known), key=str):
         raise ExampleError(f"inputs: {signature.kernel.name} reads no {unknown[0]}; it reads {', '.join(known)}.")
     if missing := [name for name in signature.read if name not in given]:
         raise ExampleError(f"inputs: an example lacks the array {missing[0]}, which {signature.kernel.name} reads.")
+    for name, value in given.items():
+        if not (_is_array(value) if name in signature.read else _is_number(value)):
+            wanted = "an array of NumPy, CuPy or PyTorch" if name in signature.read else "a number"
+            raise ExampleError(f"inputs: {name} is {' '.join(repr(value).split()):.80}; give {wanted}.")
     return given
 
 
@@ -370,12 +397,17 @@ def _with_outputs(signature: Signature, reference: Callable[..., Any], example: 
     parameters, known = _parameters(reference), {*signature.read, *signature.scalars}
     named = {name: example[name] for name in parameters if name in known and name in example}
     copies = {name: _copied(value) for name, value in named.items()}
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        results = reference(**{name: _copied(value) for name, value in example.items()})
-    elif set(signature.read) <= set(named):
-        results = reference(**copies)
-    else:
-        results = reference(*(_copied(example[name]) for name in signature.read))
+    try:
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            results = reference(**{name: _copied(value) for name, value in example.items()})
+        elif set(signature.read) <= set(named):
+            results = reference(**copies)
+        else:
+            results = reference(*(_copied(example[name]) for name in signature.read))
+    except Exception as error:  # it is the user's code: whatever it raises is named
+        raise ExampleError(
+            f"reference: called with {', '.join(signature.read)} it raises {type(error).__name__}: {error}."
+        ) from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
         if len(values) != len(signature.written):
@@ -384,6 +416,14 @@ def _with_outputs(signature: Signature, reference: Callable[..., Any], example: 
                 f"{', '.join(signature.written)}."
             )
         results = dict(zip(signature.written, values, strict=True))
+    if set(results) != set(signature.written):
+        raise ExampleError(
+            f"reference: it gives {', '.join(map(str, results)) or 'nothing'}, but {signature.kernel.name} writes "
+            f"{', '.join(signature.written)}."
+        )
+    for name, value in results.items():
+        if not _is_array(value):
+            raise ExampleError(f"reference: its {name} is {value!r:.80}; return an array.")
     return {**results, **example}
 
 
@@ -394,11 +434,20 @@ def _shaped_as_read(signature: Signature, example: Mapping[str, Any]) -> dict[st
     return {**empty, **example}
 
 
-def _text(signature: Signature, function: Callable[..., Any], call: str, framework: str) -> str:
+def _text(
+    signature: Signature, function: Callable[..., Any], call: str, framework: str, name: str = "reference"
+) -> str:
+    """The source of a module whose function `reference` calls `function`; name: what messages call it."""
     from ray import cloudpickle
 
     plain = _uncompiled(function)
-    pickled = base64.b64encode(cloudpickle.dumps(plain)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+    try:
+        pickled = base64.b64encode(cloudpickle.dumps(plain)).decode()  # type: ignore[no-untyped-call,unused-ignore]
+    except (TypeError, pickle.PicklingError) as error:
+        raise ExampleError(
+            f"{name}: the function cannot be sent to another process ({error}); leave out of it what belongs to this "
+            "one, such as locks and open files."
+        ) from error
     text = _REFERENCE.format(pickled=pickled, call=call, outputs=signature.written)
     if plain is not function:
         text += _COMPILED
@@ -422,6 +471,10 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number | np.bool_) or (_is_array(value) and math.prod(value.shape) == 1)
 
 
 def _framework(examples: Sequence[Mapping[str, Any]]) -> Literal["numpy", "torch", "cupy"]:

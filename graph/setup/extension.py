@@ -7,12 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.journal.events import Extended, StepTaken
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.graph.settings import Seconds, Settings, SettingsError, option_error
+from tunesmith.kernels.spec.files.schema_errors import sentence
+
+
+class More(BaseModel):
+    """What a run may take beyond what it has: `more` configurations, in so many rounds and seconds; dispatch_shapes: as
+    the setting."""
+
+    model_config = ConfigDict(frozen=True)
+
+    more: int = Field(ge=0)
+    rounds: int | None = Field(ge=0)
+    time_limit: Seconds | None = Field(ge=0)
+    dispatch_shapes: int | None = Field(ge=0)
 
 
 def settings_of(log: RunLog, begun: Settings) -> Settings:
@@ -22,31 +35,29 @@ def settings_of(log: RunLog, begun: Settings) -> Settings:
     return begun
 
 
-def extend(
-    journal: Store,
-    settings: Settings,
-    *,
-    more: int = 0,
-    rounds: int | None = None,
-    time_limit: float | None = None,
-    dispatch_shapes: int | None = None,
-) -> Settings:
-    """Writes down that a run may measure `more` configurations, in so many `rounds` and seconds (`time_limit`) beyond
-    what it has used; gives the settings that hold from now on. A run that has had its last round gets one more, if
-    `rounds` is left out. dispatch_shapes: as the setting, which alone lets no search go on. Raises `SettingsError`."""
-    for option, value in (("more", more), ("rounds", rounds or 0), ("time-limit", time_limit or 0)):
-        if value < 0:
-            raise SettingsError(f"--{option}: {value} is negative; write how much more the run may take.")
+def make_more(**values: object) -> More:
+    """Raises `SettingsError` naming the value that is wrong."""
+    try:
+        return More.model_validate(values)
+    except ValidationError as error:
+        raise option_error(error, values) from error
+
+
+def extend(journal: Store, settings: Settings, given: More) -> Settings:
+    """Writes down what a run may take beyond what it has used; gives the settings that hold from now on. A run that has
+    had its last round gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises
+    `SettingsError`."""
+    more, rounds, dispatch_shapes = given.more, given.rounds, given.dispatch_shapes
     if dispatch_shapes is not None:
         settings = _valid(settings, {"dispatch_shapes": dispatch_shapes})
         journal.append(Extended(dispatch_shapes=dispatch_shapes))
-    if not (more or rounds or time_limit):
+    if not (more or rounds or given.time_limit):
         return settings
     log = RunLog(journal)
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
     # A run also ends by time while what is left would only do for a comparison.
     by_time = any(event.done == "time" for event in list(log.events(StepTaken))[-1:])
-    if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not time_limit:
+    if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
         raise SettingsError(
             f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
             "may take."
@@ -58,8 +69,8 @@ def extend(
     elif settings.evaluations <= log.evaluation_count:
         raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
     changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
-    if time_limit:
-        changed["time_limit"] = spent + time_limit
+    if given.time_limit:
+        changed["time_limit"] = spent + given.time_limit
     extended = _valid(settings, changed)
     journal.append(Extended(**changed))
     return extended
@@ -70,4 +81,4 @@ def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:
         return Settings.model_validate(settings.model_dump(mode="json") | changed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {first['msg']}.") from error
+        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error

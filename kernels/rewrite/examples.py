@@ -20,7 +20,7 @@ from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.draft import ReadLaunch, is_size, shape_of
 from tunesmith.kernels.rewrite.extent import Polynomial, extents
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
-from tunesmith.kernels.rewrite.source import Kernel, Source, SourceError
+from tunesmith.kernels.rewrite.source import Kernel, Source, SourceError, walk
 from tunesmith.kernels.rewrite.threads import sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -61,6 +61,12 @@ def read_signature(source: str, entry: str | None) -> Signature:
     """What the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises `SourceError`."""
     backend: BackendName = "cuda" if "__global__" in source else "opencl"
     kernel = Source(source if backend == "cuda" else read_as_cuda(source)).kernel(entry, WHERE, "entry")
+    wrong = next((one for one in walk(kernel.function) if one.is_missing or one.type == "ERROR"), None)
+    if wrong is not None:
+        raise SourceError(
+            f"{WHERE}: the parser does not understand line {wrong.start_point[0] + 1} of the source; correct it, or "
+            "write out what a macro hides."
+        )
     roles: dict[str, Literal["in", "out", "inout"]] = {}
     require_arguments(kernel, (), WHERE)
     for one in kernel.parameters:
@@ -121,10 +127,19 @@ def task_from(
         reference_name=reference[1],
         framework=reference[2],
         bytes=" + ".join(moved),
-        tolerance={name: Tolerance(rtol=one[0], atol=one[1]) for name, one in (tolerance or {}).items()},
+        tolerance=_tolerances(tolerance or {}),
         workloads=tuple(workloads),
         backends={signature.backend: BackendSources(baseline=Baseline(label="as given", template=template))},
     )
+
+
+def _tolerances(given: Mapping[str, tuple[float, float]]) -> dict[str, Tolerance]:
+    pairs = given.values() if isinstance(given, Mapping) else [given]
+    if not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
+        raise SourceError(
+            f"{WHERE}: tolerance: give pairs of rtol and atol, such as {{'float32': (1e-5, 1e-6)}}, not {given!r:.80}."
+        )
+    return {name: Tolerance(rtol=one[0], atol=one[1]) for name, one in given.items()}
 
 
 def _external(signature: Signature, source: str) -> str:
@@ -155,6 +170,11 @@ class _Sizes:
                 f"it: inputs=[{{..., '{missing[0]}': 1024}}]."
             )
 
+    @property
+    def names(self) -> set[str]:
+        """What an expression may name."""
+        return {*self._values, *self.derived}
+
     def of(self, number: int) -> dict[str, int]:
         """The sizes in one example."""
         return {name: values[number] for name, values in self._values.items()}
@@ -173,6 +193,8 @@ class _Sizes:
         for name in self._whole:
             if all(name in one for one in self._examples):
                 self._values[name] = [int(one[name]) for one in self._examples]
+                if (least := min(self._values[name])) < 1:
+                    raise SourceError(f"{WHERE}: {name} is {least}; give a whole number of at least 1.")
 
     def _solve(self) -> None:
         """Values of whole-number parameters from the numbers of elements that the kernel touches."""
@@ -257,9 +279,23 @@ def _launch(
             'grid=["ceil_div(n, 256)"], block=[256].'
         )
     return Launch(
-        grid=tuple(sizes.text(str(one)) for one in (read.grid if grid is None else grid)),
-        block=tuple(sizes.text(str(one)) for one in (read.block if block is None else block)),
+        grid=tuple(sizes.text(one) for one in (read.grid if grid is None else _given("grid", grid, sizes))),
+        block=tuple(sizes.text(one) for one in (read.block if block is None else _given("block", block, sizes))),
     )
+
+
+def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
+    """A grid or a block as it was given, as texts."""
+    whole = isinstance(given, list | tuple) and all(
+        isinstance(one, str) or (isinstance(one, int) and one > 0) for one in given
+    )
+    if not whole:
+        raise SourceError(f"{WHERE}: {name}: give a list such as ['ceil_div(n, 256)'] or [256], not {given!r:.80}.")
+    texts = [str(one) for one in given]
+    if unknown := sorted({name for text in texts for name in parse(text).names} - sizes.names - set(DTYPES)):
+        known = ", ".join(sorted(sizes.names))
+        raise SourceError(f"{WHERE}: {name}: {unknown[0]} is not a size of the kernel; its sizes are {known}.")
+    return texts
 
 
 def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence[Mapping[str, Any]]) -> Argument:

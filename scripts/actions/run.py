@@ -22,7 +22,7 @@ from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration
+from tunesmith.graph.settings import as_path, new_run_dir
 from tunesmith.hw.errors import TunesmithError
 
 
@@ -30,9 +30,7 @@ def drive_tune(
     task: str, reference: ReferenceCheck, run_dir: str | None, settings: dict[str, Any], *, as_json: bool
 ) -> int:
     """Runs `tunesmith tune`; returns the exit code."""
-    if run_dir == "":
-        raise SettingsError("--run-dir: the name is empty; name a folder, or leave the option out.")
-    folder = Path(run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
+    folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(task, Path("runs"))
     return _drive(
         folder,
         lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, examined=reference, **settings),
@@ -51,17 +49,13 @@ def drive_resume(
     as_json: bool,
 ) -> int:
     """Runs `tunesmith resume`; returns the exit code."""
-    try:
-        seconds = None if time_limit is None else parse_duration(time_limit)
-    except ValueError as error:
-        raise SettingsError(f"--time-limit: {error}.") from error
 
     def work(listener: Listener, ask: Ask | None) -> RunResult:
         return resume(
             run_dir,
             more=more,
             rounds=rounds,
-            time_limit=seconds,
+            time_limit=time_limit,
             dispatch_shapes=dispatch_shapes,
             as_recorded=as_recorded,
             listener=listener,

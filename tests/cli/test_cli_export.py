@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -33,6 +34,17 @@ def test_the_exports_own_test_passes(exported: Path) -> None:
     assert done.returncode == 0 and " passed" in done.stdout and "skipped" not in done.stdout, done.stdout
 
 
+def test_the_example_of_its_readme_runs_and_shows_the_signature(exported: Path, tmp_path: Path) -> None:
+    readme = (exported / "README.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "use.py").write_text(example + "\nassert (out == 3).all(), out\n")
+    environment = {**os.environ, "PYTHONPATH": str(exported)}
+    run = [sys.executable, str(tmp_path / "use.py")]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "`scale_add(queue, x, y, out, sizes, types=(), a=2.0) -> event`" in readme and "CL/cl.h" in readme
+
+
 def test_the_c_program_agrees_with_the_reference(exported: Path, tmp_path: Path) -> None:
     compiler, library = shutil.which("gcc"), opencl_library()
     if compiler is None or library is None:
@@ -55,12 +67,24 @@ def test_the_c_program_agrees_with_the_reference(exported: Path, tmp_path: Path)
     assert refused.returncode == 2 and "TYPES is a number from 0 to 0" in refused.stderr
 
 
-def test_best_says_which_kernel_serves_a_shape(finished_run: Any) -> None:
-    script = finished_run.folder / "best" / "dispatch.py"
-    done = subprocess.run([sys.executable, script, "n=5000"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.split(":")[0] in ("baseline", "general")
-    wrong = subprocess.run([sys.executable, script, "m=5000"], capture_output=True, text=True, timeout=60)
-    assert wrong.returncode == 1 and "usage: python dispatch.py n=16" in wrong.stderr
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["n=5000"], ""),
+        ([], "n is missing, as in: python dispatch.py n=16"),
+        (["n"], "n is a whole number of at least 1, not ''"),
+        (["n=-5"], "n is a whole number of at least 1, not '-5'"),
+        (["n=abc"], "n is a whole number of at least 1, not 'abc'"),
+        (["n=0"], "n is a whole number of at least 1, not '0'"),
+        (["m=5000"], "there is no m; give n"),
+        (["n=5000", "T=float16"], "there is no T; give n"),
+    ],
+)
+def test_best_says_which_kernel_serves_a_shape(finished_run: Any, arguments: list[str], wanted: str) -> None:
+    command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (1 if wanted else 0) and done.stderr.startswith(wanted)
+    assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
 def test_a_form_of_another_backend_is_refused(finished_run: Any, here: Any, tmp_path: Path) -> None:

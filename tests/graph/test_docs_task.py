@@ -17,6 +17,7 @@ from tunesmith.graph.journal.records import Verdict
 from tunesmith.graph.results.export import export_best
 from tunesmith.graph.results.exports.package import Package
 from tunesmith.graph.results.exports.rendering import dispatch_module
+from tunesmith.graph.run import tune
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -35,14 +36,25 @@ def blocks(page: str) -> list[str]:
 FIRST = ("kernel.cl", "reference.py", "template.toml", "task.toml")
 
 
-def test_the_first_task_is_right(tmp_path: Path, device: Any) -> None:
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("first")
     for name, text in zip(FIRST, blocks("tasks.md"), strict=False):
-        (tmp_path / name).write_text(text)
-    task = load_task(str(tmp_path))
-    sources, compiler = task.sources("opencl"), open_compiler(device.limits, device.index)
-    assert len(feasible(sources.templates[0], task.workloads, device.limits)) == 9
-    for template, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "ITEMS": 4})):
+        (folder / name).write_text(text)
+    return load_task(str(folder))
+
+
+def test_the_first_task_is_right(first: Task, device: Any) -> None:
+    sources, compiler = first.sources("opencl"), open_compiler(device.limits, device.index)
+    assert len(feasible(sources.templates[0], first.workloads, device.limits)) == 10
+    for template, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "COLUMNS": 4})):
         assert isinstance(compiler.compile(specialise(template, config, {})), Artifact)
+
+
+@pytest.mark.slow
+def test_the_first_task_wins(first: Task, device: Any, ray_cluster: Any, tmp_path: Path) -> None:
+    found = tune(first, run_dir=tmp_path / "run", rounds=1, wisdom=False).summary
+    assert found.ratio is not None and found.ratio < 0.5
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,13 @@ keeps what it is asked. With a GPU each export's own test compares it with the r
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import importlib
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -217,6 +220,29 @@ def test_every_python_file_of_every_form_compiles(task: str, tmp_path: Path) -> 
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
     own = {path.parent.name for path in found if path.name.startswith("test_")}
     assert {"torch", "cupy", "tests"} <= own, "each form's own test is among them"
+
+
+@pytest.mark.parametrize("task", ["silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", EXPLICIT])
+def test_the_example_of_each_readme_calls_what_the_form_defines(task: str, tmp_path: Path) -> None:
+    package = write_cuda_run(tmp_path / "run", task, {}, most=1)
+    for form in ("torch", "cupy", "hf-kernels"):
+        out = export_run(package.folder, form)
+        readme = (out / "README.md").read_text("utf-8")
+        [example] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+        (module,) = out.glob("build/torch-cuda/__init__.py" if form == "hf-kernels" else "*/__init__.py")
+        nodes = ast.walk(ast.parse(module.read_text("utf-8")))
+        (defined,) = (one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == package.name)
+        assert f"`{package.name}({ast.unparse(defined.args)}) -> " in readme
+        called = next(
+            one
+            for one in ast.walk(ast.parse(example))
+            if isinstance(one, ast.Call) and ast.unparse(one.func).endswith(f".{package.name}")
+        )
+        bare: dict[str, Any] = {}
+        exec(f"def bare({ast.unparse(defined.args)}): pass", bare)
+        given = [ast.unparse(one) for one in called.args]
+        inspect.signature(bare["bare"]).bind(*given, **{str(one.arg): one.value for one in called.keywords})
+        assert set(given) <= {one.id for one in ast.walk(ast.parse(example)) if isinstance(one, ast.Name)}
 
 
 @pytest.mark.slow

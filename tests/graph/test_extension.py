@@ -103,7 +103,10 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
     ("options", "sentence"),
     [
         ({"rounds": 1}, r"measured all that it may; say with --more"),
-        ({"more": -1}, r"--more: -1 is negative"),
+        ({"more": -1}, r"--more: give a number of at least 0, not -1\."),
+        ({"more": "ten"}, r"--more: give a whole number, not 'ten'\."),
+        ({"time_limit": "10q"}, r"--time-limit: '10q' is not a duration"),
+        ({"dispatch_shapes": -1}, r"--dispatch-shapes: give a number of at least 0"),
         ({"more": 10_000_000}, r"cannot be extended so far: evaluations"),
         ({"more": 1, "rounds": 1000}, r"cannot be extended so far: rounds"),
     ],

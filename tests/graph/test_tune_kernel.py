@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,6 +172,28 @@ class TestWhichKernelServesAShape:
         assert tuned._chosen(tuned.task.workloads[0])[1] == {}
         tuned.result.summary.dispatching.rule = Rule()  # type: ignore[misc,union-attr]
         assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1] == {}
+
+    def test_outputs_are_of_the_framework_of_arrays_that_are_given_by_name(
+        self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Array(np.ndarray[Any, Any]):
+            """An array of CuPy, as far as it matters here."""
+
+        Array.__module__ = "cupy"
+        monkeypatch.setattr(Array, "get", lambda self: np.asarray(self), raising=False)
+        cupy = SimpleNamespace(asarray=lambda array: array.view(Array))
+        monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
+        monkeypatch.setattr(TunedKernel, "_launch", lambda self, workload, given: {"y": given["x"]})
+        for y in (tuned(zeros(65536).view(Array)), tuned(x=zeros(65536).view(Array))):
+            assert isinstance(y, Array)
+        assert type(tuned(x=zeros(65536))) is np.ndarray
+
+    def test_an_opponent_that_failed_is_named_when_it_is_printed(self, tuned: TunedKernel) -> None:
+        failed = SimpleNamespace(name="bad", label="eager", seconds=None, why="wrong result in y")
+        row = SimpleNamespace(workload="64", general=None, best=None, baseline_seconds=None, opponents=(failed,))
+        tuned.result.summary.tuned[:] = [row, row]  # type: ignore[index]
+        tuned.result.summary.sentence = "Faster."  # type: ignore[misc]
+        assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
 
     def test_sizes_without_a_launch_are_refused(self, tuned: TunedKernel) -> None:
         with pytest.raises(TunesmithError, match=r"The kernel cannot be launched on these sizes: .* is empty"):

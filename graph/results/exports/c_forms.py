@@ -57,7 +57,10 @@ def write_opencl(package: Package, out: Path) -> None:
     inner.mkdir()
     write_kernels(package, inner)
     storage = {name: kind.array.name for name, kind in DTYPES.items()}
+    signature = ["queue", *(one["name"] for one in names["arrays"]), "sizes", "types=()"]
+    signature += [f"{one['name']}={one['default']}" for one in names["chosen"]]
     both = {**python, **names, "storage": storage, "package": module, "rule_file": f"{module}/_dispatch.py"}
+    both |= {"signature": ", ".join(signature), "returned": "event"}
     files = {
         f"{names['name']}.h": "opencl.h.j2",
         "example.c": "opencl_example.c.j2",
@@ -143,7 +146,6 @@ def _names(package: Package, backend: str) -> dict[str, Any]:
         "arguments": arguments,
         "chosen": [one for one in arguments if one["chosen"]],
         "derived": [one for one in arguments if one["derived"]],
-        "array_names": ", ".join(identifier(one.name) for one in package.arrays),
     }
 
 

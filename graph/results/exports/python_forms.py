@@ -37,7 +37,8 @@ def write_cupy(package: Package, out: Path) -> None:
     _require_cuda(package)
     module = f"{identifier(package.name)}_cupy"
     storage = {name: kind.array.name for name, kind in DTYPES.items()}
-    names = python_names(package) | {"package": module, "storage": storage}
+    names = python_names(package)
+    names |= {"package": module, "storage": storage, "signature": f"{names['defaults']}, *, dtypes=None"}
     inner = out / module
     inner.mkdir(parents=True)
     write_kernels(package, inner)
@@ -170,11 +171,11 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
         "type_names": list(package.types),
         "type_sources": sources,
         "size_sources": package.size_sources,
+        "arrays": arrays,
         "given": given,
         "made": made,
         "arguments": arguments,
         "given_names": ", ".join(parameters),
-        "parameters": ", ".join([*parameters, *(name for name, _ in choices)]),
         "defaults": ", ".join(defaults),
         "names": ", ".join([*parameters, *(name for name, _ in choices)]),
         "schema": f"{function}({', '.join(schema)}) -> {results}",
@@ -186,9 +187,28 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
             one.name: {types[0] if types else "": package.tolerance(one, types) for types in package.combinations}
             for one in package.task.outputs
         },
-        "scalar_values": scalars,
-        "all_arguments": package.task.arguments,
+        "signature": ", ".join(defaults),
+        "returned": returned or "None",
+        "example": _example(package),
     }
+
+
+def _example(package: Package) -> dict[str, Any]:
+    """A call on the smallest measured shape: its sizes, types and arrays. bits: whether arrays cannot tell types."""
+    shape = _tests(package)[0]
+    types = tuple(shape["types"][name] for name in package.types)
+    workload = package.task.workload(shape["workload"])
+    arrays = [
+        {
+            "name": identifier(one.name),
+            "role": one.role,
+            "shape": package.task.shape_of(one, workload),
+            "dtype": package.dtype(one, types).name,
+        }
+        for one in package.arrays
+    ]
+    bits = any(DTYPES[one].array.name != one for one in types)
+    return {"sizes": shape["sizes"], "types": types, "arrays": arrays, "bits": bits}
 
 
 def _array(package: Package, one: Any) -> dict[str, Any]:
@@ -221,7 +241,11 @@ def _tests(package: Package) -> list[dict[str, Any]]:
     )
     known = set(package.combinations)
     return [
-        {"sizes": row["sizes"], "types": row["types"]}
+        {
+            "workload": row["workload"],
+            "sizes": row["sizes"],
+            "types": {name: row["types"][name] for name in package.types},
+        }
         for row in rows
         if tuple(row["types"][name] for name in package.types) in known
     ][:6]

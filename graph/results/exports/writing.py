@@ -11,6 +11,7 @@ from tunesmith.graph.results.exports.c_forms import write_header, write_opencl
 from tunesmith.graph.results.exports.measurements import write_results
 from tunesmith.graph.results.exports.package import ExportError, Package
 from tunesmith.graph.results.exports.python_forms import write_cupy, write_hf_kernels, write_torch
+from tunesmith.graph.settings import as_path
 
 FORMS: Mapping[str, Callable[[Package, Path], None]] = {
     "torch": write_torch,
@@ -22,16 +23,17 @@ FORMS: Mapping[str, Callable[[Package, Path], None]] = {
 }
 
 
-def export_run(run: Path, form: str, out: Path | None = None) -> Path:
+def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Path:
     """Writes the winners of the run in the folder `run` in the form of a name, and gives the folder.
 
     out: a folder that does not exist yet or is empty; left out, `exports/<form>` in the run's own, which is replaced.
-    Raises `ExportError`, `JournalError`; then nothing is left behind.
+    Raises `TunesmithError`; then nothing is left behind.
     """
     if form not in FORMS:
         raise ExportError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
-    folder = run / "exports" / form if out is None else out
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    run = as_path(run, "run")
+    folder = run / "exports" / form if out is None else as_path(out, "--out")
+    if out is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"--out: {out} exists and is not empty; name a new folder.")
     package = Package(run)
     try:
