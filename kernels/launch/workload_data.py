@@ -366,9 +366,9 @@ class WorkloadData:
     ) -> None:
         """Has the second variant differ from the first by no more than `change` says (see `Contents`): a kernel that
         looks at a part of its data, and leaves what is there when that part is right, is wrong elsewhere."""
-        if change == "all":
-            return
         places = [place for place in self.places if place.argument.role != "out"]
+        if change == "all" or not places:
+            return
         chosen = int(rng.integers(len(places)))
         for number, place in enumerate(places):
             name = place.argument.name
