@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.rewrite.source import COMMENTS, Kernel
-
 HEADER = """\
 #define __global__ __kernel
 typedef struct { size_t x, y, z; } size_t3;
@@ -64,12 +62,11 @@ def editable(code: str) -> tuple[str, str]:
     return edited, _LOCAL.sub(blank, _ADDRESS_SPACE.sub(blank, _ATTRIBUTE.sub(blank, edited)))
 
 
-def oddity(code: str, edited: str, kernel: Kernel) -> str:
-    """Why the rules leave an OpenCL kernel as it is, as a clause; empty where they may rewrite it. What the kernel does
-    not reach does not count. code: as it came; edited: of `editable`, whose second form `kernel` was read from."""
-    if taken := sorted(_OWN_NAMES & set(re.findall(r"\w+", COMMENTS.sub(" ", code)))):
+def oddity(code: str, reached: str) -> str:
+    """Why the rules leave an OpenCL kernel as it is, as a clause; empty where they may rewrite it. code: the file as it
+    came; reached: what of it in the spelling of `editable` the kernel uses. Both are without comments."""
+    if taken := sorted(_OWN_NAMES & set(re.findall(r"\w+", code))):
         return f"it uses the name {taken[0]}, which the rules need"
-    reached = kernel.reached(edited)
     if _TOGETHER.search(reached):
         return "its work-items work together, and the rules for OpenCL know work-items by themselves only"
     if "reqd_work_group_size" in reached:

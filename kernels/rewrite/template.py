@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from tunesmith.kernels.rewrite import opencl
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped
 from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
-from tunesmith.kernels.rewrite.source import Source, SourceError
+from tunesmith.kernels.rewrite.source import COMMENTS, Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
+NO_GUARD = "The kernel has no guard against more threads than it came with."
+"""Why a configuration fits only some shapes."""
 _PREFIX = "TUNED_"
 
 
@@ -55,7 +57,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         kernel = Source(parsed).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
-    if backend == "opencl" and (why := opencl.oddity(plain.source, edited, kernel)):
+    if backend == "opencl" and (why := opencl.oddity(COMMENTS.sub(" ", plain.source), kernel.reached(edited))):
         return Rewritten(None, (why,))
     if kernel.oddities:
         return Rewritten(None, tuple(one.why for one in kernel.oddities))
@@ -85,6 +87,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         return Rewritten(None, tuple(skipped))
     launch, constraints = _launch(plain.launch, applied)
     headers = [one.header for one in applied if one.header]
+    only = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if constraints else []
     if backend == "opencl":
         headers.insert(0, opencl.HEADER)
     template = Template(
@@ -101,7 +104,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *(f"Not applied: {why}." for why in skipped)]),
+        description=" ".join([DESCRIPTION, *only, *(f"Not applied: {why}." for why in skipped)]),
     )
     return Rewritten(template, tuple(skipped), tuple(names))
 
@@ -128,8 +131,7 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         total, share = f"({old_grid}) * ({old_block})", f"({new_block}) * {scales[axis]}"
         grid.append(f"ceil_div({total}, {share})")
         if axis in exact:
-            because = "The kernel has no guard against more threads than it came with."
-            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=because))
+            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
     for name, launch in (one.instead for one in applied if one.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]

@@ -130,6 +130,8 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             markup=False,
             soft_wrap=True,
         )
+        if template.description:
+            out.print(template.description, markup=False, soft_wrap=True)
         for one in entry["held_out"]:
             if one["feasible"] == entry["feasible"]:
                 continue
@@ -171,6 +173,7 @@ def _space(
     ]
     return {
         "template": template.name,
+        "description": template.description,
         "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
         "cartesian": space.cartesian,
         "feasible": len(space),

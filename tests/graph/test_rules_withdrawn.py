@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 
 from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.roles.testing.verdict import _only_where
 from tunesmith.graph.tune_kernel import tune_kernel
 from tunesmith.kernels.rewrite import template
+from tunesmith.kernels.rewrite.examples import read_signature, task_from
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Rule, Skipped, Subject, rule
 from tunesmith.kernels.spec.parameter import Parameter
 
@@ -21,6 +25,7 @@ SOURCE = """__kernel void scale(__global const float* x, __global float* y) {
     y[i] = 2.0f * x[i];
 }"""
 INPUTS = [{"x": np.ones(4096, np.float32)}]
+INPUTS_AND_OUTPUTS = [{"x": np.ones(4096, np.float32), "y": np.ones(4096, np.float32)}]
 
 
 def planted(name: str, text: str) -> Rule:
@@ -66,3 +71,14 @@ def test_rules_that_break_a_kernel_are_withdrawn(
         assert f"The rule {name} is withdrawn" in notes
     assert tuned.result.valid
     assert np.array_equal(tuned(np.full(8192, 3, np.float32)), np.full(8192, 6, np.float32))
+
+
+@pytest.mark.parametrize(("block", "items", "fits_all"), [(0, 1, True), (64, 2, False)])
+def test_a_winner_that_fits_only_some_shapes_is_said_to(block: int, items: int, fits_all: bool) -> None:
+    signature = read_signature(SOURCE, None)
+    task = task_from(signature, SOURCE, ("", "baseline", "numpy"), INPUTS_AND_OUTPUTS, grid=["x_0 // 16"], block=[16])
+    made = template.rewrite(task, "opencl").template
+    assert made is not None and "no guard" in made.description
+    context: Any = SimpleNamespace(template=lambda name: made)
+    said = _only_where(context, Winner(template=made.id, config={"BLOCK": block, "ITEMS": items, "BLOCKED": False}))
+    assert (said == "") == fits_all and ("`x_0 // 16 * 16 % 128 == 0`" in said) != fits_all

@@ -71,8 +71,11 @@ def test_role_of_a_pointer(body: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1;", Cells((Axis("x", "n"),))),
-        ("int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;", Cells((Axis("x", "n"),))),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1;", Cells((Axis("x", "n", guarded=True),))),
+        (
+            "int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;",
+            Cells((Axis("x", "n", guarded=True),)),
+        ),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; p[i] = 1;", Cells((Axis("x", ""),))),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1; p[0] = 2;", Cells((Axis("x", ""),))),
         ("for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;", Rows()),
