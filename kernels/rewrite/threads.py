@@ -350,6 +350,7 @@ def _acts(kernel: Kernel, node: Node) -> bool:
         _touches_memory(kernel, node)
         or not {text(one) for one in kernel.changes(node)} <= own
         or any(one.type == "goto_statement" for one in walk(node))
+        or any(one.type == "subscript_expression" and not _names(one.children[0]) & own for one in walk(node))
         or (not kernel.keeps_to_itself and any(one.type == "call_expression" for one in walk(node)))
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, try_templates
+from tunesmith.kernels.outcome import Implausible
 from tunesmith.kernels.rewrite.template import NAME, Rewritten, rewrite
 from tunesmith.kernels.spec.template import Template
 
@@ -63,4 +64,6 @@ def _problem(context: Context, template: Template, stage: str) -> Problem | None
         return problem
     if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
         return None
-    return problem_of(try_templates(context, [template], stage, context.tuned)[template.id])
+    evaluation = try_templates(context, [template], stage, context.tuned)[template.id]
+    # An impossible time says nothing of the code.
+    return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)

@@ -352,11 +352,13 @@ COORDINATE = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
         (f"{COORDINATE} if (i < x[0]) y[i] = 1;", False),
         (f"{COORDINATE} const int m = i + n; if (i < m) y[i] = 1;", False),
         (f"{COORDINATE} bump(); if (i < n) y[i] = 1;", False),
+        (f"{COORDINATE} float t = table[i]; if (i < n) y[i] = t;", False),
+        (f"{COORDINATE} float t[2]; t[0] = 1; if (i < n) y[i] = t[0];", True),
     ],
 )
 def test_a_guard_holds_where_nothing_happens_beyond_its_bound(body: str, guarded: bool) -> None:
     more = """#define EIGHT (1 << 3)
-    __device__ int count;
+    __device__ int count; __constant__ float table[64];
     __device__ int half(int a) { a /= 2; return a; }
     __device__ void bump() { ++count; }
     """
