@@ -306,13 +306,20 @@ def _opponents(
 
 
 def _as_run(result: RunResult, task: Task) -> Task:
-    """The task as the run has it: with the templates that the rules made."""
+    """The task as the run has it: with the templates that the rules made, also those of fewer rules."""
+    from tunesmith.graph.journal.events import TemplateAdded
     from tunesmith.graph.journal.log import RunLog
     from tunesmith.graph.journal.store import Journal
 
     with Journal(result.folder, create=False, reading=True) as journal:
-        started = RunLog(journal).started
-    return task if started is None else started.task
+        log = RunLog(journal)
+        started, added = log.started, [one.template for one in log.events(TemplateAdded)]
+    if started is None:
+        return task
+    task, backend = started.task, started.device.backend
+    found = {one.id: one for one in (*task.sources(backend).templates, *added)}
+    sources = task.sources(backend).model_copy(update={"templates": tuple(found.values())})
+    return task.model_copy(update={"backends": {**task.backends, backend: sources}})
 
 
 def _several(signature: Signature, inputs: Sequence[Example]) -> list[Example]:

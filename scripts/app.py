@@ -12,8 +12,24 @@ EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_INTERRUPTED = 0, 2, 3,
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")
 ]
+
+
+def _say_which_task(text: str) -> str:
+    """`text`, after a note where it names a folder here and a task of the library, too: the folder is meant."""
+    from tunesmith.kernels.spec.files.taskfile import find_task, library_tasks  # not for --help
+
+    path, shipped = find_task(text), library_tasks().get(text)
+    if shipped is not None and path != shipped:
+        typer.echo(f"Note: {text} is the folder here, not the library's task of that name ({shipped}).", err=True)
+    return text
+
+
 TaskArgument = Annotated[
-    str, typer.Argument(help="A library task's name (see `tunesmith tasks`), a task's folder, or a task.toml.")
+    str,
+    typer.Argument(
+        help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).",
+        callback=_say_which_task,
+    ),
 ]
 Target = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time

@@ -12,7 +12,7 @@ import functools
 import math
 import re
 
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.files.taskfile import library_tasks, read_task
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BackendName, Template
 
@@ -72,7 +72,7 @@ def most_similar(task: Task, backend: BackendName) -> tuple[Task, Template] | No
 def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
     """Each task with its first template that is short enough."""
     found = []
-    for task in map(load_task, library_tasks()):
+    for task in map(read_task, library_tasks().values()):
         templates = task.sources(backend).templates if backend in task.backends else ()
         short = next((one for one in templates if len(one.source) <= LONGEST), None)
         if short is not None:

@@ -224,7 +224,7 @@ def _requirements(context: Context, template: Template) -> list[str]:
     device = device_names(limits)
     found = [folded(constraint.expression, device) for constraint in template.constraints]
     for texts, most in ((launch.block, limits.max_block_dims), (launch.grid, limits.max_grid_dims or GRID)):
-        found += [f"1 <= {folded(text, {})} <= {bound}" for text, bound in zip(texts, most, strict=False)]
+        found += [f"1 <= ({folded(text, {})}) <= {bound}" for text, bound in zip(texts, most, strict=False)]
     threads = " * ".join(f"({text})" for text in launch.block)
     return [*found, f"{threads} <= {limits.max_threads_per_block}"]
 

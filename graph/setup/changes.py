@@ -7,12 +7,13 @@ one, and gets a sentence.
 from __future__ import annotations
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import Backend
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.files.taskfile import find_task, read_task
 from tunesmith.kernels.spec.task import Task
 
 
-def changed_files(begun: Task, name: str, backend: str) -> str:
+def changed_files(begun: Task, name: str, backend: Backend) -> str:
     """What of the task `name` differs from what a run was `begun` with, as a clause; empty for nothing, and where its
     files are gone."""
     path = find_task(name)

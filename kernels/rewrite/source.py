@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _BARRIERS = re.compile(r"\b(?:__syncthreads\w*|__syncwarp|__barrier_sync\w*)\b")
 _WARP_WIDE = re.compile(r"\b__(?:shfl|ballot|any|all|match|reduce|activemask)\w*\b")
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _HIDING = re.compile(
     r"\b(?:threadIdx|blockIdx|blockDim|gridDim|return|__global__|__shared__|for)\b|\["
     r"|\b__(?:sync|shfl|ballot|any|all|match|reduce|activemask)"
@@ -200,7 +200,19 @@ class Kernel:
     @cached_property
     def plain(self) -> str:
         """The text of the kernel's body and of the functions it calls, without comments."""
-        return "\n".join(_COMMENTS.sub(" ", text(node)) for node in (self.body, *self.functions))
+        return "\n".join(COMMENTS.sub(" ", text(node)) for node in (self.body, *self.functions))
+
+    def reached(self, code: str) -> str:
+        """What `code`, the source or a text with the same places, has of the kernel from its attributes on, of the
+        functions that it calls, and of the macros that all of them use, without comments."""
+        before, written = self.function.prev_sibling, code.encode()
+        places = [(0 if before is None else before.end_byte, self.function.end_byte)]
+        places += [(one.start_byte, one.end_byte) for one in self.functions]
+        found = COMMENTS.sub(" ", "\n".join(written[start:end].decode() for start, end in places))
+        macros = _macros(code)
+        while used := sorted(_words(found) & macros.keys()):
+            found += "\n".join(["", *(replacement for name in used for _, replacement in macros.pop(name))])
+        return found
 
     @property
     def barriers(self) -> bool:
@@ -260,6 +272,32 @@ class Kernel:
         own = {one.name for one in self.parameters if not one.pointer}
         return frozenset(own - self.changed - {text(node) for node in self.declared_names})
 
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """The macros that stand for a number, or for a sum or product of numbers and of each other, everywhere."""
+        macros, found = _macros(self.code.decode(errors="replace")), set[str]()
+        taken = {one.name for one in self.parameters} | {text(node) for node in self.declared_names}
+
+        def is_number(replacement: str) -> bool:
+            words = set(re.findall(r"\b[A-Za-z_]\w*", replacement))
+            return words <= found and re.fullmatch(r"[\w\s()+*/<>-]+", replacement) is not None
+
+        while new := {
+            name
+            for name, made in macros.items()
+            if name not in found | taken and all(not given and is_number(replacement) for given, replacement in made)
+        }:
+            found |= new
+        return frozenset(found)
+
+    @cached_property
+    def keeps_to_itself(self) -> bool:
+        """Whether no function that the kernel calls changes what is neither its own nor given to it."""
+        return all(
+            {text(one) for one in self.changes(body)} <= {text(one) for one in declared(body.parent or body)}
+            for body in self.functions
+        )
+
     def changes(self, within: Node) -> Iterator[Node]:
         """The variables that `within` assigns to, as a whole or a part of them, or counts; and those whose address it
         takes, or that it gives another name, to a method of theirs, or to a function that may change them. What
@@ -308,8 +346,9 @@ class Kernel:
         if node is None:
             return
         if node.type in ("subscript_expression", "field_expression", "pointer_expression"):
-            inner = list(self._roots(node.child_by_field_name("argument")))
-            yield from (one for one in inner if text(one) not in self._pointers)
+            inner = bare(node.child_by_field_name("argument"))
+            if inner is None or self._based(inner, self._pointers) is None:
+                yield from (one for one in self._roots(inner) if text(one) not in self._pointers)
         elif node.type == "identifier":
             yield node
         else:
@@ -564,7 +603,7 @@ class Kernel:
         if self.function.has_error:
             found.append(Oddity("syntax", "the parser does not understand the kernel's code; a macro may hide it"))
         found += [Oddity("macro", f"the macro {name} hides what the kernel does") for name in self._hiding_macros()]
-        words = _COMMENTS.sub(" ", self.code.decode(errors="replace"))
+        words = COMMENTS.sub(" ", self.code.decode(errors="replace"))
         if re.search(r"\btexture\s*<|\bcuda(?:Texture|Surface)Object_t\b|\b(?:tex|surf)[123]D\w*\s*[<(]", words):
             found.append(Oddity("texture", "it reads or writes textures"))
         if re.search(r"\b(?:asm|__asm__|__asm)\b", words):
@@ -602,7 +641,7 @@ class Kernel:
                     return True
             return False
 
-        used = _words("\\n".join([_COMMENTS.sub(" ", text(self.function)), self.plain]))
+        used = _words("\\n".join([COMMENTS.sub(" ", text(self.function)), self.plain]))
         return [name for name in macros if name in used and hides(name, frozenset({name}))]
 
 
@@ -776,7 +815,7 @@ def _operator(node: Node) -> str:
 
 def _macros(code: str) -> dict[str, list[tuple[set[str], str]]]:
     """The macros that a source defines: the parameters and the replacement of each definition."""
-    joined = re.sub(r"\\[ \t]*\n", " ", _COMMENTS.sub(" ", code))
+    joined = re.sub(r"\\[ \t]*\n", " ", COMMENTS.sub(" ", code))
     pattern = r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)(?:\(([^)]*)\))?(.*)$"
     found: dict[str, list[tuple[set[str], str]]] = {}
     for name, given, replacement in re.findall(pattern, joined, re.MULTILINE):

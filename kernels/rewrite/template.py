@@ -7,33 +7,37 @@ some, or whose kernel is left alone, stays as it is, with the reasons.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tunesmith.kernels.rewrite import opencl
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped
 from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
-from tunesmith.kernels.rewrite.source import Source, SourceError
+from tunesmith.kernels.rewrite.source import COMMENTS, Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Constraint, Launch, Template
+from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
+NO_GUARD = "The kernel has no guard against more threads than it came with."
+"""Why a configuration fits only some shapes."""
 _PREFIX = "TUNED_"
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
-    a sentence each, or why none does."""
+    a sentence each, or why none does; rules: the names of those that apply, in their order."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
 
-def with_rules(task: Task, backend: str) -> tuple[Task, tuple[str, ...]]:
+def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]:
     """`task` with a template made of its baseline where it has none for `backend`, and why rules did not apply."""
-    sources = task.sources(backend) if backend in ("cuda", "opencl") and backend in list(task.backends) else None
+    sources = task.sources(backend) if backend in list(task.backends) else None
     if sources is None or sources.templates:
         return task, ()
     found = rewrite(task, backend)
@@ -43,18 +47,18 @@ def with_rules(task: Task, backend: str) -> tuple[Task, tuple[str, ...]]:
     return task.model_copy(update={"backends": {**task.backends, backend: extended}}), found.skipped
 
 
-def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
-    """The template that the rules make of the baseline of `task`."""
+def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
+    """The template that the rules, or those of the names `only`, make of the baseline of `task`."""
     plain = task.sources(backend).baseline.template
     edited, parsed, rules = plain.source, plain.source, RULES
     if backend == "opencl":
-        if why := opencl.oddity(plain.source):
-            return Rewritten(None, (why,))
         (edited, parsed), rules = opencl.editable(plain.source), OPENCL_RULES
     try:
         kernel = Source(parsed).kernel(task.entry, f"The baseline of {task.name}", "the task's `entry`")
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
+    if backend == "opencl" and (why := opencl.oddity(COMMENTS.sub(" ", plain.source), kernel.reached(edited))):
+        return Rewritten(None, (why,))
     if kernel.oddities:
         return Rewritten(None, tuple(one.why for one in kernel.oddities))
     if plain.parameters:
@@ -70,18 +74,20 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
             if argument.role == "scalar" and argument.value == parameter.name in task.size_names:
                 same.add(parameter.name)
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    given = subject(kernel, plain.launch, name, backend, frozenset(task.types), lengths, frozenset(same))
-    applied, skipped = list[Applied](), list[str]()
+    given = subject(kernel, plain.launch, name, backend, frozenset(task.types), lengths, frozenset(same), only)
+    applied, skipped, names = list[Applied](), list[str](), list[str]()
     for rule in rules:
         match rule(given):
             case Applied() as one:
                 applied.append(one)
+                names.append(rule.__name__)
             case Skipped(why):
                 skipped.append(why)
     if not applied:
         return Rewritten(None, tuple(skipped))
     launch, constraints = _launch(plain.launch, applied)
     headers = [one.header for one in applied if one.header]
+    only = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if constraints else []
     if backend == "opencl":
         headers.insert(0, opencl.HEADER)
     template = Template(
@@ -98,9 +104,9 @@ def rewrite(task: Task, backend: str = "cuda") -> Rewritten:
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in applied if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *(f"Not applied: {why}." for why in skipped)]),
+        description=" ".join([DESCRIPTION, *only, *(f"Not applied: {why}." for why in skipped)]),
     )
-    return Rewritten(template, tuple(skipped))
+    return Rewritten(template, tuple(skipped), tuple(names))
 
 
 def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
@@ -125,8 +131,7 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         total, share = f"({old_grid}) * ({old_block})", f"({new_block}) * {scales[axis]}"
         grid.append(f"ceil_div({total}, {share})")
         if axis in exact:
-            because = "The kernel has no guard against more threads than it came with."
-            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=because))
+            constraints.append(Constraint(expression=f"({total}) % ({share}) == 0", because=NO_GUARD))
     for name, launch in (one.instead for one in applied if one.instead is not None):
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]

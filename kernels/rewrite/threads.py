@@ -8,7 +8,7 @@ size of the block is free and the grid is not. `Fixed`: neither was recognised, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,15 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a `Cells` launch. bound: the expression below which coordinates do something, empty where there is no
-    such guard, so that the launch must cover exactly what it did; strided: the threads step through the axis by the
-    size of the whole grid, so that any number of them will do."""
+    """One axis of a `Cells` launch. guarded: more threads than the kernel came with do nothing; else the launch must
+    cover exactly what it did. bound: the expression of parameters below which coordinates do something, where the guard
+    is the first that happens; strided: the threads step through the axis by the size of the whole grid, so that any
+    number of them will do."""
 
     name: str
     bound: str = ""
     strided: bool = False
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +149,10 @@ def _cells(kernel: Kernel) -> Cells | Fixed:
         return Fixed("it has no global coordinate, blockIdx.x * blockDim.x + threadIdx.x")
     axes = []
     for axis in sorted(found):
-        bound = "" if axis in strided else _guard(kernel, axis)
         if axis in strided and not _only_starts_loops(kernel, found[axis]):
             return Fixed(f"its coordinate along {axis} does more than begin a loop over the grid")
-        axes.append(Axis(axis, bound, axis in strided))
+        guarded = axis not in strided and _guarded(kernel, axis)
+        axes.append(Axis(axis, _guard(kernel, axis) if guarded else "", axis in strided, guarded))
     return Cells(tuple(axes))
 
 
@@ -260,6 +262,97 @@ def _guard(kernel: Kernel, axis: str) -> str:
             return ""
     usable = [one for one in bounds if set(re.findall(r"[A-Za-z_]\w*", one)) <= kernel.constants]
     return usable[0] if usable and len(usable) == len(bounds) else ""
+
+
+def _guarded(kernel: Kernel, axis: str) -> bool:
+    """Whether the kernel touches memory only where a coordinate, or one with a constant added, is below a bound that is
+    the same for all threads: whatever else it does, a thread beyond the bound has no effect."""
+    fixed, below = _same_for_all(kernel), _moved(kernel, axis)
+
+    def keeps(condition: Node | None, joined: str, signs: tuple[str, str]) -> bool:
+        """Whether a condition, or one of those that `joined` combines, compares the coordinate with a bound."""
+        condition = bare(condition)
+        left, right = (None if condition is None else condition.child_by_field_name(one) for one in ("left", "right"))
+        if condition is None or left is None or right is None or condition.type != "binary_expression":
+            return False
+        if operator(condition) == joined:
+            return keeps(left, joined, signs) or (not _acts(kernel, left) and keeps(right, joined, signs))
+        one, other = (left, right) if operator(condition) == signs[0] else (right, left)
+        return operator(condition) in signs and below(one) and _names(other) <= fixed and not _calls(other)
+
+    for statement in kernel.body.named_children:
+        if statement.type == "if_statement":
+            condition = statement.child_by_field_name("condition")
+            then, other = (statement.child_by_field_name(one) for one in ("consequence", "alternative"))
+            if then is not None and _returns(then) and keeps(condition, "||", (">=", "<=")):
+                return True
+            if (other is None or not _acts(kernel, other)) and keeps(condition, "&&", ("<", ">")):
+                continue
+        if _acts(kernel, statement):
+            return False
+    return True
+
+
+def _moved(kernel: Kernel, axis: str) -> Callable[[Node], bool]:
+    """Tells whether an expression is the coordinate along `axis`, or that with a number added to it."""
+    known = coordinates(kernel, axis)
+
+    def is_moved(node: Node | None) -> bool:
+        node = bare(node)
+        if node is None:
+            return False
+        if global_coordinate(kernel, node) == axis or text(node) in known:
+            return True
+        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+        if node.type != "binary_expression" or operator(node) != "+" or left is None or right is None:
+            return False
+        return any(is_moved(one) and other.type == "number_literal" for one, other in ((left, right), (right, left)))
+
+    for name, value in _made_once(kernel):
+        if is_moved(value):
+            known.add(name)
+    return is_moved
+
+
+def _made_once(kernel: Kernel) -> Iterator[tuple[str, Node]]:
+    """Name and value of the variables of the body that nothing changes and whose names no other has, in their order."""
+    names = [text(one) for one in kernel.declared_names] + [one.name for one in kernel.parameters]
+    for node in walk(kernel.body):
+        if node.type == "init_declarator":
+            name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+            if name is None or name.type != "identifier" or value is None:
+                continue
+            if names.count(text(name)) == 1 and text(name) not in kernel.changed:
+                yield text(name), value
+
+
+def _same_for_all(kernel: Kernel) -> set[str]:
+    """The names of numbers that all threads have alike: parameters, macros, and what is computed of them alone."""
+    found = set(kernel.constants | kernel.numbers)
+    for name, value in _made_once(kernel):
+        if _names(value) <= found and not _calls(value):
+            found.add(name)
+    return found
+
+
+def _names(node: Node) -> set[str]:
+    return {text(one) for one in walk(node) if one.type == "identifier"}
+
+
+def _calls(node: Node) -> bool:
+    return any(one.type in ("call_expression", "subscript_expression", "pointer_expression") for one in walk(node))
+
+
+def _acts(kernel: Kernel, node: Node) -> bool:
+    """Whether it may have an effect beyond the kernel's own variables, reads memory, or jumps."""
+    own = {text(one) for one in kernel.declared_names} | {one.name for one in kernel.parameters}
+    return (
+        _touches_memory(kernel, node)
+        or not {text(one) for one in kernel.changes(node)} <= own
+        or any(one.type == "goto_statement" for one in walk(node))
+        or any(one.type == "subscript_expression" and not _names(one.children[0]) & own for one in walk(node))
+        or (not kernel.keeps_to_itself and any(one.type == "call_expression" for one in walk(node)))
+    )
 
 
 def _returns(node: Node) -> bool:

@@ -18,7 +18,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space.feasible import device_names, feasible, reason_of, require_points, rules
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import TaskError, Workload
 from tunesmith.kernels.spec.template import Template
@@ -61,7 +61,7 @@ def _scaled(value: float | None, unit: float) -> str:
 
 def show_tasks(*, as_json: bool) -> None:
     """Prints the library's tasks."""
-    loaded = {name: load_task(name) for name in library_tasks()}
+    loaded = {name: read_task(path) for name, path in library_tasks().items()}
     if as_json:
         _print_json(
             [
@@ -130,6 +130,8 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             markup=False,
             soft_wrap=True,
         )
+        if template.description:
+            out.print(template.description, markup=False, soft_wrap=True)
         for one in entry["held_out"]:
             if one["feasible"] == entry["feasible"]:
                 continue
@@ -171,6 +173,7 @@ def _space(
     ]
     return {
         "template": template.name,
+        "description": template.description,
         "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
         "cartesian": space.cartesian,
         "feasible": len(space),

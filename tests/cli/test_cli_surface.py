@@ -92,6 +92,19 @@ def test_every_command_has_help(command: Any) -> None:
     assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
 
 
+def test_a_folder_that_is_meant_in_the_place_of_the_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tunesmith.cli.main import main
+
+    (tmp_path / "gemm").mkdir()
+    (tmp_path / "gemm" / "task.toml").write_text("name = 3")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["space", "gemm"])
+    assert "gemm is the folder here, not the library's task" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["tune"], ["resume"], ["no-such"], ["tune", "softmax", "--no-such"]])
 def test_usage_mistakes_are_exit_code_2(here: Any, arguments: list[str]) -> None:
     done = here(*arguments)

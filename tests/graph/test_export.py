@@ -17,7 +17,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, TemplateAdded
 from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.export import export_best
+from tunesmith.graph.results.export import _requirements, export_best
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -26,6 +26,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.measure.timing import compare
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.files.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
@@ -135,6 +136,16 @@ def instructions(cubin: bytes) -> list[bytes]:
             found.append(cubin[start : start + length])
     assert found
     return found
+
+
+@pytest.mark.parametrize(("d", "fits"), [(64, True), (2048, False)])
+def test_a_block_that_depends_on_a_condition_has_its_bounds(context: Context, d: int, fits: bool) -> None:
+    launch = TEMPLATE.launch.model_copy(update={"block": ("d if d > 32 else 32",)})
+    template = TEMPLATE.model_copy(update={"launch": launch, "constraints": ()})
+    names = WORKLOAD.names | CONFIG | {"d": d}
+    found = [bool(parse(one).evaluate(names)) for one in _requirements(context, template)]
+    # Extent of the block, extents of the grid, threads in all.
+    assert found == [fits, *[True] * (len(found) - 2), fits]
 
 
 @pytest.mark.gpu

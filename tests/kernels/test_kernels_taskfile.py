@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,16 @@ def test_a_task_in_full(folder: Path) -> None:
 def test_a_folder_or_a_library_name_is_a_task(folder: Path) -> None:
     assert load_task(str(folder)) == load_task(str(folder / "task.toml"))
     assert load_task("gemm").name == "gemm"
+
+
+def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, folder / "gemm")
+    (folder / "rope").mkdir()
+    (folder / "softmax").write_bytes(b"a program of that name")
+    monkeypatch.chdir(folder)
+    assert [load_task(name).name for name in ("gemm", "rope", "softmax")] == ["scale", "rope", "softmax"]
 
 
 @pytest.mark.parametrize("name", sorted(library_tasks()))

@@ -84,6 +84,18 @@ def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: 
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
 
 
+def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, device: Any) -> None:
+    body = "return dict.fromkeys(('x', 'y', 'out'), np.ones(given['n']))"
+    text = f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n"
+    task = scale_add(tmp_path, text, 'reference = "reference.py:scale_add"')
+    arguments = tuple(one.model_copy(update={"role": "out"}) if one.role == "in" else one for one in task.arguments)
+    task = task.model_copy(update={"arguments": arguments})
+    opened = open_device(device.limits, device.index)
+    for seed in range(4):
+        data = WorkloadData(opened, task, task.workloads[0], seed=seed, max_bytes=1 << 24)
+        assert len(data.variants) == 2
+
+
 class TestOriginal:
     def test_its_results_are_expected(self, tmp_path: Path, device: Any) -> None:
         task = scale_add(tmp_path, "", 'reference = "baseline"')

@@ -12,6 +12,7 @@ in the journal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -24,6 +25,7 @@ from tunesmith.graph.journal.events import (
     SeedsProposed,
     TemplateAdded,
     TemplatesChosen,
+    TemplateVetoed,
     WritingStarted,
 )
 from tunesmith.graph.journal.log import stage_of
@@ -33,6 +35,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles.templating.by_rules import WITHDRAWN, holding, is_by_rules
 from tunesmith.graph.roles.templating.trial import Problem, infeasible, problem_of, recorded, try_templates
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -193,11 +196,20 @@ class Templater:
                 raise UnknownTemplate(
                     f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
                 )
-            if not node.vetoed:
-                if node.round == 0:
-                    _register(context, node.template, Branch(parent=LIBRARY, kind="template"), stage)
-                _register_seeds(context, node.id, branch.seeds, stage)
-                chosen.append(node.id)
+            template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
+            if node.round == 0 and is_by_rules(template) and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
+                template = holding(context, template, stage)
+            if template.id in vetoed:
+                continue
+            if node.round == 0:
+                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+            if template.id != node.id:
+                # What was planned is not what is searched, of which only the default is known to hold.
+                seeds = ()
+                veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
+                context.once(TemplateVetoed, stage, veto, template=node.id)
+            _register_seeds(context, template.id, seeds, stage)
+            chosen.append(template.id)
         return chosen
 
     def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:

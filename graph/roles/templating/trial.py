@@ -32,6 +32,7 @@ from tunesmith.kernels.space.rule import SpaceError
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Template
 
 MAX_LOG = 3000
@@ -80,11 +81,14 @@ def infeasible(template: Template, context: Context) -> Problem | None:
     return None
 
 
-def try_templates(context: Context, templates: Sequence[Template], stage: str) -> dict[str, Evaluation]:
-    """Evaluations of the default configurations by template id, measured now or found in the journal."""
+def try_templates(
+    context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
+) -> dict[str, Evaluation]:
+    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
+    or all of them."""
     found = recorded(context, stage)
     wanted = [template for template in templates if template.id not in found]
-    names = tuple(workload.name for workload in (*context.tuned, *context.held_out))
+    names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
     if wanted:
         context.pool.roofline = context.roofline()
     for number, template in enumerate(wanted):

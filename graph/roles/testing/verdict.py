@@ -25,8 +25,11 @@ from tunesmith.graph.journal.records import (
 )
 from tunesmith.graph.roles.rejections import NOT_EXAMINED
 from tunesmith.kernels.outcome import Objective, describe
+from tunesmith.kernels.rewrite.template import NO_GUARD
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.translate import folded
 
 Key = tuple[str, str]
 """Template id and configuration as text."""
@@ -102,16 +105,31 @@ def build_verdict(
         held_out=tuple(unseen),
         disqualified=tuple(out),
         dispatch=tuple(used for used in own if used is not None),
-        sentence=_nothing(len(out), unexamined)
-        if ratio is None
-        else _sentence(ratio, rows, unseen, len(out))
-        if of == "time"
-        else _thrift(of, ratio, energy, rows, len(out)),
+        sentence=(
+            _nothing(len(out), unexamined)
+            if ratio is None
+            else _sentence(ratio, rows, unseen, len(out))
+            if of == "time"
+            else _thrift(of, ratio, energy, rows, len(out))
+        )
+        + _only_where(context, chosen),
         unexamined=unexamined,
         objective=of,
         energy_ratio=energy,
         front=_front(together, general),
     )
+
+
+def _only_where(context: Context, general: Winner | None) -> str:
+    """What there is to say of a winner that cannot be launched on every shape, as the kernel has no guard."""
+    if general is None:
+        return ""
+    constraints = context.template(general.template).constraints
+    found = [parse(folded(one.expression, general.config)) for one in constraints if one.because == NO_GUARD]
+    # One that keeps the kernel's own threads asks for nothing, whatever the sizes are.
+    asks = [one.text for one in found if not all(one.evaluate(dict.fromkeys(one.names, n)) for n in range(1, 65))]
+    shapes = " and ".join(f"`{one}`" for one in asks)
+    return f" It fits only shapes with {shapes}: for others best/dispatch.py has the baseline." if asks else ""
 
 
 def _why_out(

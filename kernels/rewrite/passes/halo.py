@@ -15,7 +15,7 @@ from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.extent import Polynomial, add, multiply
 from tunesmith.kernels.rewrite.passes.hints import load
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.passes.vectors import certain, vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate
@@ -40,6 +40,7 @@ class _Place:
     y: int
 
 
+@rule
 def halo(given: Subject) -> Applied | Skipped:
     """Whether a block stages what its threads read around their own elements; False is as it was."""
     kernel = given.kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, operator
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.parameter import Parameter
@@ -53,6 +53,7 @@ template <class V, class W> __device__ __forceinline__ void {stored}(V* to, cons
 #endif"""
 
 
+@rule
 def cache_hints(given: Subject) -> Applied | Skipped:
     """How arrays that are only read are loaded, and those that are only written stored; 0 is as it was."""
     reads, writes = _marked(given)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import BUILTINS, Kernel, bare, index_of, operator, text, walk
 from tunesmith.kernels.rewrite.threads import block_stride, global_coordinate
 from tunesmith.kernels.spec.parameter import Parameter
@@ -56,6 +56,7 @@ class _Variable:
     compared: list[Node] = field(default_factory=list)
 
 
+@rule
 def narrow_indices(given: Subject) -> Applied | Skipped:
     """The bits of indices; 64 leaves them as they are. For sums and products that begin at a pointer parameter."""
     variables, casts = _found(given.kernel)

@@ -16,7 +16,7 @@ from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import marked_loads
 from tunesmith.kernels.rewrite.passes.output_tiles import declared_types, guarded, is_term, names_in
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, global_coordinate, loop_of
@@ -43,6 +43,7 @@ class _Loop:
     sums: dict[str, str]
 
 
+@rule
 def row_lanes(given: Subject) -> Applied | Skipped:
     """How many lanes of a warp share the loops of a thread; 0 is as it was."""
     kernel = given.kernel

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.halo import halo
 from tunesmith.kernels.rewrite.passes.hints import load
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.passes.tiles import bounds_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, loop_of
@@ -48,6 +48,7 @@ class _Sum:
     operands: dict[str, list[Access]]
 
 
+@rule
 def output_tiles(given: Subject) -> Applied | Skipped:
     """The side of a tile of results that a block computes together; 0 is as it was."""
     kernel = given.kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, Kernel, text
 from tunesmith.kernels.rewrite.threads import Cells
 from tunesmith.kernels.spec.parameter import Parameter
@@ -19,6 +19,7 @@ MOST = 8192
 """Bins of a fixed number, at most: a block has 48 KB of shared memory without asking."""
 
 
+@rule
 def own_bins(given: Subject) -> Applied | Skipped:
     """Whether each block has bins of its own; False is as it was."""
     kernel = given.kernel

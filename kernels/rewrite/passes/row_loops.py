@@ -18,7 +18,7 @@ from tunesmith.kernels.rewrite.passes.ahead import Place, earliest, waits
 from tunesmith.kernels.rewrite.passes.hints import load, store
 from tunesmith.kernels.rewrite.passes.indices import narrowed
 from tunesmith.kernels.rewrite.passes.output_tiles import names_in
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
@@ -94,6 +94,7 @@ class _Loop:
     early: dict[str, str] = field(default_factory=dict)
 
 
+@rule
 def row_loops(given: Subject) -> Applied | Skipped:
     """How many neighbours a turn takes, where 1 is as it was, and how many turns of what is read again are kept."""
     kernel = given.kernel

@@ -6,13 +6,14 @@ always a point of the space.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 
 from tunesmith.kernels.rewrite.source import Kernel
 from tunesmith.kernels.rewrite.threads import Cells, Fixed, Rows
 from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint, Launch
+from tunesmith.kernels.spec.template import BackendName, Constraint, Launch
 
 AXES = "xyz"
 
@@ -60,18 +61,24 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a rule looks at: the kernel, its launch, and how it shares its work. name: gives a parameter or a macro a
-    name that the source and the task do not use. functions_nest: whether the language has functions inside functions,
-    which CUDA C++ has and OpenCL C has not; types: the task's type names; lengths: elements of arrays, as the task says
-    them, by the names of the kernel's parameters; same_sizes: the task's sizes that the kernel gets by their names."""
+    name that the source and the task do not use; backend: its language is CUDA C++ or OpenCL C; types: the task's type
+    names; lengths: elements of arrays, as the task says them, by the names of the kernel's parameters; same_sizes: the
+    task's sizes that the kernel gets by their names; only: the names of the rules that may apply, None for all."""
 
     kernel: Kernel
     launch: Launch
     work: Cells | Rows | Fixed
     name: Callable[[str], str]
-    functions_nest: bool = True
+    backend: BackendName = "cuda"
     types: frozenset[str] = frozenset()
     lengths: Mapping[str, str] = field(default_factory=dict)
     same_sizes: frozenset[str] = frozenset()
+    only: Collection[str] | None = None
+
+    @property
+    def index_type(self) -> str:
+        """What the language counts threads in."""
+        return "unsigned int" if self.backend == "cuda" else "size_t"
 
     def block(self, axis: str) -> str:
         """The block's extent along an axis, as the task says it."""
@@ -85,3 +92,16 @@ class Subject:
 
 
 Rule = Callable[[Subject], Applied | Skipped]
+
+
+def rule(look: Rule) -> Rule:
+    """Makes a function a rule, which applies only where the subject leaves it to: rules that ask another whether it
+    applies are told so, too."""
+
+    @wraps(look)
+    def asked(given: Subject) -> Applied | Skipped:
+        if given.only is not None and look.__name__ not in given.only:
+            return Skipped(f"the rule {look.__name__} was withdrawn")
+        return look(given)
+
+    return asked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from tunesmith.kernels.rewrite.passes.lanes import row_lanes
 from tunesmith.kernels.rewrite.passes.output_tiles import output_tiles
 from tunesmith.kernels.rewrite.passes.own_bins import own_bins
 from tunesmith.kernels.rewrite.passes.row_loops import row_loops
-from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import AXES, Applied, Edit, Rule, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.passes.shuffles import shuffles
 from tunesmith.kernels.rewrite.passes.teams import row_teams
 from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
@@ -27,22 +27,23 @@ from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
 from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint, Launch
+from tunesmith.kernels.spec.template import BackendName, Constraint, Launch
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_SLOW_MATH = re.compile(r"\b(?:expf?|exp2f|logf?|log2f|powf?|sinf?|cosf?|tanf|tanhf?|sqrtf|rsqrtf|erff)\s*\(|/")
+_SLOW_MATH = re.compile(r"\b(?:exp2?|log(?:2|10)?|pow|sin|cos|tanh?|r?sqrt|erf)f?\s*\(|/")
 
 
 def subject(
     kernel: Kernel,
     launch: Launch,
     name: Callable[[str], str],
-    backend: str = "cuda",
+    backend: BackendName = "cuda",
     types: frozenset[str] = frozenset(),
     lengths: Mapping[str, str] = MappingProxyType({}),
     same_sizes: frozenset[str] = frozenset(),
+    only: Collection[str] | None = None,
 ) -> Subject:
     """What the rules look at; a launch that the kernel's code does not explain makes its work `Fixed`."""
     work = sharing(kernel)
@@ -54,9 +55,10 @@ def subject(
         for axis in set(AXES) - used:
             if one.block(axis) != "1":
                 work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
-    return Subject(kernel, launch, work, name, backend == "cuda", types, lengths, same_sizes)
+    return Subject(kernel, launch, work, name, backend, types, lengths, same_sizes, only)
 
 
+@rule
 def block_size(given: Subject) -> Applied | Skipped:
     """The threads of a block, where the code does the same with another number of them; 0 is the task's own number."""
     axes: tuple[str, ...]
@@ -73,7 +75,7 @@ def block_size(given: Subject) -> Applied | Skipped:
             several = {"x": [8, 16, 32, 64, 128], "y": [1, 2, 4, 8, 16], "z": [1, 2, 4]}
             sizes = several if len(axes) > 1 else {axes[0]: [64, 128, 256, 512, 1024]}
             sizes[axes[0]] = [0, *sizes[axes[0]]]
-            exact = tuple(axis.name for axis in found if not axis.bound and not axis.strided)
+            exact = tuple(axis.name for axis in found if not axis.guarded and not axis.strided)
     names = {axis: given.name("BLOCK" if len(axes) == 1 else f"BLOCK_{axis.upper()}") for axis in axes}
     first = names[axes[0]]
     parameters = [
@@ -88,7 +90,7 @@ def block_size(given: Subject) -> Applied | Skipped:
     header, edits = [], []
     for axis in axes:
         macro = given.name(f"BLOCK_DIM_{axis.upper()}")
-        header += [f"#if {first} > 0", f"#define {macro} ((unsigned int)({names[axis]}))", "#else"]
+        header += [f"#if {first} > 0", f"#define {macro} (({given.index_type})({names[axis]}))", "#else"]
         header += [f"#define {macro} blockDim.{axis}", "#endif"]
         edits += [Edit(one.start_byte, one.end_byte, macro) for one in _builtins(given.kernel, f"blockDim.{axis}")]
     # Where the kernel keeps its block, the other extents mean nothing: they have one value then.
@@ -119,6 +121,7 @@ def _part_of_a_warp(given: Subject) -> bool:
     return several and re.search(r"[%/]\s*(?:32|warpSize)\b|&\s*31\b|>>\s*5\b", given.kernel.plain) is None
 
 
+@rule
 def work_per_thread(given: Subject) -> Applied | Skipped:
     """Several elements for a thread; 1 is as it was. They are a whole block apart, so that neighbouring threads stay
     neighbours (cyclic), or neighbours themselves, so that what they share stays in the thread (blocked).
@@ -162,13 +165,14 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         parameters.append(Parameter(name=together, values=(False, True), doc=doc))
         because = "A thread with one element has no neighbours of its own."
         constraints.append(Constraint(expression=f"not {together} or {name} > 1", because=because))
-    if opening and not any(node.type == "return_statement" for node in walk(kernel.body)):
+    returns = [node for node in walk(kernel.body) if node.type == "return_statement"]
+    if opening and (not returns or given.backend == "opencl"):
+        if any(_inside_another_loop(node) for node in returns):
+            return Skipped("threads keep their work: the kernel returns from inside a loop")
+        # The loop around the body: what ends a thread ends its element alone.
+        edits += [Edit(node.start_byte, node.end_byte, "continue;") for node in returns]
         edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{{opening}\n"))
         edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, "\n}", closes=True))
-    elif opening and not given.functions_nest:
-        return Skipped(
-            "threads keep their work: the kernel returns early, and its language has no functions inside one"
-        )
     elif opening:
         body = given.name("body")
         captured = ", ".join(given.name(f"item_{axis.name}") for axis in given.work.axes if not axis.strided)
@@ -177,7 +181,7 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
         edits.append(Edit(kernel.body.start_byte, kernel.body.start_byte, f"{{\nconst auto {body} = [&]({signature}) "))
         closing = f";{opening} {body}({captured});\n}}"
         edits.append(Edit(kernel.body.end_byte, kernel.body.end_byte, closing, closes=True))
-    exact = tuple(axis.name for axis in given.work.axes if not axis.bound and not axis.strided)
+    exact = tuple(axis.name for axis in given.work.axes if not axis.guarded and not axis.strided)
     return Applied(
         tuple(parameters),
         tuple(edits),
@@ -188,6 +192,15 @@ def work_per_thread(given: Subject) -> Applied | Skipped:
     )
 
 
+def _inside_another_loop(node: Node) -> bool:
+    """Whether `continue` would mean a loop of the kernel's own."""
+    above = node.parent
+    while above is not None and above.type not in ("for_statement", "while_statement", "do_statement"):
+        above = above.parent
+    return above is not None
+
+
+@rule
 def launch_bounds(given: Subject) -> Applied | Skipped:
     """What the compiler is told of a block's size, and how many blocks shall fit on a multiprocessor; 0 leaves that to
     the compiler."""
@@ -195,13 +208,12 @@ def launch_bounds(given: Subject) -> Applied | Skipped:
     original = text(declared[0]) if declared else ""
     minimum = given.name("MIN_BLOCKS")
     threads, otherwise, constraints = "", "", list[Constraint]()
-    if isinstance(given.work, Fixed):
+    size = block_size(given)
+    if isinstance(size, Skipped):
         if not all(extent.isdigit() for extent in given.launch.block):
             return Skipped("launch bounds stay: the size of a block depends on the workload")
         threads = str(math.prod(int(extent) for extent in given.launch.block))
     else:
-        size = block_size(given)
-        assert isinstance(size, Applied)
         names = [parameter.name for parameter in size.parameters]
         threads, otherwise = " * ".join(names), names[0]
         teams = row_teams(given)
@@ -230,6 +242,7 @@ def launch_bounds(given: Subject) -> Applied | Skipped:
     return Applied((parameter,), (edit,), "\n".join(header), tuple(constraints))
 
 
+@rule
 def unrolling(given: Subject) -> Applied | Skipped:
     """How far loops are unrolled; 0 leaves that to the compiler."""
     name = given.name("UNROLL")
@@ -258,6 +271,7 @@ def _may_unroll(loop: Node) -> bool:
     return counts and (before is None or not before.type.startswith("preproc"))
 
 
+@rule
 def restricted_pointers(given: Subject) -> Applied | Skipped:
     """Whether the compiler may assume that arrays do not overlap, which also lets it read through the read-only cache.
     A task's arrays never overlap."""
@@ -278,6 +292,7 @@ def restricted_pointers(given: Subject) -> Applied | Skipped:
     return Applied((parameter_,), tuple(edits), header)
 
 
+@rule
 def fast_math(given: Subject) -> Applied | Skipped:
     """The compiler's faster and less exact functions and division; the check decides whether they are exact enough."""
     if not _SLOW_MATH.search(given.kernel.plain):

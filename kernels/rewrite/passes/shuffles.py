@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Kernel, text, walk
 from tunesmith.kernels.rewrite.threads import Fixed
 from tunesmith.kernels.spec.parameter import Parameter
@@ -25,6 +25,7 @@ _STEP = (
 _FUNCTIONS = ("fmaxf", "fminf", "max", "min", "fmax", "fmin")
 
 
+@rule
 def shuffles(given: Subject) -> Applied | Skipped:
     """Whether trees in shared memory are combined by warps; False is as it was. For blocks of a power of two threads in
     one dimension, of which the tree leaves its result in element 0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Kernel, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
 from tunesmith.kernels.spec.parameter import Parameter
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
+@rule
 def row_teams(given: Subject) -> Applied | Skipped:
     """Rows of a block, and blocks of a row; 1 of both is as it was."""
     kernel = given.kernel

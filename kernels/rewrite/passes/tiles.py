@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -20,6 +20,7 @@ ROWS = 8
 """Rows of threads of a block; each goes over several rows of the tile."""
 
 
+@rule
 def transposed_tiles(given: Subject) -> Applied | Skipped:
     """The side of a tile that a block turns in shared memory; 0 is as it was."""
     kernel = given.kernel

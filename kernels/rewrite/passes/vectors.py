@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.hints import load, store
-from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject
+from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate, keeps_below
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -34,6 +34,7 @@ _UNCERTAIN = frozenset(
 )
 
 
+@rule
 def vectors(given: Subject) -> Applied | Skipped:
     """How many neighbouring elements a thread reads and writes together; 1 is as it was."""
     kernel = given.kernel

@@ -34,18 +34,17 @@ def library_tasks() -> dict[str, Path]:
 
 
 def find_task(text: str) -> Path | None:
-    """The task.toml of the task named `text` (a library task's name, a folder, or a path); None where there is none."""
-    library = library_tasks()
-    if text in library:
-        return library[text]
+    """The task.toml of the task named `text` (a folder, a library task's name, or a path); None where there is none. A
+    folder with a task goes before the library's task of the same name."""
     try:
-        return next((path for path in (Path(text, "task.toml"), Path(text)) if path.is_file()), None)
+        places = (Path(text, "task.toml"), library_tasks().get(text), Path(text))
+        return next((path for path in places if path is not None and path.is_file()), None)
     except (OSError, ValueError):  # such as a text too long for a path
         return None
 
 
 def load_task(text: str) -> Task:
-    """The task named `text` (a library task's name, or a path to a task.toml); raises `TaskError`."""
+    """The task named `text` (as of `find_task`); raises `TaskError`."""
     if (path := find_task(text)) is not None:
         return read_task(path)
     library = library_tasks()

@@ -101,7 +101,7 @@ def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config
 
 def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_work() -> None:
     source = """__kernel void k(__global const float* x, __global float* y, int n) {
-        const int i = get_global_id(0); if (i >= n) return; y[i] = x[i]; }"""
+        const int i = get_global_id(0); for (int k = 0; k < 2; ++k) { if (i >= n) return; y[i] = x[i]; } }"""
     launch = Launch(grid=("ceil_div(n, 256)",), block=("256",))
     plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=launch)
     task = kernel("y[0] = x[0];", XY, LINE).model_copy(

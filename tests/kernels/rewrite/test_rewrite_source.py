@@ -71,8 +71,11 @@ def test_role_of_a_pointer(body: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1;", Cells((Axis("x", "n"),))),
-        ("int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;", Cells((Axis("x", "n"),))),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1;", Cells((Axis("x", "n", guarded=True),))),
+        (
+            "int i = threadIdx.x + blockDim.x * blockIdx.x; if (n <= i) return; p[i] = 1;",
+            Cells((Axis("x", "n", guarded=True),)),
+        ),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; p[i] = 1;", Cells((Axis("x", ""),))),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = 1; p[0] = 2;", Cells((Axis("x", ""),))),
         ("for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = 1;", Rows()),
@@ -326,3 +329,44 @@ class TestDraft:
     def test_an_entry_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(TunesmithError, match="there is no kernel 'sax'; choose --entry from saxpy"):
             draft(SAXPY, "sax", "my.cu")
+
+
+COORDINATE = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
+
+
+@pytest.mark.parametrize(
+    ("body", "guarded"),
+    [
+        (f"{COORDINATE} int k = 3; k = k * 2; if (i >= n) return; y[i] = k;", True),
+        (f"{COORDINATE} if (i < n) {{ y[i] = x[i]; }} return;", True),
+        (f"{COORDINATE} if (i + 1 < n) y[i] = x[i + 1];", True),
+        ("const int i = 1 + (blockIdx.x * blockDim.x + threadIdx.x); if (i >= n - 1) return; y[i] = x[i];", True),
+        (f"{COORDINATE} const int m = 2 * n; if (i < m && x[i] > 0) y[i] = x[i];", True),
+        (f"{COORDINATE} if (i < EIGHT) y[i] = x[i];", True),
+        (f"{COORDINATE} const int k = half(i); if (i < n) y[k] = x[i];", True),
+        ("if (blockIdx.x * blockDim.x + threadIdx.x < n) y[blockIdx.x * blockDim.x + threadIdx.x] = 1;", True),
+        (f"{COORDINATE} if (x[i] > 0 && i < n) y[i] = x[i];", False),
+        (f"{COORDINATE} y[i] = x[i]; if (i >= n) return;", False),
+        (f"{COORDINATE} if (n < 3) goto work; if (i >= n) return; work: y[i] = x[i];", False),
+        (f"{COORDINATE} int m = n; m -= i; if (i < m) y[i] = 1;", False),
+        (f"{COORDINATE} if (i < x[0]) y[i] = 1;", False),
+        (f"{COORDINATE} const int m = i + n; if (i < m) y[i] = 1;", False),
+        (f"{COORDINATE} bump(); if (i < n) y[i] = 1;", False),
+        (f"{COORDINATE} float t = table[i]; if (i < n) y[i] = t;", False),
+        (f"{COORDINATE} float t[2]; t[0] = 1; if (i < n) y[i] = t[0];", True),
+    ],
+)
+def test_a_guard_holds_where_nothing_happens_beyond_its_bound(body: str, guarded: bool) -> None:
+    more = """#define EIGHT (1 << 3)
+    __device__ int count; __constant__ float table[64];
+    __device__ int half(int a) { a /= 2; return a; }
+    __device__ void bump() { ++count; }
+    """
+    work = sharing(Source(f"{more}__global__ void k(const float* x, float* y, int n) {{ {body} }}").kernels[0])
+    assert isinstance(work, Cells) and [axis.guarded for axis in work.axes] == [guarded]
+
+
+def test_an_index_behind_a_pointer_is_not_changed() -> None:
+    body = "const int i = threadIdx.x; *(y + n * i) = x[i]; float z[4]; *z = 1;"
+    kernel = Source(f"__global__ void k(const float* x, float* y, int n) {{ {body} }}").kernels[0]
+    assert kernel.changed == {"z"}

@@ -1,0 +1,95 @@
+"""Templates by rules for OpenCL on a real device: every point computes what the kernel does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rewrite_cases import task_of
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Launch, Template
+
+HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
+N = 1000
+TOGETHER = """
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global float* x, __local float* part) {
+    part[get_local_id(0)] = x[get_global_id(0) % get_global_size(0)];
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+"""
+
+
+def opencl_task(source: str) -> Task:
+    arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+    task = task_of("k", source, arrays, Launch(grid=("ceil_div(n, 64)",), block=("64",)), {"n": "int32"})
+    sources = task.backends["cuda"]
+    plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
+    sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})
+    return task.model_copy(update={"backends": {"opencl": sources}})
+
+
+def run(template: Template, config: Config, workload: Workload) -> Any:
+    cl = pytest.importorskip("pyopencl")
+    context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    queue, where = cl.CommandQueue(context), geometry(template, config, workload)
+    n = workload.sizes["n"]
+    x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    held = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=one) for one in (x, y)]
+    program = cl.Program(context, specialise(template, config, workload.types).source).build()
+    threads = tuple(grid * block for grid, block in zip(where.grid, where.block, strict=True))
+    program.k(queue, threads, where.block, *held, np.int32(n))
+    cl.enqueue_copy(queue, y, held[1])
+    return y
+
+
+def points(source: str) -> tuple[Task, Template, list[Config]]:
+    task = opencl_task(source)
+    template = rewrite(task, "opencl").template
+    assert template is not None
+    space = feasible(template, task.workloads, resolve_target("h200"))
+    sampled = space.sample(np.random.default_rng(3), 4)
+    return task, template, [template.default_config, *(space.config(point) for point in sampled)]
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        # Of two types `min` is ambiguous.
+        ("size_t i = min(get_global_id(0), (size_t)n - 1); y[i] = x[i] + 1;", {"BLOCK"}),
+        # Without the cast the difference is no negative number.
+        ("int i = get_global_id(0); if (i < n) y[i] = (int)get_global_id(0) - n / 2 < 0 ? 1 : 2;", {"BLOCK", "ITEMS"}),
+        ("size_t i = get_global_id(0); if (i < n) y[i] = sizeof(get_global_id(0)) + x[i];", {"BLOCK"}),
+        ("int i = get_global_id(0); if (i >= n) return; if (i % 3) { return; } y[i] = x[i];", {"BLOCK", "ITEMS"}),
+        ("int i = get_global_id(0); /* barrier(0) of __local */ if (i < n) *(y + i) = x[i];", {"BLOCK", "ITEMS"}),
+        ("if (get_global_id(0) + 1 < n) y[get_global_id(0)] = x[get_global_id(0) + 1]; return;", {"BLOCK", "ITEMS"}),
+    ],
+)
+def test_every_point_computes_what_the_kernel_does(body: str, parameters: set[str], device: Any) -> None:
+    task, template, configs = points(f"{TOGETHER}{HEAD} {{ {body} }}")
+    assert parameters <= template.default_config.keys()
+    for workload in task.workloads:
+        expected = run(task.sources("opencl").baseline.template, {}, workload)
+        for config in configs:
+            assert np.array_equal(run(template, config, workload), expected), config
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "why"),
+    [
+        ("MEET; y[0] = 1;", "#define MEET SYNC\n#define SYNC barrier(CLK_LOCAL_MEM_FENCE)", "work together"),
+        ("y[get_global_id(0)] = f(x);", "float f(__global const float* x) { return get_global_size(0); }", "launch"),
+        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "", "an axis that is no number"),
+        ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", "", "the name blockDim"),
+    ],
+)
+def test_what_the_kernel_reaches_leaves_it_alone(body: str, more: str, why: str) -> None:
+    found = rewrite(opencl_task(f"{more}\n{HEAD} {{ {body} }}"), "opencl")
+    assert found.template is None and why in " ".join(found.skipped)
