@@ -109,8 +109,10 @@ class LaneHost:
         """
         if self._lock is not None:
             self._waiting = True
-            self._lock.acquire()
-            self._waiting = False
+            try:
+                self._lock.acquire()
+            finally:
+                self._waiting = False
 
     def waiting_for(self) -> str:
         """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""

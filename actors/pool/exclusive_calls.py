@@ -5,6 +5,7 @@ Owns one call at a time on an idle worker. A death or an overrun comes back as a
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from tunesmith.kernels.build.candidate import Candidate, types_key
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
-from tunesmith.kernels.outcome import CompileFailed, Crashed, Energy, Failure, LaunchFailed, Outcome, TimedOut
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Failure, LaunchFailed, Outcome, TimedOut
 from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent, Task
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ FUNCTION_SECONDS = 120.0
 ENDED = "the process ended, or overran its deadline, while the opponents were timed"
 USES_DEVICE = ("prepare", "compare", "calibrate", "examine")
 """Calls of a lane that launch kernels, before which it waits for the device."""
+FINALISTS_ENDED = "every finalist ended its process"
+"""Why no opponent was timed."""
 AGREE = 0.01
-"""How far a lane's roofs may be from the median of all lanes before that is reported."""
+"""How far a lane's roofs may be from those of the other lanes before that is reported."""
 DISAGREE = 0.05
 """How far before the lane is excluded."""
 
@@ -62,34 +65,35 @@ class ExclusiveCalls:
 
     def calibrate(self) -> Roofline:
         """The roofs of the first lane. Where there are several lanes, all are measured, and those that differ from the
-        median by more than `AGREE` are reported, by more than `DISAGREE` excluded."""
-        probes = self._call(self._workers.compilers[0], "probes", self._deadlines.compile)
+        largest group that agrees by more than `AGREE` are reported, by more than `DISAGREE` excluded. Of groups that
+        are equally large the fastest stays, as nothing makes a GPU faster than it is, and a throttled one is slow."""
+        probes = self._call(self._workers.ready_worker(self._workers.compilers), "probes", self._deadlines.compile)
         if not isinstance(probes, dict):
             return Roofline()
+        self._lane()
         found: list[tuple[ActorHandle, Roofline]] = []
-        self._workers.make_ready(self._workers.lanes[0])
         # Lanes that wait for a place in the cluster are not waited for.
-        for lane in [lane for lane in self._workers.lanes if lane.ready or lane is self._workers.lanes[0]]:
+        for lane in [lane for lane in self._workers.lanes if lane.ready]:
             roofs = self._call(lane, "calibrate", self._deadlines.visit * 3, probes)
             if isinstance(roofs, Roofline):
                 found.append((lane, roofs))
-        kept = self._agreeing(found)
-        return kept[0][1] if kept else Roofline()
-
-    def _agreeing(self, found: list[tuple[ActorHandle, Roofline]]) -> list[tuple[ActorHandle, Roofline]]:
-        kept = []
+        if not found:
+            return Roofline()
+        kept = typical([roofs for _, roofs in found])
+        standard, standard_roofs = found[kept]
+        agreeing = []
         for lane, roofs in found:
-            off = deviation(roofs, [other for _, other in found])
+            off = deviation(roofs, standard_roofs)
             if off > DISAGREE:
-                self._workers.exclude(lane, f"its speed differs by {off:.1%} from that of the other devices")
+                self._workers.exclude(lane, f"its speed differs by {off:.1%} from that of {standard.name}")
                 continue
             if off > AGREE:
                 self._workers.say(
-                    f"{lane.name} differs by {off:.1%} in speed from the other devices; finalists are compared on one "
+                    f"{lane.name} differs by {off:.1%} in speed from {standard.name}; finalists are compared on one "
                     "device."
                 )
-            kept.append((lane, roofs))
-        return kept
+            agreeing.append(roofs)
+        return agreeing[0]
 
     def compare(
         self,
@@ -107,45 +111,30 @@ class ExclusiveCalls:
         base, ready = compiled[0], [one for one in compiled[1:] if isinstance(one, Candidate)]
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
-        lane = self._workers.lanes[0]
-        if lane.seed != seed:
-            lane.reset_in_place(seed)
 
-        beside = [self._rival(one, workload) for one in opponents]
-
-        def compare_with(entrants: list[Candidate], rivals: Sequence[Rival] = ()) -> Any:
+        def compare_with(entrants: list[Candidate], rivals: Sequence[Rival] = ()) -> WorkloadComparison | Outcome:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
-            lane = self._workers.lanes[0]
-            self._call(lane, "prepare", self._deadlines.prepare, [workload])
+            self._call(self._lane(seed), "prepare", self._deadlines.prepare, [workload])
             deadline = (self._deadlines.visit + budget_seconds) * (1 + len(entrants) + len(rivals))
             deadline += FUNCTION_SECONDS * sum(isinstance(one, FunctionOpponent) for one in rivals)
             limits = (rounds, budget_seconds, self._floor(workload), self._energy_seconds)
-            return self._call(lane, "compare", deadline, base, entrants, workload, *limits, list(rivals))
+            arguments = (base, entrants, workload, *limits, list(rivals))
+            answer: WorkloadComparison | Outcome = self._call(self._lane(seed), "compare", deadline, *arguments)
+            return answer
 
-        answer = compare_with(ready, beside)
-        met = answer.opponents if isinstance(answer, WorkloadComparison) else ()
-        if beside and _ended_process(answer):
-            # An opponent is not on trial, and must cost no finalist anything.
-            met = tuple(Encounter(one.name, one.label, why=ENDED) for one in beside)
-            answer = compare_with(ready)
-        if len(ready) > 1 and _ended_process(answer):
-            # Which of them did it is not known, and must not be held against the others: each is compared alone.
-            alone = [compare_with([one]) for one in ready]
-            measured = iter([one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone])
-            each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
-            energies: list[Energy | None] = [
-                next((one[0] for one in each if one), None),
-                *(one[1] if one else None for one in each),
-            ]
-        else:
-            measured = iter(answer.results if isinstance(answer, WorkloadComparison) else [answer] * len(ready))
-            energies = list(answer.energies) if isinstance(answer, WorkloadComparison) else []
+        rivals = [self._rival(one, workload) for one in opponents]
+        answer = compare_with(ready, rivals)
+        if not isinstance(answer, WorkloadComparison) or _ended_process(answer):
+            answer = _one_by_one(compare_with, ready, rivals, answer)
+        compiles = [isinstance(one, Candidate) for one in compiled[1:]]
+        measured = iter(answer.results)
         results = tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled[1:])
         key = types_key(self._task.workload(workload))
         codes = (one.artifacts[key].code_digest if isinstance(one, Candidate) else "" for one in compiled)
-        others = tuple(replace(one, against=_placed(one.against, compiled[1:])) for one in met)
+        others = tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents)
         # Where nobody asked for energies, or all failed, there are none at all.
-        joules = (energies[0], *_placed(energies[1:], compiled[1:])) if any(energies) else ()
+        joules = answer.energies
+        joules = (joules[0], *_placed(joules[1:], compiles)) if any(joules) else ()
         version = self._workers.compilers[0].version
         return WorkloadComparison(workload, results, tuple(codes), version, others, joules)
 
@@ -155,7 +144,7 @@ class ExclusiveCalls:
         """See `Pool.examine`."""
         deadline = min(seconds, EXAMINATION_SECONDS * len(questions))
         found: list[Verdict] | Failure = self._call(
-            self._workers.lanes[0], "examine", deadline, list(questions), seed, roofline, deadlines
+            self._lane(), "examine", deadline, list(questions), seed, roofline, deadlines
         )
         return found
 
@@ -176,8 +165,7 @@ class ExclusiveCalls:
         return Candidate(request.template, request.config, artifacts)
 
     def _artifact(self, source: Specialised) -> Artifact | Outcome:
-        worker = self._workers.compilers[0]
-        self._workers.make_ready(worker)
+        worker = self._workers.ready_worker(self._workers.compilers)
         if self._cache is not None:
             key = cache_key(source, self._workers.limits.arch, worker.version)
             if (known := self._cache.get(key)) is not None:
@@ -187,10 +175,14 @@ class ExclusiveCalls:
             self._cache.put(key, made)
         return made
 
+    def _lane(self, seed: int | None = None) -> ActorHandle:
+        """The first lane, ready; with contents of `seed`, where it is given."""
+        return self._workers.ready_worker(self._workers.lanes, seed)
+
     def _call(self, worker: ActorHandle, method: str, deadline: float, *arguments: Any) -> Any:
-        """One call on an idle worker; a death or an overrun comes back as an outcome, and the actor is replaced."""
+        """One call on a worker that is ready; a death or an overrun comes back as an outcome, and the actor is
+        replaced."""
         phase, workers = self._workers.phase_of(worker), self._workers
-        workers.make_ready(worker)
         try:
             if method in USES_DEVICE:
                 acquired = worker.actor.acquire.remote()
@@ -210,31 +202,74 @@ class ExclusiveCalls:
         return result
 
 
-def deviation(roofs: Roofline, all_roofs: Sequence[Roofline]) -> float:
-    """How far the roofs of one device are from the median over all, as a share: the largest over copies at each size
-    and over peaks."""
-    shares = [0.0]
-    for position, (size, bandwidth) in enumerate(roofs.bandwidth):
-        same = [
-            other.bandwidth[position][1]
-            for other in all_roofs
-            if len(other.bandwidth) > position and other.bandwidth[position][0] == size
-        ]
-        shares.append(abs(bandwidth / statistics.median(same) - 1))
-    for name, peak in roofs.peak_flops.items():
-        same = [other.peak_flops[name] for other in all_roofs if name in other.peak_flops]
-        shares.append(abs(peak / statistics.median(same) - 1))
-    return max(shares)
+def typical(all_roofs: Sequence[Roofline]) -> int:
+    """The device with which most others agree within `DISAGREE`; the fastest of several such."""
+
+    def rank(roofs: Roofline) -> tuple[int, float]:
+        agreeing = sum(deviation(other, roofs) <= DISAGREE for other in all_roofs)
+        return agreeing, statistics.fmean([0.0, *map(math.log, _ratios(roofs, all_roofs[0]))])
+
+    return max(range(len(all_roofs)), key=lambda at: rank(all_roofs[at]))
 
 
-def _placed(against: Sequence[T | None], compiled: Sequence[object]) -> tuple[T | None, ...]:
-    """What belongs to the candidates that compiled, at the places of these among all."""
-    left = iter(against)
-    return tuple(next(left, None) if isinstance(one, Candidate) else None for one in compiled)
+def deviation(roofs: Roofline, standard: Roofline) -> float:
+    """How far the roofs of one device are from those of another, as a share of these: the largest over copies at each
+    size and over peaks."""
+    return max((abs(ratio - 1) for ratio in _ratios(roofs, standard)), default=0.0)
 
 
-def _ended_process(answer: WorkloadComparison | Outcome) -> bool:
-    """Whether the process of a comparison died, overran its deadline, or lost its device."""
-    if not isinstance(answer, WorkloadComparison):
-        return True
-    return any(isinstance(one, LaunchFailed) and one.sticky for one in answer.results)
+def _ratios(roofs: Roofline, standard: Roofline) -> list[float]:
+    """Each roof that both devices have, as a multiple of the other's."""
+    bandwidth = dict(standard.bandwidth)
+    return [
+        *(rate / bandwidth[size] for size, rate in roofs.bandwidth if size in bandwidth),
+        *(peak / standard.peak_flops[name] for name, peak in roofs.peak_flops.items() if name in standard.peak_flops),
+    ]
+
+
+def _one_by_one(
+    compare_with: Callable[[list[Candidate], Sequence[Rival]], WorkloadComparison | Outcome],
+    finalists: list[Candidate],
+    rivals: Sequence[Rival],
+    together: WorkloadComparison | Outcome,
+) -> WorkloadComparison:
+    """What can be known where a comparison ended its process, as `together` says, so that nothing is held against a
+    finalist or an opponent but its own end. An opponent is not on trial: finalists come first, without any."""
+    if rivals:
+        together = compare_with(finalists, ())
+    if isinstance(together, WorkloadComparison) and not _ended_process(together):
+        results, energies = together.results, together.energies
+    else:
+        # Which of them did it is not known: each is compared alone.
+        alone = [together] if len(finalists) == 1 else [compare_with([one], ()) for one in finalists]
+        results = tuple(one.results[0] if isinstance(one, WorkloadComparison) else one for one in alone)
+        each = [one.energies if isinstance(one, WorkloadComparison) else () for one in alone]
+        energies = (next((one[0] for one in each if one), None), *(one[1] if one else None for one in each))
+    lives = [not _is_end(one) for one in results]
+    fine = [one for one, alive in zip(finalists, lives, strict=True) if alive]
+    met = []
+    for rival in rivals:
+        # The only opponent, where no finalist ended a process, has shown what it does.
+        known = not fine or (len(rivals) == 1 and all(lives))
+        beside = None if known else compare_with(fine, [rival])
+        if isinstance(beside, WorkloadComparison) and not _ended_process(beside):
+            met += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
+        else:
+            met.append(Encounter(rival.name, rival.label, why=ENDED if all(lives) or fine else FINALISTS_ENDED))
+    return WorkloadComparison("", results, opponents=tuple(met), energies=energies)
+
+
+def _placed(values: Sequence[T | None], present: Sequence[bool]) -> tuple[T | None, ...]:
+    """The values of those that are present, at their places among all."""
+    left = iter(values)
+    return tuple(next(left, None) if there else None for there in present)
+
+
+def _ended_process(answer: WorkloadComparison) -> bool:
+    """Whether the process of a comparison lost its device."""
+    return any(_is_end(one) for one in answer.results)
+
+
+def _is_end(outcome: object) -> bool:
+    """Whether the process died, overran its deadline, or lost its device."""
+    return isinstance(outcome, Crashed | TimedOut) or (isinstance(outcome, LaunchFailed) and outcome.sticky)

@@ -185,11 +185,22 @@ class WorkerSet:
     def others_ready(self, worker: ActorHandle) -> bool:
         return any(other.ready for other in self._group(worker) if other is not worker)
 
+    def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
+        """The first of the lanes or compile workers, ready; where it is excluded meanwhile, the next. seed: of the
+        contents that a lane has, where it matters. Raises `PoolError` when none is left."""
+        while True:
+            worker = group[0]
+            if seed is not None and worker.seed != seed:
+                worker.reset_in_place(seed)
+            self.make_ready(worker)
+            if worker in group:
+                return worker
+
     def make_ready(self, worker: ActorHandle) -> None:
-        """Waits until `worker`, or what is left of its group, is ready. Raises `PoolError`."""
+        """Waits until `worker` is ready, or excluded. Raises `PoolError` when it was the last of its group."""
         group = self._group(worker)
         if group is self.lanes and not self._known_health:
-            self.make_ready(self.compilers[0])
+            self.ready_worker(self.compilers)
         while worker in group and not worker.ready:
             self.request_ready(worker)
             try:

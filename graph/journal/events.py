@@ -265,6 +265,15 @@ class RoleKept(Event):
     data: dict[str, Any]
 
 
+class SearchStarted(Event):
+    """The searches of a round begin. workers: for how many configurations at a time they are made, which decides what
+    they ask, so that a resume with another number of GPUs asks the same. Written and read by the tuner; missing in
+    journals of earlier versions."""
+
+    kind: ClassVar[str] = "search_started"
+    workers: int
+
+
 class Asked(Event):
     """The search asks for a configuration. number: from 0 within the round. Written and replayed by the tuner."""
 
@@ -447,6 +456,7 @@ AnyEvent = (
     | SentBack
     | Noted
     | RoleKept
+    | SearchStarted
     | Asked
     | Evaluated
     | Searched

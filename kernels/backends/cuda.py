@@ -98,14 +98,15 @@ class _Mapping:
         _, wanted = _granularity(index)
         memory = _driven(driver.cuMemCreate(size, wanted, 0))
         try:
-            reserved = _driven(driver.cuMemAddressReserve(size + 2 * BEYOND_EDGE, 0, 0, 0))
-            self.start = int(reserved) + BEYOND_EDGE
+            reserved = int(_driven(driver.cuMemAddressReserve(size + 2 * BEYOND_EDGE, 0, 0, 0)))
+            self.start = reserved + BEYOND_EDGE
+            # Also where one of the next calls fails.
+            weakref.finalize(self, _unmap, self.start, size, reserved)
             _driven(driver.cuMemMap(self.start, size, 0, memory, 0))
         finally:
             # It lasts for as long as it is mapped.
             driver.cuMemRelease(memory)
         self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        weakref.finalize(self, _unmap, self.start, size, int(reserved))
 
     @staticmethod
     def rounded(nbytes: int, index: int) -> int:

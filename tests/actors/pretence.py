@@ -47,13 +47,13 @@ def pretending(
     visit_seconds: float = 0.002,
     compile_seconds: float = 0.0,
     faults: float = 0.0,
-    slow: str = "",
+    bandwidths: tuple[float, ...] = (4e12, 4e12, 4e12),
     hang_at: int = 0,
     names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """A lane and a compiler, as arguments of `Pool`. faults: share of calls that go wrong, in each of several ways;
-    hang_at: the visit, counted by a lane's process, that takes a minute; slow: the GPU (its number) that is slower by a
-    tenth; names: what GPUs call themselves, by number."""
+    hang_at: the visit, counted by a lane's process, that takes a minute; bandwidths: of GPUs, by number; names: what
+    GPUs call themselves, by number."""
 
     class Compiler:
         def __init__(self, limits: Any, index: int) -> None:
@@ -122,6 +122,6 @@ def pretending(
             return WorkloadComparison(workload, (samples,) * len(candidates), energies=joules if energy else ())
 
         def calibrate(self, probes: Any) -> Roofline:
-            return Roofline(((1 << 26, 4e12 if self.number != slow else 3.6e12),), {}, 1e-6)
+            return Roofline(((1 << 26, bandwidths[int(self.number)]),), {}, 1e-6)
 
     return {"lane_class": Lane, "compile_class": Compiler}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import pretending
 
+from tunesmith.actors.cluster.actor_handle import ActorHandle, result_of
 from tunesmith.actors.cluster.cluster import cpu_share
 from tunesmith.actors.cluster.survey import survey
+from tunesmith.actors.pool.exclusive_calls import DISAGREE, deviation, typical
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.exclusive import Holder
 from tunesmith.hw.probe import Device, Inventory
+from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.measure.timing import Precision
-from tunesmith.kernels.outcome import Measured
+from tunesmith.kernels.measure.opponents import Encounter
+from tunesmith.kernels.measure.timing import Comparison, Precision
+from tunesmith.kernels.outcome import Crashed, Measured
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.task import KernelOpponent
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
@@ -37,19 +44,25 @@ def task() -> Any:
 
 
 def make_pool(
-    task: Any, lanes: int = 3, said: list[str] | None = None, precision: Precision | None = None, **pretence: Any
+    task: Any,
+    lanes: int = 3,
+    said: list[str] | None = None,
+    precision: Precision | None = None,
+    compilers: int = 1,
+    workers: dict[str, Any] | None = None,
+    **pretence: Any,
 ) -> Pool:
     return Pool(
         task,
         LIMITS,
         lanes=lanes,
-        compilers=1,
+        compilers=compilers,
         seed=0,
         workloads=WORKLOAD,
         precision=precision,
         deadlines=Deadlines(start=60.0),
         say=(said if said is not None else []).append,
-        **pretending(**pretence),
+        **(workers or pretending(**pretence)),
     )
 
 
@@ -76,7 +89,7 @@ def run_all(pool: Pool, wanted: list[Request]) -> int:
 def uneven(task: Any) -> Iterator[tuple[Pool, list[str]]]:
     """Three lanes, of which the third is slower than the others; what the pool said."""
     said: list[str] = []
-    with make_pool(task, said=said, visit_seconds=0.02, slow="2") as pool:
+    with make_pool(task, said=said, visit_seconds=0.02, bandwidths=(4e12, 4e12, 3.6e12)) as pool:
         yield pool, said
 
 
@@ -138,6 +151,158 @@ class TestTwoOfTheModel:
         found = pool.compare(baseline, [first], WORKLOAD[0], seed=1, rounds=3, budget_seconds=0.1)
         assert [one.joules for one in found.energies if one is not None] == [2e-3, 1e-3]
         assert [one.seconds for one in found.energies if one is not None] == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("bandwidths", [(4e12, 3.5e12), (3.5e12, 4e12)])
+def test_of_two_gpus_that_differ_the_faster_goes_on(task: Any, bandwidths: tuple[float, ...]) -> None:
+    said: list[str] = []
+    with make_pool(task, lanes=2, said=said, bandwidths=(*bandwidths, 0.0)) as pool:
+        for lane in list(pool.workers.lanes):
+            pool.workers.make_ready(lane)
+        fast, slow = (
+            next(lane.name for lane in pool.lanes if f"GPU-{bandwidths.index(one)}" in lane.name)
+            for one in (4e12, 3.5e12)
+        )
+        assert pool.calibrate().peak_bandwidth == 4e12
+        assert run_all(pool, requests(task, 3)) == 3 and [lane.name for lane in pool.lanes] == [fast]
+    assert said == [f"{slow} is excluded: its speed differs by 12.5% from that of {fast}."]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "kept"),
+    [
+        ((4.0, 4.0, 3.5, 3.5), (0, 1)),
+        ((3.5, 4.0, 3.5, 4.0), (1, 3)),
+        ((4.0, 3.5, 3.5), (1, 2)),
+        ((3.7, 3.85, 4.0), (0, 1, 2)),
+        ((4.0, 3.0, 2.0), (0,)),
+        ((4.0,), (0,)),
+    ],
+)
+def test_the_largest_group_of_gpus_that_agree_is_kept(speeds: tuple[float, ...], kept: tuple[int, ...]) -> None:
+    """And of groups that are equally large the fastest; copies and arithmetic count alike."""
+    for all_roofs in (
+        [Roofline(((1 << 26, speed * 1e12),), {"float32": 60e12}) for speed in speeds],
+        [Roofline(((1 << 26, 4e12),), {"float32": speed * 15e12}) for speed in speeds],
+    ):
+        standard = all_roofs[typical(all_roofs)]
+        assert tuple(at for at, one in enumerate(all_roofs) if deviation(one, standard) <= DISAGREE) == kept
+
+
+def test_a_worker_that_is_excluded_while_it_is_made_ready_leaves_its_place_to_the_next(
+    task: Any, tmp_path: Path
+) -> None:
+    pretended = pretending()
+
+    def is_first(name: str) -> bool:
+        try:
+            os.close(os.open(tmp_path / name, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    class Lane(pretended["lane_class"]):  # type: ignore[misc]
+        """The first to start, which is the first of the pool, has a GPU of another model."""
+
+        def start(self, *arguments: Any) -> Any:
+            ready = super().start(*arguments)
+            return replace(ready, name="NVIDIA A10") if is_first("lane") else ready
+
+    class Compiler(pretended["compile_class"]):  # type: ignore[misc]
+        """The first to start lacks its library."""
+
+        def start(self) -> Any:
+            if is_first("compiler"):
+                raise NoDevice("there is no NVRTC here.")
+            return super().start()
+
+    def starts(worker: ActorHandle) -> bool:
+        try:
+            return result_of(worker.calls[0].reference) is not None
+        except NoDevice:
+            return False
+
+    said: list[str] = []
+    workers = {"lane_class": Lane, "compile_class": Compiler}
+    with make_pool(task, lanes=2, said=said, compilers=2, workers=workers) as pool:
+        pool.workers.compilers.sort(key=starts)
+        baseline, first = requests(task, 2)
+        compared = pool.compare(baseline, [first], WORKLOAD[0], seed=7, rounds=3, budget_seconds=0.1)
+        assert [type(one) for one in compared.results] == [Comparison]
+        assert [lane.seed for lane in pool.workers.lanes] == [7], "on contents that the search has not seen"
+        assert pool.calibrate().peak_bandwidth == 4e12 and len(pool.workers.compilers) == 1
+    assert [one.partition(" is excluded: ")[2] for one in said] == [
+        "there is no NVRTC here.",
+        f"it is an NVIDIA A10, and this run tunes for {LIMITS.name}.",
+    ]
+
+
+@pytest.fixture(scope="class")
+def fragile(task: Any) -> Iterator[Pool]:
+    """A pool whose process ends with the second of `requests`, and with opponents whose name begins with "ends"."""
+    pretended, deadly = pretending(), requests(task, 2)[1].config
+
+    class Lane(pretended["lane_class"]):  # type: ignore[misc]
+        def compare(self, baseline: Any, candidates: Any, *arguments: Any) -> Any:
+            rivals = arguments[-1]
+            if any(one.config == deadly for one in candidates) or any(one.name.startswith("ends") for one in rivals):
+                return Crashed("run", "pretended")
+            answer = super().compare(baseline, candidates, *arguments)
+            met = (Encounter(one.name, one.label, answer.results[0], answer.results) for one in rivals)
+            return replace(answer, opponents=tuple(met))
+
+    workers = {"lane_class": Lane, "compile_class": pretended["compile_class"]}
+    with make_pool(task, lanes=1, precision=Precision(energy_seconds=0.3), workers=workers) as pool:
+        yield pool
+
+
+class TestWhoEndedTheProcess:
+    """In one pool; request 1 ends it."""
+
+    @pytest.mark.parametrize(
+        ("numbers", "names", "timed"),
+        [
+            ((0, 1, 2), ("a", "b"), {"a": (True, False, True), "b": (True, False, True)}),
+            ((0, 2), ("ends", "b"), {"b": (True, True)}),
+            ((0, 2), ("ends",), {}),
+            ((0, 1), ("a", "ends"), {"a": (True, False)}),
+            ((1, 0), ("ends",), {}),
+        ],
+    )
+    def test_is_found_out_and_costs_no_other_anything(
+        self, task: Any, fragile: Pool, numbers: tuple[int, ...], names: tuple[str, ...], timed: dict[str, Any]
+    ) -> None:
+        kernel = task.sources("cuda").baseline.template
+        opponents = [KernelOpponent(name=one, label="production", template=kernel) for one in names]
+        every = requests(task, 3)
+        compared = fragile.compare(
+            Request(9, kernel, {}, WORKLOAD),
+            [every[number] for number in numbers],
+            WORKLOAD[0],
+            seed=7,
+            rounds=3,
+            budget_seconds=0.1,
+            opponents=opponents,
+        )
+        assert [type(one) for one in compared.results] == [Crashed if one == 1 else Comparison for one in numbers]
+        assert [one is not None for one in compared.energies[1:]] == [one != 1 for one in numbers]
+        assert [one.name for one in compared.opponents] == list(names)
+        found = {one.name: tuple(each is not None for each in one.against) for one in compared.opponents if not one.why}
+        assert found == timed
+
+    def test_an_opponent_is_not_blamed_where_every_finalist_ends_it(self, task: Any, fragile: Pool) -> None:
+        kernel = task.sources("cuda").baseline.template
+        compared = fragile.compare(
+            Request(9, kernel, {}, WORKLOAD),
+            [requests(task, 2)[1]],
+            WORKLOAD[0],
+            seed=7,
+            rounds=3,
+            budget_seconds=0.1,
+            opponents=[KernelOpponent(name="a", label="production", template=kernel)],
+        )
+        assert [type(one) for one in compared.results] == [Crashed]
+        assert [one.why for one in compared.opponents] == ["every finalist ended its process"]
 
 
 def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,19 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
     assert isinstance(visit(host, packed(FINE))[NAME], Measured)
     with DeviceLock(ready.uuid):
         pass
+
+
+def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
+    host: LaneHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(folder))
+    assert isinstance(host.start(None, [], 0, 60.0), LaneReady)
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        host.acquire()
+    assert host.waiting_for() == ""
 
 
 def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_path: Path) -> None:

@@ -152,6 +152,26 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
             assert result.summary["general"] == whole.summary["general"]
 
 
+@pytest.mark.parametrize("strategy", ["default", "surrogate"])
+def test_resumed_with_more_gpus_the_search_asks_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """The pool may have more in flight then, and does not here, so that results come as they did."""
+    settings = {"evaluations": 16, "rounds": 1, "strategy": strategy}
+    run(tmp_path / "whole", **settings)
+    with monkeypatch.context() as patch:
+        end_after(patch, 12)
+        with pytest.raises(Killed):
+            run(tmp_path / "run", **settings)
+    assert 0 < len(asked(tmp_path / "run")) < 16
+    monkeypatch.setattr(SimulatedPool, "max_in_flight", 400)
+    resume(tmp_path / "run")
+    assert asked(tmp_path / "run") == asked(tmp_path / "whole")
+    for name in ("whole", "run"):
+        (searched,) = entries(tmp_path / name, "searched")
+        assert "in flight" not in searched.data["strategy"]
+
+
 def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]) -> None:
     folder, sessions = tmp_path / "run", 0
     while True:

@@ -22,10 +22,18 @@ from tunesmith.kernels.spec.template import Template
 
 
 class TemplateSearch:
-    """Raises `EmptySpace` where no configuration is feasible. budget: evaluations it may come to."""
+    """Raises `EmptySpace` where no configuration is feasible. budget: evaluations it may come to; workers: how many
+    configurations may be in flight."""
 
     def __init__(
-        self, context: Context, plan: Plan, template: Template, stage: str, baseline: dict[str, float], budget: int
+        self,
+        context: Context,
+        plan: Plan,
+        template: Template,
+        stage: str,
+        baseline: dict[str, float],
+        budget: int,
+        workers: int,
     ) -> None:
         self.context, self.plan, self.template, self.stage, self.baseline = context, plan, template, stage, baseline
         workloads = [context.task.workload(name) for name in plan.workloads]
@@ -36,7 +44,7 @@ class TemplateSearch:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)
         self._defect = defects(context.log).get(template.id, {})
-        self.strategy = self._make_strategy(budget)
+        self.strategy = self._make_strategy(budget, workers)
         self.asked = 0
         self.results: list[Evaluation] = []
 
@@ -74,14 +82,14 @@ class TemplateSearch:
             racing=racing(self.results),
         )
 
-    def _make_strategy(self, budget: int) -> Strategy:
+    def _make_strategy(self, budget: int, workers: int) -> Strategy:
         settings = self.context.settings
         strategy = make_strategy(
             settings.strategy,
             self.space,
             seed=settings.seed + self.plan.round,
             budget=budget,
-            workers=self.context.pool.max_in_flight,
+            workers=workers,
             seeds=self._seeds(),
             prior=prior_of(self.context.log, self.template, self.space),
         )

@@ -12,7 +12,7 @@ from collections import Counter
 
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Asked, Evaluated, Searched
+from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchStarted
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.journal.measurements import racing, weighted_geomean
 from tunesmith.graph.progress import Progress
@@ -58,8 +58,12 @@ class _Round:
         # What the trials of this round's templates took is part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
         budget = max(1, max_evaluations(len(templates), self.total))
+        begun = context.log.last(SearchStarted, self.stage)
+        if begun is None:
+            begun = SearchStarted(workers=context.pool.max_in_flight)
+            context.journal.append(begun, self.stage)
         self.searches = [
-            TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget)
+            TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget, begun.workers)
             for template in templates
         ]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}

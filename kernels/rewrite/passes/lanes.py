@@ -149,7 +149,7 @@ def _loops(kernel: Kernel) -> tuple[list[_Loop], list[Node]] | str:
             return "its loops do not stand by themselves"
     if len({loop.place for loop in loops if loop.node in _writing(kernel, loops)}) > 1:
         return "its loops write different parts of a row"
-    for root in {one.root for one in kernel.accesses if one.written}:
+    for root in sorted({one.root for one in kernel.accesses if one.written}):
         own = [one for one in kernel.accesses if one.root == root]
         homes = [_home(one, loops) for one in own]
         if all(home is None for home in homes):

@@ -242,7 +242,7 @@ def _sum(given: Subject) -> _Sum | str:
     known = own | scalars | {name} | coordinates(kernel, "x") | coordinates(kernel, "y")
     changed = {text(one) for one in kernel.changed_names if body.start_byte <= one.start_byte < body.end_byte}
     sums = dict[str, str]()
-    for one in outside - known:
+    for one in sorted(outside - known):
         c_type = _scalar_before(before, one)
         if not c_type or one not in changed:
             return f"the loop uses {one}, which is no sum of its own"

@@ -453,7 +453,7 @@ def _shared_out(kernel: Kernel, loops: list[_Loop]) -> str:
                     continue
                 if (target.start_byte, target.end_byte) not in nodes:
                     return "a loop writes an array that is no parameter of the kernel"
-    for root in pointers & {one.root for one in inside if one.written}:
+    for root in sorted(pointers & {one.root for one in inside if one.written}):
         own = [one for one in kernel.accesses if one.root == root]
         if any(one.atomic for one in own) and all(one.atomic for one in own):
             continue

@@ -52,8 +52,8 @@ def subject(
         work = Fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
     if isinstance(work, Cells):
         used = {axis.name for axis in work.axes}
-        for axis in set(AXES) - used:
-            if one.block(axis) != "1":
+        for axis in AXES:
+            if axis not in used and one.block(axis) != "1":
                 work = Fixed(f"its blocks have several threads along {axis}, which the code does not use")
     return Subject(kernel, launch, work, name, backend, types, lengths, same_sizes, only)
 

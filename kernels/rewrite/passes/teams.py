@@ -104,7 +104,7 @@ def _one_place(kernel: Kernel, loops: list[Node]) -> str:
                 return f"a loop changes {text(one)}, which is not its own"
     if kernel.escaping:
         return "it gives its arrays to functions"
-    for root in {one.root for one in kernel.accesses if one.written}:
+    for root in sorted({one.root for one in kernel.accesses if one.written}):
         used = [one for one in kernel.accesses if one.root == root]
         homes = {
             next((at for at, loop in enumerate(loops) if loop.start_byte <= one.node.start_byte < loop.end_byte), -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Compiler, Device, Launch, open_compiler, open_device
+from tunesmith.kernels.backends import Compiler, Device, Launch, OutOfDeviceMemory, open_compiler, open_device
+from tunesmith.kernels.backends.cuda import _Mapping
 from tunesmith.kernels.backends.cuda_compiler import (
     CudaUnavailable,
     NvrtcCompiler,
@@ -174,6 +176,34 @@ SPOKEN_OF = 'extern "C" __global__ void k(int* p) { /* unlike wgmma.mma_async */
 def test_only_code_that_needs_it_is_compiled_for_one_architecture_alone(arch: str, source: str, target: str) -> None:
     assert _target(arch, source) == target
     assert compiled(NvrtcCompiler(arch), "cuda", source, "k").arch == arch
+
+
+@pytest.mark.parametrize("fails", ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
+def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is pretended: what it gave, and has not got back."""
+    from cuda.bindings import driver
+
+    held: set[str] = set()
+    ends = {"cuMemRelease": "cuMemCreate", "cuMemAddressFree": "cuMemAddressReserve", "cuMemUnmap": "cuMemMap"}
+
+    def pretend(name: str) -> Any:
+        def call(*_: Any) -> Any:
+            if name == fails:
+                return (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
+            if name in ends:
+                held.discard(ends[name])
+            elif name != "cuMemSetAccess":
+                held.add(name)
+            return driver.CUresult.CUDA_SUCCESS, 1 << 21
+
+        return call
+
+    for name in (*ends, *ends.values(), "cuMemSetAccess", "cuMemGetAllocationGranularity"):
+        monkeypatch.setattr(driver, name, pretend(name))
+    with pytest.raises(OutOfDeviceMemory):
+        _Mapping(1 << 21, 0)
+    gc.collect()
+    assert held == {"cuMemGetAllocationGranularity"}
 
 
 def test_resources_are_read_from_the_log_of_several_kernels() -> None:

@@ -1,0 +1,92 @@
+"""Templates by rules, and drafts, are the same in every process: strings have another hash in each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from plain_kernels import KERNELS, drafted
+from rewrite_cases import OWN, RAW, kernel
+
+from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.rewrite.template import rewrite
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Launch
+
+DATA = RAW.parent / "data"
+HASH_SEEDS = (0, 1, 2)
+NAMES = ("first", "second", "third", "fourth")
+ARRAYS = {name: ("in", "float32", "n * n") for name in "ab"} | {name: ("inout", "float32", "n * n") for name in NAMES}
+SUMS = "s += a[r * n + k] * b[k * n + c]; t += s; u += t; v += u;"
+TURNS = "for (int k = threadIdx.x; k < n; k += blockDim.x)"
+BACKWARDS = " ".join(f"{name}[r * n + k] += {name}[r * n + n - 1 - k];" for name in NAMES)
+SEVERAL = {
+    "sums": kernel(
+        "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x; "
+        f"if (r >= n || c >= n) return; float s = 0, t = 0, u = 0, v = 0; for (int k = 0; k < n; ++k) {{ {SUMS} }} "
+        "first[r * n + c] = s + t + u + v;",
+        ARRAYS,
+        Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16")),
+    ),
+    "lanes": kernel(
+        "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return; "
+        f"for (int k = 0; k < n; ++k) {{ {BACKWARDS} }}",
+        ARRAYS,
+        Launch(grid=("ceil_div(n, 64)",), block=("64",)),
+    ),
+    "turns": kernel(
+        f"int r = blockIdx.x; {TURNS} {{ {BACKWARDS} }} {TURNS} {{ {BACKWARDS} }}",
+        ARRAYS,
+        Launch(grid=("n // 2",), block=("64",)),
+    ),
+    "axes": kernel(
+        "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) first[i] = a[i];",
+        ARRAYS,
+        Launch(grid=("n",), block=("8", "4", "2")),
+    ),
+}
+"""Kernels with several sums, arrays or axes that a rule names in its code or in its reason."""
+
+
+def sources() -> Iterator[tuple[str, Task]]:
+    for file in sorted([*RAW.glob("*/task.toml"), *LIBRARY.glob("*/task.toml"), *DATA.glob("*/task.toml")]):
+        yield str(file), read_task(file)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in KERNELS:
+            yield name, drafted(name, Path(folder))[0]
+    yield from (OWN | SEVERAL).items()
+
+
+def everything() -> dict[str, object]:
+    """What the rules make of each source, and the drafts of the plain kernels."""
+    made: dict[str, object] = {}
+    for name, task in sources():
+        for backend in task.backends:
+            template, skipped = (found := rewrite(task, backend)).template, found.skipped
+            made[f"{name} {backend}"] = [skipped, template and [template.id, template.model_dump(mode="json")]]
+    for name, (code, _) in KERNELS.items():
+        made[f"draft of {name}"] = repr(draft(code, None, "my.cu"))
+    return made
+
+
+def test_what_the_rules_make_depends_on_nothing_but_the_source() -> None:
+    begun = [
+        subprocess.Popen(
+            [sys.executable, __file__], stdout=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": str(seed)}
+        )
+        for seed in HASH_SEEDS
+    ]
+    first, *others = [json.loads(one.communicate(timeout=280)[0]) for one in begun]
+    assert len(first) > 50
+    for other in others:
+        assert {name for name in first if other[name] != first[name]} == set()
+
+
+if __name__ == "__main__":
+    print(json.dumps(everything()))
