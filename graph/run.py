@@ -24,8 +24,9 @@ from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_s
 from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
 from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.roles.testing.examination import examine_everywhere
@@ -169,8 +170,8 @@ def begun(
         task, _ = with_rules(task, device.backend)
     if (folder / "journal.sqlite").exists():
         _clear(folder)
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
+    else:
+        require_new_folder(folder, "--run-dir")
     prior = None if settings.prior is None else read_prior(Path(settings.prior))
     templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
     require_work(task, templates, limits)
@@ -239,8 +240,7 @@ def _clear(folder: Path) -> None:
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
-        for suffix in ("", "-wal", "-shm"):
-            (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
+        remove_journal(folder)
 
 
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:

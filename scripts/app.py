@@ -20,6 +20,7 @@ Target = Annotated[
     typer.Option(help="A device that is not here: a name (h200), an architecture (sm_90) or a TOML file."),
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that this command did not write.")]
 SettingsFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(help="A TOML file of settings; options on the command line override it.", exists=True, dir_okay=False),

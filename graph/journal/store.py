@@ -217,6 +217,12 @@ class Journal:
         )
 
 
+def remove_journal(folder: Path) -> None:
+    """Removes the files of the journal in `folder`."""
+    for suffix in ("", "-wal", "-shm"):
+        (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
+
+
 def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to the file. One for reading makes no file beside it where it can do without."""
     if reading:

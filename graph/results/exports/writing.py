@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.results.exports.c_forms import write_header, write_opencl
 from tunesmith.graph.results.exports.measurements import write_results
 from tunesmith.graph.results.exports.package import ExportError, Package
@@ -26,13 +27,13 @@ def export_run(run: Path, form: str, out: Path | None = None) -> Path:
     """Writes the winners of the run in the folder `run` in the form of a name, and gives the folder.
 
     out: a folder that does not exist yet or is empty; left out, `exports/<form>` in the run's own, which is replaced.
-    Raises `ExportError`, `JournalError`; then nothing is left behind.
+    Raises `ExportError`, `JournalError`, `OutputError`; then nothing is left behind.
     """
     if form not in FORMS:
         raise ExportError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     folder = run / "exports" / form if out is None else out
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ExportError(f"--out: {out} exists and is not empty; name a new folder.")
+    if out is not None:
+        require_new_folder(out, "--out")
     package = Package(run)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
