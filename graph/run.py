@@ -7,6 +7,7 @@ line is a thin layer over them.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -289,7 +290,7 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
     examine_everywhere(context, kernels)
     context.close()
     wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
-    with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
+    with pools(wider, run.device, run.settings, [], context.listener, None, context.seconds_left) as make_pool:
         measuring = replace(context, task=wider, make_pool=make_pool, models=None)
         try:
             measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
@@ -319,7 +320,9 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
     held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
     prepared = [workload.name for workload in (*tuned, *held_out)]
     limits = limits_of(run.device, run.settings)
-    with pools(run.task, run.device, run.settings, prepared, listener, run.examined) as make_pool:
+    with pools(
+        run.task, run.device, run.settings, prepared, listener, run.examined, lambda: context.seconds_left()
+    ) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
         try:
             yield context
@@ -403,9 +406,10 @@ def pools(
     workloads: Sequence[str],
     listener: Listener = silent,
     examined: ReferenceCheck | None = None,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
-    examined: an examination of the task's reference that has begun."""
+    examined: an examination of the task's reference that has begun; seconds_left: of the run's time limit."""
     from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
     from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
@@ -447,6 +451,7 @@ def pools(
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 shared=offer.attached,
+                seconds_left=seconds_left,
             )
 
         yield make

@@ -23,6 +23,7 @@ from tunesmith.kernels.check.edges import Edges, edges_of
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped, excluded
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.task import Task
 
 SIDES: tuple[Side, ...] = ("end", "start")
@@ -121,6 +122,8 @@ class StepRunner:
     examiner: Isolated
     take: Callable[[], None]
     listener: Callable[[str], None]
+    baseline_ends: bool = False
+    """The baseline is known to end on a workload of the task's."""
 
     def run(self, asked: Asked, step: Step, place: int, findings: Findings) -> None:
         """One step, and what it finds."""
@@ -171,15 +174,35 @@ class StepRunner:
         self.listener(f"checking {step.name}")
         found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
         self.renew(found)
-        if step.derived and isinstance(found, Crashed | TimedOut):
-            # Nobody promised that the baseline bears a size that was made up here.
+        if isinstance(found, Crashed | TimedOut):
+            # Nobody promised that the baseline bears a size, or contents, that were made up here.
             alone = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
             self.renew(alone)
             if isinstance(alone, Crashed | TimedOut):
+                self._require_baseline(baseline, step, alone)
                 return Skipped(step.name, f"the baseline fails there: {describe(alone)}")
-            if isinstance(alone, Skipped):
+            if step.derived and isinstance(alone, Skipped):
                 return alone
         return found
+
+    def _require_baseline(self, baseline: Candidate, step: Step, found: Crashed | TimedOut) -> None:
+        """Raises `TunesmithError` where the baseline, which failed on `step`, fails on the task's smallest workload
+        too: hundreds of further steps would each wait for it."""
+        if not step.own:
+            if self.baseline_ends:
+                return
+            own = self.task.workloads_for(self.limits.kind, held_out=False)
+            step = Step(min(own, key=self.task.bytes_of, default=step.workload), Contents(seed=step.contents.seed))
+            prepared(self.task, step.name, self.examiner.call("prepare_step", self.deadlines.prepare, step))
+            found = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
+            self.renew(found)
+        if isinstance(found, Crashed | TimedOut):
+            raise TunesmithError(
+                f"The {self.limits.backend} baseline of {self.task.name} fails on the workload {step.workload.name}: "
+                f"{describe(found).rstrip('.')}. Fix its source or its launch, or give it more time with "
+                "--run-deadline."
+            )
+        self.baseline_ends = True
 
     def _edges(self, step: Step, number: int) -> list[Edges]:
         """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on

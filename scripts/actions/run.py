@@ -95,9 +95,10 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
             raise KeyboardInterrupt from error
         raise InternalError(folder) from error
     except KeyboardInterrupt:
-        if (folder / "journal.sqlite").exists():
-            where = shlex.quote(str(folder))
-            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
+        if not (folder / "journal.sqlite").exists():
+            raise
+        where = shlex.quote(str(folder))
+        typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
         return EXIT_INTERRUPTED
     if as_json:
         json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
