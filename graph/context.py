@@ -47,6 +47,8 @@ class Context:
     listener: Listener = silent
     models: Models | None = None
     """None: every role works by rules."""
+    write_results: Callable[[str], object] = lambda done: None
+    """Writes summary, report and the winners' files, given what ended the run."""
     log: RunLog = field(init=False)
     _pool: Pool | None = None
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -112,7 +113,7 @@ def tune(
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = Path(run_dir) if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     given = task if isinstance(task, Task) else None if examined is None else examined.task
-    with begun(chosen, folder, models, given) as run:
+    with begun(chosen, folder, models, given, in_memory=isinstance(task, Task)) as run:
         run = replace(run, examined=examined)
         return _carry_on(run, listener, models, ask)
 
@@ -149,10 +150,15 @@ def resume(
 
 @contextmanager
 def begun(
-    settings: Settings, folder: Path, models: Models | None = None, task: Task | None = None
+    settings: Settings,
+    folder: Path,
+    models: Models | None = None,
+    task: Task | None = None,
+    *,
+    in_memory: bool = False,
 ) -> Iterator[OpenRun]:
     """A new run in `folder`, of `task` or the one that the settings name, once everything that it needs is known to be
-    there. Raises `TunesmithError`."""
+    there. in_memory: `task` has no file, whatever is called like it. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
@@ -188,7 +194,7 @@ def begun(
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
-        origin = origin_of(settings.task)
+        origin = origin_of(None if in_memory else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
@@ -211,7 +217,8 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
-        if not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+        has_file = started.origin is None or not started.origin.in_memory
+        if has_file and not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
@@ -234,7 +241,8 @@ def _clear(folder: Path) -> None:
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         events = [entry.event for entry in journal.entries(Event)]
-        begun = bool(events) and all(isinstance(event, BEFORE_WORK) for event in events)
+        # A process that was killed at once has left a journal without an entry.
+        begun = all(isinstance(event, BEFORE_WORK) for event in events)
         baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
             known = quote(str(folder))
@@ -247,6 +255,7 @@ def _clear(folder: Path) -> None:
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
     with opened(run, listener, models) as context:
+        context.write_results = partial(finish, context, run)
         by_rules = context.models is None and run.settings.transport == "none"
         if by_rules and context.log.baseline is None and context.sources.templates:
             # Rules begin with the baseline's times, so that workers start while the graph is imported. What Ray and the
@@ -360,12 +369,13 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
         step = Command(resume=plan.model_dump(mode="json"))
 
 
-def finish(context: Context, run: OpenRun) -> RunResult:
-    """Writes what the run has found so far: summary, report and the winners' files."""
+def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
+    """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
+    journal does not have that yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.output import write_results
 
-    done, verdict = ended_by(context.log), context.log.verdict()
+    done, verdict = done or ended_by(context.log), context.log.verdict()
     wisdom = open_wisdom() if run.settings.wisdom else None
     if wisdom is not None and verdict is not None and done and verdict.objective == "time":
         learn(wisdom, context, verdict, run.folder.name)

@@ -37,11 +37,19 @@ def extend(
     for option, value in (("more", more), ("rounds", rounds or 0), ("time-limit", time_limit or 0)):
         if value < 0:
             raise SettingsError(f"--{option}: {value} is negative; write how much more the run may take.")
-    if dispatch_shapes is not None:
-        settings = _valid(settings, {"dispatch_shapes": dispatch_shapes})
-        journal.append(Extended(dispatch_shapes=dispatch_shapes))
-    if not (more or rounds or time_limit):
-        return settings
+    changed: dict[str, Any] = {} if dispatch_shapes is None else {"dispatch_shapes": dispatch_shapes}
+    if more or rounds or time_limit:
+        changed |= _further_search(journal, settings, more, rounds, time_limit)
+    extended = _valid(settings, changed)
+    if changed:
+        journal.append(Extended(**changed))
+    return extended
+
+
+def _further_search(
+    journal: Store, settings: Settings, more: int, rounds: int | None, time_limit: float | None
+) -> dict[str, Any]:
+    """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
     log = RunLog(journal)
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
     # A run also ends by time while what is left would only do for a comparison.
@@ -60,9 +68,7 @@ def extend(
     changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
     if time_limit:
         changed["time_limit"] = spent + time_limit
-    extended = _valid(settings, changed)
-    journal.append(Extended(**changed))
-    return extended
+    return changed
 
 
 def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:

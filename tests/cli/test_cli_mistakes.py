@@ -12,7 +12,7 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import Request
-from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING
+from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 
@@ -271,6 +271,17 @@ def test_nothing_valid_is_exit_code_3(
     measured = SimulatedPool()._evaluate
     monkeypatch.setattr(SimulatedPool, "_evaluate", evaluate)
     nothing_valid(task(), tmp_path / "run", capsys)
+
+
+def test_nothing_measured_is_exit_code_5(
+    task: Any, tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate_device(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", str(task()), "--evaluations", "3", "--time-limit", "0.001s", "--run-dir", str(tmp_path / "run")])
+    out, _ = capsys.readouterr()
+    assert ended.value.code == EXIT_UNMEASURED
+    assert "no configuration was measured" in out and "0 of 3 evaluations" in out and "ended by the time limit" in out
 
 
 @pytest.mark.slow

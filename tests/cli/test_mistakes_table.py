@@ -375,6 +375,25 @@ CASES = [
         "report.html is gone; `tunesmith resume ",
         without("report.html"),
     ),
+    *(
+        Case(
+            f"{command[0]} of a run's {file}",
+            "'is not a run'",
+            (command[0], f"{{run}}/{file}", *command[1:]),
+            2,
+            "did you mean ",
+        )
+        for command in (("report",), ("export", "--as", "t4"), ("resume",))
+        for file in ("summary.json", "best")
+    ),
+    Case(
+        "export, best is gone",
+        "'has not ended'",
+        ("export", "{run}", "--as", "t4"),
+        2,
+        "best/ was removed, and `tunesmith resume",
+        lambda task, run: shutil.rmtree(run / "best"),
+    ),
     Case("report of no run", "one sentence", ("report", "{task}"), 2, "summary.json"),
     Case(
         "--csv with --markdown",

@@ -22,6 +22,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.roles.baseline import BaselineError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
@@ -206,15 +207,21 @@ def test_results_of_a_failure_are_never_told_as_a_time(tmp_path: Path) -> None:
     assert result.summary["general"]["config"]["GROUP"] != 1
 
 
-def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any]) -> None:
-    result = run(tmp_path / "run", evaluations=500, rounds=3)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any], rounds: int) -> None:
+    shown: list[Progress] = []
+    result = run(tmp_path / "run", evaluations=500, rounds=rounds, listener=shown.append)
     assert result.summary["evaluations"] == len(simulation) == 28
     assert result.summary["ended_by"] == "exhausted"
+    if rounds == 1:
+        assert {one.budget for one in shown if one.phase == "tune"} == {28}
 
 
-def test_the_time_limit_ends_the_run(tmp_path: Path) -> None:
-    result = run(tmp_path / "run", time_limit=1e-9, rounds=5)
-    assert result.summary["ended_by"] == "time"
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_the_time_limit_ends_the_run(tmp_path: Path, rounds: int) -> None:
+    result = run(tmp_path / "run", time_limit=1e-9, rounds=rounds)
+    assert result.summary["ended_by"] == "time" and "no configuration was measured" in result.summary["sentence"]
+    assert "ended by the time limit" in render_markdown(result.summary)
     assert result.summary["evaluations"] == 0 and not result.valid
 
 
