@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import Request
-from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
+from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 
@@ -242,6 +243,23 @@ def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, devic
     changed = task(("baseline.cl", "a * x[i] + y[i]", "a * x[i]"))
     said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
     assert "baseline" in said and "out[" in said
+
+
+def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunesmith.cli.actions.show.show_tasks", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["tasks"])
+    assert ended.value.code == EXIT_INTERRUPTED and capsys.readouterr().err == "\nInterrupted.\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str) -> None:
+    line = f'exec "$0" -m tunesmith.cli.main tasks --json {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stderr == "" and bool(done.stdout) == (" >&-" not in f" {closed}")
 
 
 def nothing_valid(task: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -461,6 +461,14 @@ CASES = [
     ),
     Case("candidate prints", "hundreds of lines", MINE, 1, "rejected: ", source(HEAD + '{ printf("%d", n); }\n')),
     Case("source was edited, resume", "went on without a word", RESUME, 2, "--as-recorded", edited_since),
+    Case(
+        "baseline never ends, check",
+        "silent for hours, with the device held",
+        (*CHECK, "--run-deadline", "1"),
+        2,
+        "baseline of scale fails on the workload 4096: the run step exceeded its deadline of 1 s",
+        edited("baseline.cl", "if (i < n)", "while (n); if (i < n)"),
+    ),
     # These measure.
     Case(
         "candidate is right",

@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.search import STRATEGIES
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import config_key
 from tunesmith.kernels.spec.task import TaskError
 
@@ -57,7 +60,11 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
+    return tune(
+        settings.pop("task", TASK),
+        run_dir=folder,
+        **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings),
+    )
 
 
 def entries(folder: Path, kind: str | None = None) -> list[Any]:
@@ -288,6 +295,27 @@ def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pyt
     assert run(tmp_path / "run", seed=2).valid
     begun = entries(tmp_path / "run", "run")
     assert [event.data["settings"]["seed"] for event in begun] == [2]
+
+
+def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:
+    """As after a kill at the very beginning; the file of another program does not."""
+    Journal(tmp_path / "run", create=True).close()
+    assert run(tmp_path / "run").valid
+    (tmp_path / "other").mkdir()
+    path = tmp_path / "other" / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE diary (day TEXT)")
+    before = path.read_bytes()
+    for begin in (run, resume):
+        with pytest.raises(JournalError, match="not a journal of Tunesmith: it has a table diary"):
+            begin(tmp_path / "other")
+    assert path.read_bytes()[100:] == before[100:]
+
+
+def test_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
+    """Though there is a library task of its name."""
+    run(tmp_path / "run", task=load_task(TASK).model_copy(update={"name": "softmax"}))
+    assert resume(tmp_path / "run").valid
 
 
 def test_a_run_whose_baseline_failed_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

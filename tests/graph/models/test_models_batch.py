@@ -185,8 +185,9 @@ def test_an_answer_that_cannot_be_used_is_said_with_the_reason(batch: Any, air: 
             opened.ask()
         assert "the answer to round-1.plan.moves is not usable: it is not a JSON object; asked again" in opened.said
     write_answer(air, requests(air)[0]["custom_id"])
+    reply = batch().reply()
     opened = batch()
-    assert opened.reply().text and opened.said == []
+    assert opened.reply() == reply and opened.said == []
 
 
 def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
