@@ -275,7 +275,7 @@ class WorkerSet:
     def _say_waiting(self, clause: str) -> None:
         if self._seconds_left() <= 0:
             raise OutOfTime(
-                f"The time limit is reached. {clause}; what was measured is kept: when it is free, go on with "
+                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
                 "`tunesmith resume` and a new --time-limit."
             )
         self.say(f"{clause}.")

@@ -71,7 +71,7 @@ def test_waiting_for_a_device_ends_with_the_time(
             pool.evaluate([request(task, 0)])
         with holder:
             left[0] = 0.0
-            with pytest.raises(OutOfTime, match=r"time limit is reached\. Lane.* is waiting for the device: pid \d+"):
+            with pytest.raises(OutOfTime, match=r"time limit is reached\. .* is waiting for the device: pid \d+"):
                 pool.calibrate() if begun else pool.evaluate([request(task, 0)])
 
 

@@ -60,11 +60,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(
-        settings.pop("task", TASK),
-        run_dir=folder,
-        **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings),
-    )
+    chosen = {"task": TASK, "backend": "opencl", "strategy": "random", "evaluations": 8} | settings
+    return tune(run_dir=folder, **chosen)
 
 
 def entries(folder: Path, kind: str | None = None) -> list[Any]:
