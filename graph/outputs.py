@@ -28,8 +28,8 @@ def require_writable_file(file: Path, option: str, *, begins: bytes, force: bool
     except OSError as error:
         raise _unwritable(file, option, error) from error
     if not ours:
-        what = "this command did not write it" if begins else "it is not empty"
-        raise OutputError(f"{option}: {file} exists, and {what}; name another file, or replace it with --force.")
+        what = ", and this command did not write it" if begins else ""
+        raise OutputError(f"{option}: {file} exists{what}; name another file, or replace it with --force.")
 
 
 def require_new_folder(folder: Path, option: str) -> None:
