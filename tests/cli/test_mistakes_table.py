@@ -418,7 +418,7 @@ CASES = [
             (("report", "{run}", "--csv"), "{run}/best/table.csv", "the folder of a run"),
             (("report", "{run}", "--force", "--csv"), "{run}/summary.json", "the folder of a run"),
             (("report", "{run}", "--csv"), "{task}/task.toml", "exists, and this command did not write it"),
-            (("exhaust", "{task}", "--out"), "{task}/reference.py", "exists; name another file, or replace it with --force"),
+            (("exhaust", "{task}", "--out"), "{task}/reference.py", "exists; name another file, or replace it with"),
             (("export", "{run}", "--as", "t4", "--out"), "{task}", "is not empty; name a new or an empty folder"),
             (("export", "{run}", "--as", "t4", "--out"), "{run}/best/t4", "the folder of a run"),
             (("tune", "{task}", "--run-dir"), "{run}/best/new", "the folder of a run"),
