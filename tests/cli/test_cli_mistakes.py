@@ -15,6 +15,8 @@ from simulated_pool import SimulatedPool, simulate_device
 from tunesmith.actors.pool.pool import Request
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
+from tunesmith.graph.journal.events import Noted
+from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -133,7 +135,8 @@ def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
 
 
 def test_a_run_dir_that_holds_a_run(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").touch()
+    with Journal(tmp_path, create=True) as journal:
+        journal.append(Noted(role="plan", sentence="It has begun."))
     said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
     assert "tunesmith resume" in said
 

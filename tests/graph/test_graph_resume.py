@@ -211,14 +211,15 @@ def test_results_of_a_failure_are_never_told_as_a_time(tmp_path: Path) -> None:
     assert result.summary["general"]["config"]["GROUP"] != 1
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any], rounds: int) -> None:
     shown: list[Progress] = []
     result = run(tmp_path / "run", evaluations=500, rounds=rounds, listener=shown.append)
     assert result.summary["evaluations"] == len(simulation) == 28
     assert result.summary["ended_by"] == "exhausted"
-    if rounds == 1:
-        assert {one.budget for one in shown if one.phase == "tune"} == {28}
+    if rounds < 3:
+        # The last round's.
+        assert [one.budget for one in shown if one.phase == "tune"][-1] == 28
 
 
 @pytest.mark.parametrize("rounds", [1, 5])

@@ -71,10 +71,10 @@ class _Round:
         self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, context.weights)
         """The baseline's seconds, as the objective counts workloads."""
         self._shown = 0.0
-        points = sum(len(search.space) for search in self.searches)
+        points = sum(len(search.space) - len(search.known) for search in self.searches)
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
-        """Evaluations that the run can come to: those that the last round's space has no points for are not made."""
+        """Evaluations that the run can come to: the space of the last round may have fewer new points than its share."""
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
