@@ -74,7 +74,7 @@ class _Round:
         points = sum(len(search.space) - len(search.known) for search in self.searches)
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
-        """Evaluations that the run can come to: the space of the last round may have fewer new points than its share."""
+        """Evaluations that the run can come to: the last round's space may have fewer new points than its share."""
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
