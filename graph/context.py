@@ -49,6 +49,8 @@ class Context:
     """None: every role works by rules."""
     best_roofs: Callable[[Roofline], tuple[Roofline, tuple[str, ...]]] = lambda measured: (measured, ())
     """Turns roofs measured now into the best that the device has shown, with what there is to say of the difference."""
+    write_results: Callable[[str], object] = lambda done: None
+    """Writes summary, report and the winners' files, given what ended the run."""
     log: RunLog = field(init=False)
     _pool: Pool | None = None
 

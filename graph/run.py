@@ -7,6 +7,7 @@ line is a thin layer over them.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +26,9 @@ from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_s
 from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
 from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.roles.testing.examination import examine_everywhere
@@ -113,7 +115,7 @@ def tune(
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
     given = task if isinstance(task, Task) else None if examined is None else examined.task
-    with begun(chosen, folder, models, given) as run:
+    with begun(chosen, folder, models, given, in_memory=isinstance(task, Task)) as run:
         run = replace(run, examined=examined)
         return _carry_on(run, listener, models, ask)
 
@@ -160,10 +162,15 @@ def _require_functions(listener: object, models: object, ask: object) -> None:
 
 @contextmanager
 def begun(
-    settings: Settings, folder: Path, models: Models | None = None, task: Task | None = None
+    settings: Settings,
+    folder: Path,
+    models: Models | None = None,
+    task: Task | None = None,
+    *,
+    in_memory: bool = False,
 ) -> Iterator[OpenRun]:
     """A new run in `folder`, of `task` or the one that the settings name, once everything that it needs is known to be
-    there. Raises `TunesmithError`."""
+    there. in_memory: `task` has no file, whatever is called like it. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
@@ -182,8 +189,8 @@ def begun(
         task, _ = with_rules(task, device.backend)
     if (folder / "journal.sqlite").exists():
         _clear(folder)
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise SettingsError(f"--run-dir: {folder} is not empty, and it is not a run; name a new or an empty folder.")
+    else:
+        require_new_folder(folder, "--run-dir")
     prior = None if settings.prior is None else read_prior(Path(settings.prior))
     templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
     require_work(task, templates, limits)
@@ -199,7 +206,7 @@ def begun(
         if prior is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(prior)
-        origin = origin_of(settings.task)
+        origin = origin_of(None if in_memory else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
@@ -223,7 +230,8 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
-        if not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+        has_file = started.origin is None or not started.origin.in_memory
+        if has_file and not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
@@ -243,20 +251,21 @@ def _clear(folder: Path) -> None:
     the task. Raises `SettingsError` when there are measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         events = [entry.event for entry in journal.entries(Event)]
-        begun = bool(events) and all(isinstance(event, BEFORE_WORK) for event in events)
+        # A process that was killed at once has left a journal without an entry.
+        begun = all(isinstance(event, BEFORE_WORK) for event in events)
         baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
             known = quote(str(folder))
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
-        for suffix in ("", "-wal", "-shm"):
-            (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
+        remove_journal(folder)
 
 
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
     with opened(run, listener, models) as context:
+        context.write_results = partial(finish, context, run)
         by_rules = context.models is None and run.settings.transport == "none"
         if by_rules and context.log.baseline is None and context.sources.templates:
             # Rules begin with the baseline's times, so that workers start while the graph is imported. What Ray and the
@@ -300,7 +309,7 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
     examine_everywhere(context, kernels)
     context.close()
     wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
-    with pools(wider, run.device, run.settings, [], context.listener) as make_pool:
+    with pools(wider, run.device, run.settings, [], context.listener, None, context.seconds_left) as make_pool:
         measuring = replace(context, task=wider, make_pool=make_pool, models=None)
         try:
             measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
@@ -330,7 +339,9 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
     held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
     prepared = [workload.name for workload in (*tuned, *held_out)]
     limits = limits_of(run.device, run.settings)
-    with pools(run.task, run.device, run.settings, prepared, listener, run.examined) as make_pool:
+    with pools(
+        run.task, run.device, run.settings, prepared, listener, run.examined, lambda: context.seconds_left()
+    ) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
         context.best_roofs = partial(best_roofs, open_wisdom() if run.settings.wisdom else None, run.device)
         try:
@@ -374,12 +385,13 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
         step = Command(resume=plan.model_dump(mode="json"))
 
 
-def finish(context: Context, run: OpenRun) -> RunResult:
-    """Writes what the run has found so far: summary, report and the winners' files."""
+def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
+    """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
+    journal does not have that yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.output import write_results
 
-    done, verdict = ended_by(context.log), context.log.verdict()
+    done, verdict = done or ended_by(context.log), context.log.verdict()
     wisdom = open_wisdom() if run.settings.wisdom else None
     if wisdom is not None and verdict is not None and done and verdict.objective == "time":
         learn(wisdom, context, verdict, run.folder.name)
@@ -420,9 +432,10 @@ def pools(
     workloads: Sequence[str],
     listener: Listener = silent,
     examined: ReferenceCheck | None = None,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
-    examined: an examination of the task's reference that has begun."""
+    examined: an examination of the task's reference that has begun; seconds_left: of the run's time limit."""
     from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
     from tunesmith.actors.process.isolated import preload_only
     from tunesmith.kernels.build.artifact_cache import open_cache
@@ -464,6 +477,7 @@ def pools(
                 cache=cache,
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 shared=offer.attached,
+                seconds_left=seconds_left,
             )
 
         yield make

@@ -1,4 +1,4 @@
-"""The root of every mistake a user can make, and the two that concern devices.
+"""The root of every mistake a user can make, those that concern devices, and the end of the time for a run.
 
 A message is one full sentence: what is wrong, where, and how to fix it. Failures of a measurement are
 not here: those are values (frozen dataclasses with a reason), never exceptions.
@@ -13,6 +13,10 @@ class TunesmithError(Exception):
 
 class UnknownTarget(TunesmithError):
     """A target was named that is neither a compute capability, nor a known product, nor a valid file."""
+
+
+class OutOfTime(TunesmithError):
+    """The time limit was reached while nothing could be measured; the message says what was waited for."""
 
 
 class NoDevice(TunesmithError):

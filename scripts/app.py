@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_INTERRUPTED = 0, 2, 3, 4, 130
+EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_UNMEASURED, EXIT_INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")
@@ -36,6 +36,7 @@ Target = Annotated[
     typer.Option(help="A device that is not here: a name (h200), an architecture (sm_90) or a TOML file."),
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda or opencl.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that this command did not write.")]
 SettingsFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(help="A TOML file of settings; options on the command line override it.", exists=True, dir_okay=False),

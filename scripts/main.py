@@ -1,8 +1,9 @@
 """The command line: a thin layer over the Python API. Each command is in its own module, imported when it is called.
 
 Exit codes: 0 done, 1 rejected (`check`, `bench`), 2 the user's mistake (one sentence on standard error), 3 nothing
-valid found, 4 waiting for input from outside (standard error says for what; the run can be resumed), 70 a bug of ours
-(the details are in a file that standard error names), 130 interrupted by Ctrl-C, SIGTERM or SIGHUP (the run can be
+valid found, 4 waiting for input from outside (standard error says for what; the run can be resumed), 5 nothing was
+measured, as where the time limit left no time or another process held the device (the run can be resumed), 70 a bug of
+ours (the details are in a file that standard error names), 130 interrupted by Ctrl-C, SIGTERM or SIGHUP (the run can be
 resumed).
 """
 
@@ -18,16 +19,16 @@ import threading
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING
 from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import OutOfTime, TunesmithError
 
 COMMANDS = {
     "devices": "List the devices that can be tuned on.",
@@ -69,6 +70,13 @@ class _Commands(TyperGroup):
             alone.command(cmd_name)(function)
             self.commands[cmd_name] = typer.main.get_command(alone)
         return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Typer would end without a word.
+            _end_interrupted()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -121,6 +129,18 @@ def _end_as_from_the_keyboard() -> None:
                 signal.signal(number, _interrupt)
 
 
+def _open_closed_streams() -> None:
+    """Standard streams that were closed (`tunesmith tasks >&-`) read and write nothing. Their numbers are taken, or the
+    next file to be opened would be printed into."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+
+
 PHRASES = (
     ("Input should be a valid integer, unable to parse string as an integer", "give a whole number"),
     ("Input should be a valid number, unable to parse string as a number", "give a number"),
@@ -156,6 +176,11 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def _end_interrupted() -> NoReturn:
+    typer.echo("\nInterrupted.", err=True)
+    sys.exit(EXIT_INTERRUPTED)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; never returns. arguments: left out, this process is the command and ends with it."""
     if arguments is not None:
@@ -174,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _main(arguments: Sequence[str] | None) -> None:
     _end_as_from_the_keyboard()
+    _open_closed_streams()
     # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -187,16 +213,17 @@ def _main(arguments: Sequence[str] | None) -> None:
     except TunesmithError as error:
         from tunesmith.graph.models.calls import Waiting
 
-        _fail(str(error), EXIT_WAITING if isinstance(error, Waiting) else EXIT_MISTAKE)
+        codes = ((Waiting, EXIT_WAITING), (OutOfTime, EXIT_UNMEASURED))
+        _fail(str(error), next((code for kind, code in codes if isinstance(error, kind)), EXIT_MISTAKE))
     except (KeyboardInterrupt, Abort):
-        sys.exit(EXIT_INTERRUPTED)
+        _end_interrupted()
     except BrokenPipeError:
         # The reader of our output went away (`tunesmith tasks | head`); that is no failure of ours.
         _silence()
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001 - nobody is shown a traceback that did not ask for it
         if interrupted(error):
-            sys.exit(EXIT_INTERRUPTED)
+            _end_interrupted()
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
             _silence()
             _fail(f"Standard output cannot be written: {error.strerror}.", EXIT_MISTAKE)

@@ -29,6 +29,7 @@ from tunesmith.kernels.check.edges import Edges, edges_of
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped, excluded
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
 SIDES: tuple[Side, ...] = ("end", "start")
@@ -198,6 +199,8 @@ class StepRunner:
     listener: Callable[[str], None]
     is_warm: bool = False
     """Whether the process has been through a step: the first compiles and loads what others find."""
+    baseline_ends: bool = False
+    """The baseline is known to end on a workload of the task's."""
 
     def excluded(self, asked: Asked, step: Step) -> Skipped | Outcome | None:
         """See `tunesmith.kernels.check.verify.excluded`."""
@@ -267,11 +270,7 @@ class StepRunner:
         plain = self.examiner.call("try_baseline", seconds, baseline, step)
         self.renew(plain)
         if isinstance(plain, Crashed | TimedOut):
-            if step.own:
-                raise TaskError(
-                    f"Task {self.task.name}: its baseline fails on {step.name}: {describe(plain)}; fix the kernel, or "
-                    "make the workload smaller."
-                )
+            self._require_baseline(baseline, step, plain)
             if isinstance(plain, TimedOut) and short:
                 findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
             return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
@@ -294,6 +293,25 @@ class StepRunner:
                 require_prepared(self.task, step.name, answer)
             return Skipped(step.name, f"its data could not be made: {describe(answer)}", reason="reference")
         return answer
+
+    def _require_baseline(self, baseline: Candidate, step: Step, found: object) -> None:
+        """Raises `TaskError` where the baseline, which failed on `step`, fails on the task's smallest workload too:
+        hundreds of further steps would each wait for it."""
+        if not step.own:
+            if self.baseline_ends:
+                return
+            own = self.task.workloads_for(self.limits.kind, held_out=False)
+            step = Step(min(own, key=self.task.bytes_of, default=step.workload), Contents(seed=step.contents.seed))
+            self._prepare(step, None, self.deadlines.prepare)
+            found = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
+            self.renew(found)
+        if isinstance(found, Crashed | TimedOut):
+            raise TaskError(
+                f"The {self.limits.backend} baseline of {self.task.name} fails on the workload {step.workload.name}: "
+                f"{describe(found).rstrip('.')}. Fix its source or its launch, or give it more time with "
+                "--run-deadline."
+            )
+        self.baseline_ends = True
 
     def _edges(self, step: Step, number: int) -> list[Edges]:
         """Which arrays lie at the edge of memory in further launches of a step. On the task's own workloads all do, on

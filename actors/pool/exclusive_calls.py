@@ -186,7 +186,7 @@ class ExclusiveCalls:
         try:
             if method in USES_DEVICE:
                 acquired = worker.actor.acquire.remote()
-                workers.wait_for(acquired, time.monotonic() + self._deadlines.start)
+                workers.wait_for(acquired, time.monotonic() + self._deadlines.start, worker)
                 result_of(acquired)
             result = result_of(getattr(worker.actor, method).remote(*arguments), deadline)
         except ray.exceptions.GetTimeoutError:

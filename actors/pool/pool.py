@@ -68,6 +68,7 @@ class Pool:
         cache: ArtifactCache | None = None,
         say: Callable[[str], None] = lambda _: None,
         shared: bool = False,
+        seconds_left: Callable[[], float] = lambda: math.inf,
         lane_class: type = LaneHost,
         compile_class: type = CompileWorker,
     ) -> None:
@@ -83,6 +84,7 @@ class Pool:
             workloads=workloads,
             deadlines=deadlines,
             say=say,
+            seconds_left=seconds_left,
             lane_class=lane_class,
             compile_class=compile_class,
         )

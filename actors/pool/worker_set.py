@@ -7,6 +7,7 @@ the others go on.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from tunesmith.actors.cluster.cluster import cpu_share
 from tunesmith.actors.lane.actors import CompileActor, LaneActor
 from tunesmith.actors.lane.lane_host import LaneHost
 from tunesmith.actors.process.workers import CompilerReady, CompileWorker, LaneReady
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.exclusive import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Artifact
@@ -42,8 +43,8 @@ class PoolError(TunesmithError):
 
 
 class WorkerSet:
-    """The workers of one pool; `say` gets, in a sentence, what a user should know. lane_class, compile_class: what the
-    actors run."""
+    """The workers of one pool; `say` gets, in a sentence, what a user should know. seconds_left: until waiting for a
+    device is given up; lane_class, compile_class: what the actors run."""
 
     def __init__(
         self,
@@ -57,10 +58,12 @@ class WorkerSet:
         workloads: Sequence[str],
         deadlines: Deadlines,
         say: Callable[[str], None],
+        seconds_left: Callable[[], float] = lambda: math.inf,
         lane_class: type = LaneHost,
         compile_class: type = CompileWorker,
     ) -> None:
         self.limits, self.deadlines, self.say = limits, deadlines, say
+        self._seconds_left = seconds_left
         self._task, self._workloads, self._seed = task, tuple(workloads), seed
         self._gpu = limits.backend == "cuda"
         # On a processor compiling and timing take turns, so that both together keep what the lane takes busy.
@@ -214,13 +217,13 @@ class WorkerSet:
                 worker.replace_actor()
                 self.on_startup_death(worker, Crashed("start", describe_loss(error)))
 
-    def wait_for(self, reference: Any, deadline: float) -> None:
-        """Waits for the result behind `reference`, and reports what for. Raises Ray's `GetTimeoutError` after
-        `deadline` (monotonic seconds)."""
+    def wait_for(self, reference: Any, deadline: float, lane: ActorHandle | None = None) -> None:
+        """Waits for the result behind `reference`, and reports what for. lane: the one that waits for its device.
+        Raises Ray's `GetTimeoutError` after `deadline` (monotonic seconds), and what `report_waiting` raises."""
         while not ray.wait([reference], timeout=max(0.0, min(deadline - time.monotonic(), REPORT_AFTER_SECONDS)))[0]:
             if time.monotonic() >= deadline:
                 raise ray.exceptions.GetTimeoutError
-            self.report_waiting()
+            self.report_waiting(lane)
 
     def require_device(self) -> None:
         """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
@@ -241,9 +244,10 @@ class WorkerSet:
                 "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
             )
 
-    def report_waiting(self) -> None:
-        """Says, now and then, what lanes wait for while none of them works: GPUs of the cluster that others hold, or
-        the device that another process uses."""
+    def report_waiting(self, waiting: ActorHandle | None = None) -> None:
+        """Says, now and then, what lanes wait for while none of them works, or what the lane `waiting` waits for: GPUs
+        of the cluster that others hold, or the device that another process uses. Raises `OutOfTime` where no time is
+        left to wait."""
         now = time.monotonic()
         if self._holder_asked is not None:
             lane, answer = self._holder_asked
@@ -254,17 +258,19 @@ class WorkerSet:
                 except LOST:
                     clause = ""
                 if clause:
-                    self.say(f"{lane.name[0].upper()}{lane.name[1:]} is {clause}.")
+                    self._say_waiting(f"{lane.name[0].upper()}{lane.name[1:]} is {clause}")
             return
-        if now < self._next_report or any(lane.state in ("busy", "idle") for lane in self.lanes):
+        if now < self._next_report or (waiting is None and any(lane.state in ("busy", "idle") for lane in self.lanes)):
             return
+        # Not later than at the end of the time that is left.
+        next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, self._seconds_left()))
         if self._gpu and all(lane.node is None for lane in self.lanes):
             self._report_no_gpu()
-            self._next_report = now + REPORT_EVERY_SECONDS
+            self._next_report = next_report
             return
-        for lane in self.lanes:
-            if lane.calls and lane.node is not None and now - lane.started > REPORT_AFTER_SECONDS:
-                self._next_report = now + REPORT_EVERY_SECONDS
+        for lane in self.lanes if waiting is None else [waiting]:
+            if lane is waiting or (lane.calls and lane.node is not None and now - lane.started > REPORT_AFTER_SECONDS):
+                self._next_report = next_report
                 self._holder_asked = lane, lane.actor.waiting_for.remote()
                 return
 
@@ -275,7 +281,15 @@ class WorkerSet:
         # Without another tuning, workers may just be slow to start.
         if total >= 1 and (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
             held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
-            self.say(f"Waiting for a GPU: all {total:g} of the Ray cluster are in use ({held}).")
+            self._say_waiting(f"Waiting for a GPU: all {total:g} of the Ray cluster are in use ({held})")
+
+    def _say_waiting(self, clause: str) -> None:
+        if self._seconds_left() <= 0:
+            raise OutOfTime(
+                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
+                "`tunesmith resume` and a new --time-limit."
+            )
+        self.say(f"{clause}.")
 
     def _on_lane_ready(self, lane: ActorHandle, answer: LaneReady) -> None:
         lane.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"

@@ -34,12 +34,14 @@ class Record(BaseModel):
 
 class Origin(Record):
     """Where and how a run was begun. command: the program and its arguments; commit: of the git repository that the
-    task is in (the library's tasks are in Tunesmith's own), empty where there is none."""
+    task is in (the library's tasks are in Tunesmith's own), empty where there is none; in_memory: the task was given
+    from Python as a value, and has no file."""
 
     command: str
     host: str
     python: str
     commit: str = ""
+    in_memory: bool = False
 
 
 class Winner(Record):

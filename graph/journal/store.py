@@ -46,6 +46,9 @@ CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
 
+_FOREIGN = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('events', 'sqlite_sequence')"
+"""Tables that no journal has."""
+
 E = TypeVar("E", bound=Event, covariant=True)
 T = TypeVar("T", bound=Event)
 
@@ -113,7 +116,7 @@ class Journal:
                 why = error.strerror
                 raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
-            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite.")
+            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{run_around(folder)}")
         try:
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -122,6 +125,8 @@ class Journal:
                     f"{path} has the format {version}, which this version of Tunesmith cannot read: it reads up to "
                     f"{FORMAT}. Use the version that began the run."
                 )
+            if not version and (others := self._connection.execute(_FOREIGN).fetchall()):
+                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {others[0][0]}; {RESTORE}.")
             if reading and not version:
                 # No journal was begun in it yet.
                 self._connection.close()
@@ -215,6 +220,18 @@ class Journal:
             f"Entry {sequence} ({kind}) of the journal in {self._folder} is damaged or of another version ({why}); "
             f"{RESTORE}."
         )
+
+
+def run_around(path: Path) -> str:
+    """The end of a sentence about `path`, which is not a run's folder: a question where it lies in one."""
+    run = next((one for one in path.absolute().parents if (one / "journal.sqlite").is_file()), None)
+    return "." if run is None else f"; did you mean {run}?"
+
+
+def remove_journal(folder: Path) -> None:
+    """Removes the files of the journal in `folder`."""
+    for suffix in ("", "-wal", "-shm"):
+        (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
 
 
 def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:

@@ -121,6 +121,8 @@ class Asker:
                 return Reply(read.value, read.text, str((ended.answer or {}).get("model") or ended.model), usage)
             if isinstance(read, Invalid) and question is call:
                 question = again(call, read)
+                if self._ledger.known(identify(question.custom_id, question.digest)) is None:
+                    self._say(f"the answer to {call.custom_id} is not usable: {read.why.rstrip('.')}; asked again")
                 continue
             if isinstance(read, Invalid):
                 detail = f"The answer does not fit the schema, and neither did the one after a hint: {read.why}"

@@ -16,6 +16,7 @@ from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.outputs import require_writable_file
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.spec.parameter import config_key
 
@@ -24,8 +25,8 @@ COMPARED = ("ratio", "ratio_low", "ratio_high", "verdict")
 LAST = ("registers", "shared_bytes", "spill_bytes", "compile_seconds", "lane_seconds", "detail")
 
 
-def write_csv(folder: Path, out: Path) -> int:
-    """Writes the table of the run in `folder` to `out`, and gives the number of rows.
+def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
+    """Writes the table of the run in `folder` to `out`, and gives the number of rows. force: also over another's file.
 
     evaluation counts from 1 in the order in which they ended; the baseline is 0. Then what was measured: seconds of a
     launch with their 95 % interval, empty where it failed. A column for each parameter of any template follows (named
@@ -33,7 +34,7 @@ def write_csv(folder: Path, out: Path) -> int:
     evaluation, and why it failed. Rows whose outcome is "compared" come last: ratio is the finalist's time over the
     baseline's, both timed in turn, with its 99 % interval and what that shows; seconds is the baseline's median times
     the ratio. Of opponents, for which `evaluation` is empty and `template` the name and label, the times are their own.
-    Raises `JournalError`.
+    Raises `JournalError`, and `OutputError` where `out` must not be written.
     """
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
@@ -51,10 +52,12 @@ def write_csv(folder: Path, out: Path) -> int:
             number = numbers.get((entry.template, config_key(entry.config)))
             rows.append(_comparison_row(number, stage, comparison, entry))
         rows += _opponents(stage, comparison)
+    fields = [*FIRST, *COMPARED, *map(_column, names), *LAST]
+    require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)
     there = out.exists()
     try:
         with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*FIRST, *COMPARED, *map(_column, names), *LAST], restval="")
+            writer = csv.DictWriter(file, fields, restval="")
             writer.writeheader()
             writer.writerows(rows)
     except OSError as error:

@@ -265,7 +265,7 @@ def warnings(summary: Summary) -> list[str]:
             f"{len(summary.disqualified)} finalist(s) of the search failed in the final comparison or examination."
         )
     if not summary.ended_by:
-        found.append("The run was interrupted: this is what it had found by then.")
+        found.append("The run has not ended: this is what it had found by then.")
     return found + [note for note in summary.notes if note not in shaky]
 
 

@@ -27,7 +27,7 @@ from tunesmith.graph.journal.records import (
     RoundAccount,
     Verdict,
 )
-from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.journal.store import JournalError, run_around
 from tunesmith.graph.journal.tree import Node
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.roles.planning.planner import no_template
@@ -81,7 +81,7 @@ class Explanation(Record):
 
 class Summary(Verdict):
     """What a run found, and how. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the
-    run ended, empty where it was interrupted; seconds: working time of all sessions; from_cache: evaluations for which
+    run ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
     dispatching: which kernel serves a shape that is no workload, and what that costs; None where nothing was right;
     models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch;
@@ -125,7 +125,7 @@ class Summary(Verdict):
             "no template": "ended: there is no template to tune",
             "no model": "ended: the model gave nothing to go on with",
             "recording": "ended: the recording has no further answers",
-            "": "interrupted; `tunesmith resume` goes on",
+            "": "not ended yet; `tunesmith resume` goes on",
         }.get(self.ended_by, f"ended by: {self.ended_by}")
 
 
@@ -134,9 +134,7 @@ def summarise(context: Context, done: str) -> Summary:
     log = context.log
     found = log.evaluations()
     reached = log.verdict()
-    verdict = reached or Verdict(
-        sentence=no_template(context) if done == "no template" else "no valid configuration was found."
-    )
+    verdict = reached or Verdict(sentence=_without_verdict(context, done, len(found)))
     usage = models_summary(context.settings, context.journal)
     return Summary(
         **{name: getattr(verdict, name) for name in Verdict.model_fields},
@@ -170,14 +168,21 @@ def summarise(context: Context, done: str) -> Summary:
     )
 
 
+def _without_verdict(context: Context, done: str, evaluations: int) -> str:
+    if done == "no template":
+        return no_template(context)
+    return "no valid configuration was found." if evaluations else "no configuration was measured."
+
+
 def read_summary(folder: Path) -> Summary:
     """The summary of the run in `folder`. Raises `JournalError` where there is none that can be read."""
     path = folder / "summary.json"
     if not path.is_file():
-        what = (
-            "has not ended; go on with `tunesmith resume`" if (folder / "journal.sqlite").is_file() else "is not a run"
-        )
-        raise JournalError(f"{folder} {what}: there is no summary.json in it.")
+        if (folder / "journal.sqlite").is_file():
+            raise JournalError(
+                f"{folder} has not ended; go on with `tunesmith resume`: there is no summary.json in it."
+            )
+        raise JournalError(f"{folder} is not a run: there is no summary.json in it{run_around(folder)}")
     again = f"`tunesmith resume {folder}` writes it anew"
     try:
         return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -27,6 +27,9 @@ class Explainer:
             return {}
         if context.log.entries(Explained, stage):
             return {}
+        if done := state.get("done", ""):
+            # The answer may take days, or never come.
+            context.write_results(done)
         question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
         (reply,) = context.models.ask_all([question])
         if isinstance(reply, ModelFailed):

@@ -46,13 +46,19 @@ def make_more(**values: object) -> More:
 def extend(journal: Store, settings: Settings, given: More) -> Settings:
     """Writes down what a run may take beyond what it has used; gives the settings that hold from now on. A run that has
     had its last round gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises
-    `SettingsError`."""
-    more, rounds, dispatch_shapes = given.more, given.rounds, given.dispatch_shapes
-    if dispatch_shapes is not None:
-        settings = _valid(settings, {"dispatch_shapes": dispatch_shapes})
-        journal.append(Extended(dispatch_shapes=dispatch_shapes))
-    if not (more or rounds or given.time_limit):
-        return settings
+    `SettingsError`, and then nothing is written."""
+    changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
+    if given.more or given.rounds or given.time_limit:
+        changed |= _further_search(journal, settings, given)
+    extended = _valid(settings, changed)
+    if changed:
+        journal.append(Extended(**changed))
+    return extended
+
+
+def _further_search(journal: Store, settings: Settings, given: More) -> dict[str, Any]:
+    """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
+    more, rounds = given.more, given.rounds
     log = RunLog(journal)
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
     # A run also ends by time while what is left would only do for a comparison.
@@ -71,9 +77,7 @@ def extend(journal: Store, settings: Settings, given: More) -> Settings:
     changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
     if given.time_limit:
         changed["time_limit"] = spent + given.time_limit
-    extended = _valid(settings, changed)
-    journal.append(Extended(**changed))
-    return extended
+    return changed
 
 
 def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:

@@ -12,15 +12,17 @@ from tunesmith.graph.journal.records import Origin
 from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task
 
 
-def origin_of(task: str) -> Origin:
-    """The origin of a run of `task` that begins now, in this process."""
+def origin_of(task: str | None) -> Origin:
+    """The origin of a run of `task` that begins now, in this process. task: its name or path; None for one without a
+    file."""
     program, *arguments = sys.argv or [""]
-    file = find_task(task)
+    file = None if task is None else find_task(task)
     return Origin(
         command=shlex.join([Path(program).name, *arguments]),
         host=platform.node(),
         python=platform.python_version(),
-        commit=_commit(LIBRARY if file is None else file.resolve().parent),
+        commit="" if task is None else _commit(LIBRARY if file is None else file.resolve().parent),
+        in_memory=task is None,
     )
 
 

@@ -20,6 +20,7 @@ from tunesmith.graph.journal.measurements import objective, seconds_of, weighted
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.files.batchfile import ANSWERS
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult, resume, tune
@@ -312,8 +313,15 @@ def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
     make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
     file = folder / "ablation.json"
     text = json.dumps(wanted, indent=2, default=str) + "\n"
-    if file.is_file():
-        begun = json.loads(file.read_text(encoding="utf-8"))
+    if not file.is_file():
+        require_new_folder(folder, "--out")
+    else:
+        try:
+            begun = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            begun = None
+        if not isinstance(begun, dict) or not set(begun) >= set(wanted):
+            raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another folder.")
         for key in ("task", "calls", "settings"):
             if begun[key] != json.loads(text)[key]:
                 raise TunesmithError(

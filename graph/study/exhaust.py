@@ -1,12 +1,13 @@
 """Measures a whole space: every feasible configuration of a template on one workload, as a table for simulations.
 
 The table has Kernel Tuner's cache format. Every measurement is journalled at once in a folder beside the table, so an
-interrupted exhaustion goes on where it was when it is started again.
+interrupted exhaustion goes on where it was when it is started again; the folder is removed once the table is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import alone, pools
 from tunesmith.graph.settings import SettingsError, make_settings
@@ -53,13 +55,19 @@ def exhaust(
     workload: str | None = None,
     fixed: Mapping[str, Scalar] | None = None,
     seed: int = 0,
+    force: bool = False,
     listener: Listener = silent,
 ) -> Exhausted:
     """Measures every feasible configuration of the task's first template on `workload` (its first, if left out).
 
     fixed: parameters that keep one value, for a part of a space. Points are visited in an order drawn from `seed`, so
-    that a slow drift of the device does not look like a parameter's effect. Raises `TunesmithError`.
+    that a slow drift of the device does not look like a parameter's effect. force: measure and replace a table that is
+    there. Raises `TunesmithError`.
     """
+    folder = out.with_name(out.name + ".journal")
+    # A table takes hours: only one whose measurements are still beside it is written again.
+    unfinished = (b"\x1f\x8b" if out.suffix == ".gz" else b'{\n"device_name": ') if folder.is_dir() else b""
+    require_writable_file(out, "--out", begins=unfinished, force=force)
     settings = make_settings(task=task, backend=backend, seed=seed)
     loaded = load_task(task)
     device = choose_device(loaded, backend, inventory_for(backend))
@@ -73,7 +81,6 @@ def exhaust(
             "one by one: fix some parameters."
         )
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
-    folder = out.with_name(out.name + ".journal")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -101,11 +108,16 @@ def exhaust(
                     journal.append(Evaluated(number=point, evaluation=evaluation))
                     done[point] = evaluation
                     listener(Progress("exhaust", done=len(done), budget=len(space)))
-    records = [_record(done[point], chosen.name) for point in sorted(done)]
-    problem = tuple(chosen.sizes.values())
-    points = write_cache(
-        out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=problem
-    )
+        records = [_record(done[point], chosen.name) for point in sorted(done)]
+        problem = tuple(chosen.sizes.values())
+        points = write_cache(
+            out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=problem
+        )
+        journal.close()
+        remove_journal(folder)
+        with suppress(OSError):
+            # Files of others may lie there.
+            folder.rmdir()
     return Exhausted(out, points, sum(record.failure is not None for record in records))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tunesmith.graph.outputs import require_writable_file
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.parameter import Config, config_key
@@ -110,8 +111,10 @@ class Wisdom:
             rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (device,)).fetchall()
         return {roof: (rate, at) for roof, rate, at in rows}
 
-    def write_file(self, path: Path) -> int:
-        """All entries as JSON, for another machine. Gives their number. Raises `WisdomError`."""
+    def write_file(self, path: Path, *, force: bool = False) -> int:
+        """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises
+        `WisdomError`, and `OutputError` where `path` must not be written."""
+        require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         data = {"wisdom": FORMAT, "entries": [entry.model_dump(mode="json") for entry in entries]}
         try:

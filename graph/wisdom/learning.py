@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import WisdomKept
+from tunesmith.graph.journal.events import VerdictReached, WisdomKept
 from tunesmith.graph.journal.records import Figures, Suggestion, Verdict, Winner
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError
 from tunesmith.hw.limits import DeviceLimits
@@ -102,9 +102,14 @@ def known_shapes(wisdom: Wisdom, task: Task, device: Device) -> list[tuple[dict[
 
 def learn(wisdom: Wisdom, context: Context, verdict: Verdict, run: str) -> None:
     """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
-    where they are shown to be faster than the baseline. A database that cannot be written is told, and costs
-    nothing else."""
-    at = datetime.now(UTC).isoformat(timespec="seconds")
+    where they are shown to be faster than the baseline, dated by the verdict. A database that cannot be written is
+    told, and costs nothing else."""
+    reached, started = context.journal.last(VerdictReached), context.log.started
+    if reached is None or started is None or started.device.driver != context.device.driver:
+        # Which of the two drivers it was measured with is not known.
+        return
+    # A run that had ended may be finished again, days later.
+    at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
     device, found = context.device, []
     for row in (*verdict.tuned, *verdict.held_out):
         measured: list[tuple[Winner, Figures]] = [] if row.best is None else [(row.best, row.best)]

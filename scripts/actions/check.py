@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -20,6 +22,8 @@ from tunesmith.kernels.spec.files.candidate_file import parse_config, read_sourc
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
 
 EXIT_ACCEPTED, EXIT_REJECTED = 0, 1
+PLAIN_SECONDS = 5.0
+"""Between two lines of progress where standard error is not a terminal."""
 
 
 def run_check(
@@ -61,17 +65,21 @@ def _judged(
     made = template_of(task, device.backend, source, template)
     reference.examine(meant_for(task, device.limits))
     reference.result()
-    listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
-    return judge(task, device.limits, device.index, [question], deadlines=limits, listener=listener)[0]
+    return judge(task, device.limits, device.index, [question], deadlines=limits, listener=_progress())[0]
 
 
-def _progress(text: str) -> None:
-    typer.echo(f"  {text}", err=True)
+def _progress() -> Callable[[str], None]:
+    """Prints what is being done on standard error: every step on a terminal, elsewhere a line now and then."""
+    every, last = 0.0 if sys.stderr.isatty() else PLAIN_SECONDS, time.monotonic()
 
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            typer.echo(f"  {text}", err=True)
 
-def _silent(text: str) -> None:
-    pass
+    return show
 
 
 def _skipped(verdict: Verdict) -> dict[str, list[str]]:

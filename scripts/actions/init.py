@@ -10,6 +10,7 @@ from shlex import quote
 
 import typer
 
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.headers import whole_source
@@ -74,10 +75,9 @@ def _import(source: Path, reference: str | None, out: Path | None) -> None:
 
 def _write(folder: Path, files: Mapping[str, str]) -> Path:
     """Writes the files into a new or empty folder, or leaves it as it was."""
+    require_new_folder(folder, "--out")
     there = folder.exists()
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise TunesmithError(f"--out: {folder} is there already; name a new or an empty folder.")
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_UNMEASURED, EXIT_WAITING
 from tunesmith.cli.crash import InternalError, interrupted
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
@@ -67,6 +67,8 @@ def drive_resume(
 
 def _waiting(waiting: Waiting, folder: Path, *, as_json: bool) -> int:
     typer.echo(f"tunesmith: {waiting}", err=True)
+    if (folder / "summary.json").is_file():
+        typer.echo(f"What was found by then: tunesmith report {shlex.quote(str(folder))}", err=True)
     if as_json:
         json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -89,13 +91,16 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
             raise KeyboardInterrupt from error
         raise InternalError(folder) from error
     except KeyboardInterrupt:
-        if (folder / "journal.sqlite").exists():
-            where = shlex.quote(str(folder))
-            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
+        if not (folder / "journal.sqlite").exists():
+            raise
+        where = shlex.quote(str(folder))
+        typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
         return EXIT_INTERRUPTED
     if as_json:
         json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         print_summary(result.summary, result.folder)
-    return EXIT_DONE if result.valid else EXIT_NOTHING
+    if result.valid:
+        return EXIT_DONE
+    return EXIT_NOTHING if result.summary.evaluations else EXIT_UNMEASURED

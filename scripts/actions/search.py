@@ -56,14 +56,18 @@ def run_simulate(
     )
 
 
-def run_exhaust(task: str, out: Path, backend: str, workload: str | None, fix: Sequence[str], seed: int) -> int:
+def run_exhaust(
+    task: str, out: Path, backend: str, workload: str | None, fix: Sequence[str], seed: int, *, force: bool
+) -> int:
     """Runs `tunesmith exhaust`; returns the exit code."""
     from tunesmith.graph.study.exhaust import exhaust
 
     fixed = dict(_assignment(text) for text in fix)
     try:
         with view() as listener:
-            done = exhaust(task, out, backend=backend, workload=workload, fixed=fixed, seed=seed, listener=listener)
+            done = exhaust(
+                task, out, backend=backend, workload=workload, fixed=fixed, seed=seed, force=force, listener=listener
+            )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted; nothing measured is lost. Give the same command again to go on.", err=True)
         return EXIT_INTERRUPTED

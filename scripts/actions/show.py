@@ -195,9 +195,9 @@ def _on_held_out(
     return {"workload": held_out.name, "feasible": len(both), "default": why}
 
 
-def write_measurements(run_dir: Path, out: Path) -> None:
+def write_measurements(run_dir: Path, out: Path, *, force: bool) -> None:
     """Writes the measurements of a run as CSV and says how many rows there are."""
-    rows = write_csv(run_dir, out)
+    rows = write_csv(run_dir, out, force=force)
     print(f"{out}: {rows} rows, one for each configuration and workload, and for each final comparison.")
 
 

@@ -17,18 +17,20 @@ from tunesmith.kernels.spec.parameter import described
 ACTIONS = ("list", "show", "export", "import")
 
 
-def run_wisdom(action: str, what: str | None, *, as_json: bool) -> None:
-    """Carries out one of `ACTIONS`. Raises `WisdomError`."""
+def run_wisdom(action: str, what: str | None, *, force: bool = False, as_json: bool) -> None:
+    """Carries out one of `ACTIONS`. Raises `TunesmithError`."""
     if action not in ACTIONS:
         raise WisdomError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
     if what is None and action != "list":
         needed = "a task, as in `tunesmith wisdom show softmax`" if action == "show" else "a file"
         raise WisdomError(f"wisdom {action}: name {needed}.")
+    if force and action != "export":
+        raise WisdomError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
     wisdom = open_wisdom()
     if wisdom is None:
         raise WisdomError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
     if action == "export":
-        typer.echo(f"{wisdom.write_file(Path(str(what)))} results written to {what}")
+        typer.echo(f"{wisdom.write_file(Path(str(what)), force=force)} results written to {what}")
     elif action == "import":
         typer.echo(f"{wisdom.read_file(Path(str(what)))} new results in {wisdom.path}")
     else:

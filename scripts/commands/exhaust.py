@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Backend, TaskArgument
+from tunesmith.cli.app import Backend, Force, TaskArgument
 
 
 def exhaust(
@@ -23,8 +23,9 @@ def exhaust(
         typer.Option(help="Keep a parameter at one value, as NAME=VALUE; may be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of points and of the buffers' contents.")] = 0,
+    force: Force = False,
 ) -> None:
     """Measure a whole space on the device, as a table in Kernel Tuner's format."""
     from tunesmith.cli.actions.search import run_exhaust
 
-    raise typer.Exit(run_exhaust(task, out, backend, workload, fix or [], seed))
+    raise typer.Exit(run_exhaust(task, out, backend, workload, fix or [], seed, force=force))

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Json
+from tunesmith.cli.app import Force, Json
 
 
 def report(
@@ -17,6 +17,7 @@ def report(
         typer.Option(help="Write all measurements to this CSV file."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Print what a run found, and say where its HTML report is."""
@@ -26,8 +27,10 @@ def report(
     asked = [name for name, given in (("--csv", csv is not None), ("--markdown", markdown), ("--json", json)) if given]
     if len(asked) > 1:
         raise TunesmithError(f"{' and '.join(asked)}: they do not go together; call `tunesmith report` once for each.")
+    if force and csv is None:
+        raise TunesmithError("--force: it goes with --csv; leave it out.")
     if csv is not None:
-        write_measurements(run_dir, csv)
+        write_measurements(run_dir, csv, force=force)
     elif markdown:
         show_markdown(run_dir)
     else:

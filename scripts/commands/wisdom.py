@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from tunesmith.cli.app import Json
+from tunesmith.cli.app import Force, Json
 
 
 def wisdom(
@@ -15,9 +15,10 @@ def wisdom(
         Optional[str],  # noqa: UP045
         typer.Argument(help="The task to show, or the file to write or read."),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """List, show, export or import what earlier runs found."""
     from tunesmith.cli.actions.wisdom import run_wisdom
 
-    run_wisdom(action, what, as_json=json)
+    run_wisdom(action, what, force=force, as_json=json)

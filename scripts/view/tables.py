@@ -130,7 +130,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
     checking = sum(one.seconds for one in summary.examined)
     took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
     out.print(
-        f"{summary.evaluations} evaluations in {took} (failures: {failures}); {summary.ending}",
+        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} (failures: {failures}); "
+        f"{summary.ending}",
         markup=False,
         soft_wrap=not out.is_terminal,
     )

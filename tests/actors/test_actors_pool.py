@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ from pretence import pretending
 
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.actors.process.workers import LaneReady
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
@@ -54,6 +55,24 @@ def request(task: Task, trouble: int, number: int | None = None, group: int = 16
     template = task.sources("opencl").templates[0]
     config: dict[str, Any] = {"GROUP": group, "TROUBLE": trouble}
     return Request(trouble if number is None else number, template, config, WORKLOAD)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_waiting_for_a_device_ends_with_the_time(
+    task: Task, device: Any, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Another process, for which this one stands, holds it from the beginning, or when a lane is ready."""
+    for name in ("REPORT_AFTER_SECONDS", "REPORT_EVERY_SECONDS"):
+        monkeypatch.setattr(f"tunesmith.actors.pool.worker_set.{name}", 0.2)
+    left = [math.inf]
+    holder = DeviceLock(open_device(device.limits, device.index).uuid)
+    with make_pool(task, device, seconds_left=lambda: left[0]) as pool:
+        if begun:
+            pool.evaluate([request(task, 0)])
+        with holder:
+            left[0] = 0.0
+            with pytest.raises(OutOfTime, match=r"time limit is reached\. .* is waiting for the device: pid \d+"):
+                pool.calibrate() if begun else pool.evaluate([request(task, 0)])
 
 
 def drain(pool: Pool) -> dict[int, Evaluation]:

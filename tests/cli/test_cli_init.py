@@ -35,7 +35,7 @@ def test_from_a_source_to_a_space(here: Any, tmp_path: Path) -> None:
 def test_nothing_is_overwritten(here: Any, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SOURCE)
     refused = here("init", "saxpy.cu", "--out", ".", cwd=tmp_path)
-    assert refused.returncode == 2 and "--out: . is there already; name a new or an empty folder." in refused.stderr
+    assert refused.returncode == 2 and "--out: . is not empty; name a new or an empty folder." in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["saxpy.cu"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import Request
-from tunesmith.cli.app import EXIT_MISTAKE, EXIT_NOTHING
+from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
+from tunesmith.graph.journal.events import Noted
+from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -132,7 +135,8 @@ def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
 
 
 def test_a_run_dir_that_holds_a_run(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").touch()
+    with Journal(tmp_path, create=True) as journal:
+        journal.append(Noted(role="plan", sentence="It has begun."))
     said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
     assert "tunesmith resume" in said
 
@@ -244,6 +248,23 @@ def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, devic
     assert "baseline" in said and "out[" in said
 
 
+def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunesmith.cli.actions.show.show_tasks", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["tasks"])
+    assert ended.value.code == EXIT_INTERRUPTED and capsys.readouterr().err == "\nInterrupted.\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str) -> None:
+    line = f'exec "$0" -m tunesmith.cli.main tasks --json {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stderr == "" and bool(done.stdout) == (" >&-" not in f" {closed}")
+
+
 def nothing_valid(task: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is said and left by a run of `task`, of which every configuration gives wrong results."""
     with pytest.raises(SystemExit) as ended:
@@ -271,6 +292,17 @@ def test_nothing_valid_is_exit_code_3(
     measured = SimulatedPool()._evaluate
     monkeypatch.setattr(SimulatedPool, "_evaluate", evaluate)
     nothing_valid(task(), tmp_path / "run", capsys)
+
+
+def test_nothing_measured_is_exit_code_5(
+    task: Any, tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate_device(monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", str(task()), "--evaluations", "3", "--time-limit", "0.001s", "--run-dir", str(tmp_path / "run")])
+    out, _ = capsys.readouterr()
+    assert ended.value.code == EXIT_UNMEASURED
+    assert "no configuration was measured" in out and "0 of 3 evaluations" in out and "ended by the time limit" in out
 
 
 @pytest.mark.slow

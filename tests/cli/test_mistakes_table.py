@@ -320,7 +320,9 @@ CASES = [
         "No target is called '.': name one of",
     ),
     Case("--run-dir ''", "files in the current folder", ("tune", "{task}", "--run-dir", ""), 2, "the name is empty"),
-    Case("--run-dir of other files", "written into", TUNE, 2, "is not empty, and it is not a run", full_folder),
+    Case(
+        "--run-dir of other files", "written into", TUNE, 2, "is not empty; name a new or an empty folder", full_folder
+    ),
     Case("-h", "no such option", ("tune", "-h"), 0, "Usage: tunesmith tune"),
     Case(
         "no such option",
@@ -373,6 +375,25 @@ CASES = [
         "report.html is gone; `tunesmith resume ",
         without("report.html"),
     ),
+    *(
+        Case(
+            f"{command[0]} of a run's {file}",
+            "'is not a run'",
+            (command[0], f"{{run}}/{file}", *command[1:]),
+            2,
+            "did you mean ",
+        )
+        for command in (("report",), ("export", "--as", "t4"), ("resume",))
+        for file in ("summary.json", "best")
+    ),
+    Case(
+        "export, best is gone",
+        "'has not ended'",
+        ("export", "{run}", "--as", "t4"),
+        2,
+        "best/ was removed, and `tunesmith resume",
+        lambda task, run: shutil.rmtree(run / "best"),
+    ),
     Case("report of no run", "one sentence", ("report", "{task}"), 2, "summary.json"),
     Case(
         "--csv with --markdown",
@@ -389,6 +410,22 @@ CASES = [
         2,
         "is not the folder of a run; name one",
     ),
+    # Files that are named for output, and are another's.
+    *(
+        Case(f"{' '.join(command[:1])} over {file}", "destroyed it, exit 0", (*command, file), 2, told)
+        for command, file, told in (
+            (("report", "{run}", "--csv"), "{run}/journal.sqlite", "the folder of a run"),
+            (("report", "{run}", "--csv"), "{run}/best/table.csv", "the folder of a run"),
+            (("report", "{run}", "--force", "--csv"), "{run}/summary.json", "the folder of a run"),
+            (("report", "{run}", "--csv"), "{task}/task.toml", "exists, and this command did not write it"),
+            (("exhaust", "{task}", "--out"), "{task}/reference.py", "exists; name another file, or replace it with"),
+            (("export", "{run}", "--as", "t4", "--out"), "{task}", "is not empty; name a new or an empty folder"),
+            (("export", "{run}", "--as", "t4", "--out"), "{run}/best/t4", "the folder of a run"),
+            (("tune", "{task}", "--run-dir"), "{run}/best/new", "the folder of a run"),
+            (("ablate", "{task}", "--model", "any", "--out"), "{task}", "is not empty; name a new or an empty folder"),
+        )
+    ),
+    Case("--force without --csv", "did not exist", ("report", "{run}", "--force"), 2, "it goes with --csv"),
     # Tasks that are none, and what only `tune` refused.
     Case(
         "task is a template",
@@ -424,6 +461,14 @@ CASES = [
     ),
     Case("candidate prints", "hundreds of lines", MINE, 1, "rejected: ", source(HEAD + '{ printf("%d", n); }\n')),
     Case("source was edited, resume", "went on without a word", RESUME, 2, "--as-recorded", edited_since),
+    Case(
+        "baseline never ends, check",
+        "silent for hours, with the device held",
+        (*CHECK, "--run-deadline", "1"),
+        2,
+        "baseline of scale fails on the workload 4096: the run step exceeded its deadline of 1 s",
+        edited("baseline.cl", "if (i < n)", "while (n); if (i < n)"),
+    ),
     # These measure.
     Case(
         "candidate is right",
@@ -471,6 +516,11 @@ def prepared(case: Case, folder: Path, ended: Path) -> list[str]:
     return [word.format(task=task, run=run) for word in case.command]
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """The files in and below `folder`."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def last_line(out: str, err: str) -> str:
     """What a reader sees last."""
     lines = [line for line in (err if err.strip() else out).splitlines() if line.strip()]
@@ -489,6 +539,7 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     case: Case, ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Any
 ) -> None:
     given = prepared(case, tmp_path, ended)
+    before = contents(tmp_path)
     if case.slow:
         done = command(*given)
         code, out, err = done.returncode, done.stdout, done.stderr
@@ -500,6 +551,9 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     assert code == case.code and case.told in " ".join((out + err).split()), err
     assert "Traceback" not in err and "bug in Tunesmith" not in err
     if code == 2:
+        # A journal that is opened to be continued may be upgraded.
+        lost = [path for path, data in before.items() if path.read_bytes() != data]
+        assert [path for path in lost if case.command[0] != "resume" or path.name != "journal.sqlite"] == []
         assert out == "" and last_line(out, err).startswith("tunesmith: ") and err.strip().endswith((".", "?"))
 
 

@@ -24,6 +24,7 @@ from cuda_runs import ORIGIN, write_cuda_run
 
 from tunesmith import __version__
 from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.outputs import OutputError
 from tunesmith.graph.results.exports.package import ExportError, Package
 from tunesmith.graph.results.exports.writing import export_run
 from tunesmith.kernels.spec.expression import parse
@@ -313,7 +314,7 @@ def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp
     assert not (tmp_path / "new").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(ExportError, match="exists and is not empty"):
+    with pytest.raises(OutputError, match="is not empty; name a new"):
         export_run(package.folder, "torch", tmp_path / "full")
     with pytest.raises(ExportError, match="is not the folder of a run; name one"):
         export_run(tmp_path, "torch")

@@ -134,6 +134,14 @@ def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path)
     assert resume(folder, more=1).summary.evaluations == 4
 
 
+def test_an_extension_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, evaluations=3, rounds=1)
+    with pytest.raises(SettingsError, match="has measured all that it may"):
+        resume(folder, dispatch_shapes=4, rounds=1)
+    assert entries(folder, "extended") == []
+
+
 def test_a_runs_folder_is_named_after_its_task(tmp_path: Path) -> None:
     task = shutil.copytree(Path(TASK).parent, tmp_path / "some folder")
     for given in (task, task / "task.toml"):

@@ -184,7 +184,7 @@ def test_what_was_measured_on_a_busy_device_is_told() -> None:
     assert note.startswith("Times are below the floor on b, c: ")
 
 
-@pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "rounds"), (3.2e11, "rounds")])
+@pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "exhausted"), (3.2e11, "exhausted")])
 def test_a_floor_that_a_busy_machine_raised_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bandwidth: float, ended_by: str
 ) -> None:

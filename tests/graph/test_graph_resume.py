@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +24,13 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.roles.baseline import BaselineError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.search import STRATEGIES
+from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import config_key
 from tunesmith.kernels.spec.task import TaskError
 
@@ -56,7 +60,8 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(TASK, run_dir=folder, **({"backend": "opencl", "strategy": "random", "evaluations": 8} | settings))
+    chosen = {"task": TASK, "backend": "opencl", "strategy": "random", "evaluations": 8} | settings
+    return tune(run_dir=folder, **chosen)
 
 
 def entries(folder: Path, kind: str | None = None) -> list[Any]:
@@ -226,15 +231,22 @@ def test_results_of_a_failure_are_never_told_as_a_time(tmp_path: Path) -> None:
     assert result.summary["general"]["config"]["GROUP"] != 1
 
 
-def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any]) -> None:
-    result = run(tmp_path / "run", evaluations=500, rounds=3)
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any], rounds: int) -> None:
+    shown: list[Progress] = []
+    result = run(tmp_path / "run", evaluations=500, rounds=rounds, listener=shown.append)
     assert result.summary["evaluations"] == len(simulation) == 28
     assert result.summary["ended_by"] == "exhausted"
+    if rounds < 3:
+        # The last round's.
+        assert [one.budget for one in shown if one.phase == "tune"][-1] == 28
 
 
-def test_the_time_limit_ends_the_run(tmp_path: Path) -> None:
-    result = run(tmp_path / "run", time_limit=1e-9, rounds=5)
-    assert result.summary["ended_by"] == "time"
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_the_time_limit_ends_the_run(tmp_path: Path, rounds: int) -> None:
+    result = run(tmp_path / "run", time_limit=1e-9, rounds=rounds)
+    assert result.summary["ended_by"] == "time" and "no configuration was measured" in result.summary["sentence"]
+    assert "ended by the time limit" in render_markdown(result.summary)
     assert result.summary["evaluations"] == 0 and not result.valid
 
 
@@ -301,6 +313,27 @@ def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: pyt
     assert run(tmp_path / "run", seed=2).valid
     begun = entries(tmp_path / "run", "run")
     assert [event.data["settings"]["seed"] for event in begun] == [2]
+
+
+def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:
+    """As after a kill at the very beginning; the file of another program does not."""
+    Journal(tmp_path / "run", create=True).close()
+    assert run(tmp_path / "run").valid
+    (tmp_path / "other").mkdir()
+    path = tmp_path / "other" / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE diary (day TEXT)")
+    before = path.read_bytes()
+    for begin in (run, resume):
+        with pytest.raises(JournalError, match="not a journal of Tunesmith: it has a table diary"):
+            begin(tmp_path / "other")
+    assert path.read_bytes()[100:] == before[100:]
+
+
+def test_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
+    """Though there is a library task of its name."""
+    run(tmp_path / "run", task=load_task(TASK).model_copy(update={"name": "softmax"}))
+    assert resume(tmp_path / "run").valid
 
 
 def test_a_run_whose_baseline_failed_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import pytest
 from model_runs import LIBRARY, RAW, entries, keys, run, simulation
 from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
-from tunesmith.graph.models.calls import Call, ModelFailed
+from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph.results.summary import read_summary
 from tunesmith.graph.roles.planning.planner import NoTemplate
 from tunesmith.graph.roles.templating.trial import problem_of
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
@@ -49,6 +50,21 @@ def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulatio
     assert made["parent"] == "baseline" and made["moves"] == ["several elements a work-item"]
     assert made["id"] == result.summary["general"]["template"] and made["evaluations"] == 12
     assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
+
+
+def test_the_results_are_written_before_an_explanation_is_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def script(call: Call) -> Any:
+        if call.role == "explain" and call.stage == "round-2":
+            raise Waiting("answers are awaited.")
+        return good(call)
+
+    with pytest.raises(Waiting):
+        run(folder, script, rounds=2)
+    found = read_summary(folder)
+    assert found.general is not None and found.ended_by == "rounds" and found.evaluations == len(keys(folder))
+    assert (folder / "report.html").is_file() and (folder / "best" / "dispatch.py").is_file()
 
 
 def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path: Path) -> None:
@@ -136,7 +152,7 @@ def test_a_template_that_cannot_be_used_never_reaches_the_device(
     assert simulation == [] and not result.valid
     assert [call.name for call in asked if call.role == "template"] == ["template-1", "template-1-repair-1"]
     assert reason in asked[2].messages[-1].content
-    assert result.summary["sentence"] == "no valid configuration was found."
+    assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.graph import tune
-from tunesmith.graph.journal.events import WisdomKept
+from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import RunStarted, WisdomKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError, open_wisdom
 from tunesmith.graph.wisdom.learning import SUGGESTIONS, suggest
+from tunesmith.hw.probe import Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.files.taskfile import load_task
 
@@ -59,6 +62,23 @@ def test_what_a_run_finds_is_measured_first_by_the_next(wisdom: Wisdom, tmp_path
     assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
     assert second.summary.ratio is not None and first.summary.ratio is not None
     assert second.summary.ratio <= first.summary.ratio + 1e-9
+
+
+def test_what_is_finished_again_keeps_its_date(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    kept = wisdom.entries()
+    time.sleep(1.1)
+    resume(tmp_path / "run")
+    assert kept and wisdom.entries() == kept
+    wisdom.path.unlink()
+    resume(tmp_path / "run")
+    assert wisdom.entries() == kept, "as after a kill before anything was kept"
+    with Journal(tmp_path / "run", create=False) as journal:
+        (started,) = [entry.event for entry in journal.entries(RunStarted)]
+    newer = replace(started.device, driver="another")
+    monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((newer,), ()))
+    resume(tmp_path / "run")
+    assert wisdom.entries() == kept
 
 
 def test_another_devices_answers_come_after_this_ones(wisdom: Wisdom, device: Any, tmp_path: Path) -> None:

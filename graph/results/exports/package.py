@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.store import Journal, run_around
 from tunesmith.graph.results.exports.best_files import DispatchFile, LaunchFile, MachineCode, RuleNode
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
@@ -92,14 +92,16 @@ class Package:
         best = folder / "best"
         if not best.exists() and not (folder / "journal.sqlite").exists():
             what = f"{folder} is not the folder of a run" if folder.exists() else f"There is no folder {folder}"
-            raise ExportError(f"{what}; name one that `tunesmith tune` wrote, as its last lines say.")
+            end = f"{what}; name one that `tunesmith tune` wrote, as its last lines say"
+            raise ExportError(f"{end}{run_around(folder)}")
         try:
             raw = (best / "dispatch.json").read_text(encoding="utf-8")
             found = {path.parent.name: path.read_text("utf-8") for path in best.glob("*/launch.json")}
         except OSError as error:
             raise ExportError(
                 f"{folder} has no winners to export ({error.strerror}: {error.filename}): it found nothing right, or "
-                "has not ended; `tunesmith report` says which."
+                f"has not ended, as `tunesmith report` says; or best/ was removed, and `tunesmith resume {folder}` "
+                "writes it anew."
             ) from error
         except ValueError as error:
             raise self._damaged("a file", str(error)) from error

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.results.exports.c_forms import write_header, write_opencl
 from tunesmith.graph.results.exports.measurements import write_results
 from tunesmith.graph.results.exports.package import ExportError, Package
@@ -33,8 +34,8 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None) -> Pat
         raise ExportError(f"--as: there is no form '{form}'; choose one of {', '.join(FORMS)}.")
     run = as_path(run, "run")
     folder = run / "exports" / form if out is None else as_path(out, "--out")
-    if out is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ExportError(f"--out: {out} exists and is not empty; name a new folder.")
+    if out is not None:
+        require_new_folder(folder, "--out")
     package = Package(run)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -107,6 +107,7 @@ class Planner:
                 return plan_of(reply.value, context, number, tree)
             except Unusable as error:
                 problem = str(error)
+                context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
                 again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
                 messages = (*messages, Message("assistant", reply.text), Message("user", again))
         return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")

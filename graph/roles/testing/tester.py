@@ -319,7 +319,7 @@ def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[F
 
 def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if number >= context.settings.rounds:
-        return "rounds"
+        return _last_search_ended_by(context, number)
     # What is left may only do for a comparison: a further round would have nothing to compare.
     if context.search_seconds_left() <= 0:
         return "time"
@@ -332,6 +332,18 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if number > 1 and context.models is None and _exhausted(context, number):
         return "exhausted"
     return "no model" if model_gave_up(context, number) else ""
+
+
+def _last_search_ended_by(context: Context, number: int) -> Done:
+    """What ended the search of the last round: its time or its space, where it did not spend all its evaluations."""
+    stage = stage_of(number)
+    searched, plan = context.log.searched(stage), context.log.plan(stage)
+    # With a model, a further round might have brought another template.
+    if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
+        return "rounds"
+    if searched.exhausted:
+        return "exhausted"
+    return "rounds" if context.settings.time_limit is None else "time"
 
 
 def _nothing_new(context: Context, stage: str) -> bool:

@@ -44,6 +44,8 @@ class TemplateSearch:
                 require_points(feasible(template, workloads, limits), template)
             require_points(self.space, template)
         self._defect = defects(context.log).get(template.id, {})
+        self.known: set[int] = set()
+        """Points of the space that were measured before this search."""
         self.strategy = self._make_strategy(budget, workers)
         self.asked = 0
         self.results: list[Evaluation] = []
@@ -98,7 +100,9 @@ class TemplateSearch:
         for entry in self.context.log.evaluations_of(self.template.id):
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
-            if entry.stage != self.stage and known and self.space.index(evaluation.config) is not None:
+            index = self.space.index(evaluation.config)
+            if entry.stage != self.stage and known and index is not None:
+                self.known.add(index)
                 strategy.tell(evaluation.config, self._observe(evaluation))
         return strategy
 

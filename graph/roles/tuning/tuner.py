@@ -75,6 +75,10 @@ class _Round:
         self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, context.weights)
         """The baseline's seconds, as the objective counts workloads."""
         self._shown = 0.0
+        points = sum(len(search.space) - len(search.known) for search in self.searches)
+        last = plan.round >= context.settings.rounds
+        self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
+        """Evaluations that the run can come to: the last round's space may have fewer new points than its share."""
 
     def _floor(self) -> float | None:
         """What the objective of a perfect kernel would be; None where a floor is not known."""
@@ -180,7 +184,7 @@ class _Round:
                 "tune",
                 message,
                 done=done,
-                budget=self.context.settings.evaluations,
+                budget=self.most,
                 best=self.best,
                 best_seconds=None
                 if self.best is None or self.context.settings.objective != "time"

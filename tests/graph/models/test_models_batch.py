@@ -173,6 +173,23 @@ def test_answers_to_other_questions_are_not_spoken_of(batch: Any, air: Path) -> 
     assert "wording" not in str(waiting.value)
 
 
+def test_an_answer_that_cannot_be_used_is_said_with_the_reason(batch: Any, air: Path) -> None:
+    """Until the answer to the second question is there."""
+    with pytest.raises(Waiting):
+        batch().ask()
+    prose = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "I would unroll it."}}]}
+    write_answer(air, requests(air)[0]["custom_id"], prose)
+    for _ in range(2):
+        opened = batch()
+        with pytest.raises(Waiting):
+            opened.ask()
+        assert "the answer to round-1.plan.moves is not usable: it is not a JSON object; asked again" in opened.said
+    write_answer(air, requests(air)[0]["custom_id"])
+    reply = batch().reply()
+    opened = batch()
+    assert opened.reply() == reply and opened.said == []
+
+
 def test_the_later_of_two_answers_counts(batch: Any, air: Path) -> None:
     with pytest.raises(Waiting):
         batch().ask(call())

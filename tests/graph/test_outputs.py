@@ -1,0 +1,66 @@
+"""What the options that name a file to write may replace: what their command wrote before, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_pool import simulate_device
+
+from tunesmith.graph import tune
+from tunesmith.graph.outputs import OutputError
+from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.study.exhaust import exhaust
+from tunesmith.graph.wisdom.database import Wisdom
+from tunesmith.kernels.search.cachefile import read_cache
+
+TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+@pytest.fixture(params=["csv", "wisdom"])
+def write(request: pytest.FixtureRequest, simulated: None, tmp_path: Path) -> Callable[..., int]:
+    """Writes a file that repeating the command may replace."""
+    if request.param == "wisdom":
+        return Wisdom(tmp_path / "wisdom.sqlite").write_file
+    run = tmp_path / "run"
+    tune(TASK, run_dir=run, backend="opencl", strategy="random", evaluations=2, rounds=1, wisdom=False)
+    return lambda out, **how: write_csv(run, out, **how)
+
+
+def test_a_file_is_replaced_where_the_command_wrote_it(write: Callable[..., int], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.touch()
+    write(out)
+    text = out.read_bytes()
+    out.write_bytes(text + b"\n")
+    write(out)
+    assert out.read_bytes() == text
+    out.write_bytes(b"my only copy")
+    with pytest.raises(OutputError, match="--force"):
+        write(out)
+    assert out.read_bytes() == b"my only copy"
+    write(out, force=True)
+    assert out.read_bytes() == text
+
+
+@pytest.mark.parametrize("name", ["table.json", "table.json.gz"])
+def test_a_table_that_took_hours_is_replaced_by_force_alone(simulated: None, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    kept = tmp_path / f"{name}.journal"
+    done = exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+    assert done.points == len(read_cache(out).times) and not kept.exists()
+    with pytest.raises(OutputError, match="exists; name another file"):
+        exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1})
+    # Killed after the table was written, and before the measurements were removed.
+    kept.mkdir()
+    (kept / "remark.txt").touch()
+    assert exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1}) == done
+    assert [one.name for one in kept.iterdir()] == ["remark.txt"]
+    assert exhaust(str(TASK), out, backend="opencl", fixed={"ITEMS": 1}, force=True) == done
