@@ -58,7 +58,7 @@ def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
 def _export_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     general = verdict.general
-    if not verdict.tuned:
+    if general is None and not verdict.tuned:
         return
     folder.mkdir(parents=True)
     (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-ROW = {"workload", "sizes", "types", "floor_seconds", "baseline_seconds", "general", "best", "share_of_floor", "regret"}
+ROW = {
+    "best_exported",
+    "workload",
+    "sizes",
+    "types",
+    "floor_seconds",
+    "baseline_seconds",
+    "general",
+    "best",
+    "share_of_floor",
+    "regret",
+}
 ROW |= {"opponents", "baseline_joules"}
 
 

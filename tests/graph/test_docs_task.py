@@ -112,7 +112,8 @@ def best(task: Task, device: Any, tmp_path: Path) -> Path:
         held_out=(held_out,),
         template=lambda _: template,
         sources=task.sources("opencl"),
-        log=SimpleNamespace(events=lambda *_: (), examinations=dict),
+        log=SimpleNamespace(events=lambda *_: (), examinations=dict, evaluations_of=lambda *_: ()),
+        settings=SimpleNamespace(allow_unexamined=False, allow_unexecuted=False),
     )
     general = {"template": template.id, "config": {"BLOCK": 64, "VEC": 4}}
     figures = {"seconds": 1e-6, "ratio": 0.5, "low": 0.4, "high": 0.6, "verdict": "faster"}

@@ -114,7 +114,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (exported(None), "run: give the path of a folder, not None"),
     (exported("nothing"), "There is no folder nothing"),
     (exported(form=None), "--as: there is no form 'None'"),
-    (exported("empty", "opencl", "file"), "--out: file exists and is not empty"),
+    (exported("empty", "opencl", "file"), "--out: file is a file; name a new or an empty folder"),
     (exported("empty", "opencl", 3), "--out: give the path of a folder, not 3"),
 ]
 

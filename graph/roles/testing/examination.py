@@ -36,17 +36,13 @@ NO_TIME = (
 
 def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
     """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
-    rejected ones, what has lines that never ran (unless the settings allow it); for all workloads together (`FOR_ALL`)
-    what was examined on few sizes. given_up: what could not be examined in this session, which counts unless the
-    settings allow it."""
+    rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be examined
+    in this session, which counts unless the settings allow it (for all workloads together under `FOR_ALL`)."""
     settings, found = context.settings, dict[Examinee, str]()
     known = context.log.examinations()
     for key, one in known.items():
         if one.verdict == "rejected":
             found[key] = one.detail
-        elif one.verdict == "partial":
-            why = f"it is right where it can be launched, but {one.detail}, so that it cannot serve all shapes"
-            found[key[0], key[1], FOR_ALL] = why
         elif one.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
             found[key[0], key[1], one.workload or FOR_ALL] = f"{NOT_EXAMINED}: {one.detail}"
         elif one.unreached and not settings.allow_unexecuted:

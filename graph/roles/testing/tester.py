@@ -97,7 +97,7 @@ class Tester:
             build = partial(build_verdict, context, comparisons, general)
             verdict = examine_winners(context, build, given_up)
             if verdict.general is not None or context.seconds_left() <= 0:
-                return marked_unexamined(context, verdict)
+                return with_examination(context, verdict)
             more = replacements(context, stage, general)
             if not more:
                 return verdict
@@ -230,15 +230,20 @@ def finalists(
     return general, per_shape
 
 
-def marked_unexamined(context: Context, verdict: Verdict) -> Verdict:
-    """`verdict`, whose sentence says where the general configuration was not examined, which the settings allow."""
+def with_examination(context: Context, verdict: Verdict) -> Verdict:
+    """`verdict`, whose sentence says where the general configuration was examined on few sizes, or not at all, which
+    the settings allow."""
     if verdict.general is None:
         return verdict
     key = (verdict.general.template, config_key(verdict.general.config), "")
     known = context.log.examinations().get(key)
-    if known is not None and known.verdict != "not examined":
+    if known is None or known.verdict == "not examined":
+        said = "The general configuration was not examined."
+    elif known.verdict == "partial":
+        said = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
+    else:
         return verdict
-    return verdict.model_copy(update={"sentence": f"{verdict.sentence} The general configuration was not examined."})
+    return verdict.model_copy(update={"sentence": f"{verdict.sentence} {said}"})
 
 
 def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
