@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.outcome import Objective
 from tunesmith.kernels.spec.files.schema_errors import sentence, unknown_key
 
@@ -141,13 +141,13 @@ class ModelSettings(BaseModel):
         if colon and kind in ("batch", "replay"):
             if not folder:
                 raise ValueError(f"{kind}: needs a folder, as in {kind}:DIR")
-            return f"{kind}:{Path(folder).expanduser().absolute()}"
+            return f"{kind}:{named_path('--model', folder).absolute()}"
         return value
 
     @field_validator("prices")
     @classmethod
     def _absolute_file(cls, value: str | None) -> str | None:
-        return None if value is None else str(Path(value).expanduser().absolute())
+        return None if value is None else str(named_path("--prices", value).absolute())
 
     @property
     def transport(self) -> Literal["none", "live", "batch", "replay"]:

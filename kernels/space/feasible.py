@@ -85,6 +85,13 @@ def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLi
     return Space.build(template.parameters, rules(template, workloads, limits))
 
 
+def default_refused(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> str:
+    """Why the default configuration is not feasible on `workloads`, as a sentence; empty where it is."""
+    config = template.default_config
+    broken = next((rule for rule in rules(template, workloads, limits) if not rule.holds(config)), None)
+    return "" if broken is None else broken.explain(config)
+
+
 def reason_of(template: Template, label: str) -> str:
     """What the template says of the constraint behind a rule; empty for a limit of the device."""
     return next(

@@ -164,6 +164,15 @@ def unused_parameters(template: Template) -> list[str]:
     return [parameter.name for parameter in template.parameters if parameter.name not in used]
 
 
+def require_options(template: Template, where: str) -> None:
+    """Raises `TaskError` for what only CUDA has."""
+    if template.backend == "cuda":
+        return
+    for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
+        if given:
+            raise TaskError(f"{where}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out.")
+
+
 def _is_condition(node: ast.expr, flags: set[str]) -> bool:
     match node:
         case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant(value=bool()):

@@ -31,8 +31,10 @@ from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
+from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
 
 ROUNDS, SECONDS = 40, 1.0
@@ -60,6 +62,7 @@ def run_bench(
     if not chosen:
         kind = device.limits.kind
         raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
+    require_signatures(task, device.backend)
     reference.examine(meant_for(task, device.limits))
     reference.result()
     preload(device.limits.backend)
@@ -93,7 +96,11 @@ def _measure(
     point = parse_config(config, made)
     for workload in workloads:
         if (excluded := infeasible_on(made, point, workload, limits)) is not None:
-            raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
+            given = described(made.name, point)
+            why = excluded.detail.rstrip(".")
+            raise TunesmithError(
+                f"The configuration {given} is not feasible on {workload.name}: {why}; name another with --config."
+            )
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,

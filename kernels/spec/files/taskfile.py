@@ -19,12 +19,21 @@ from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.files.unfinished import require_filled
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
-from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
+from tunesmith.kernels.spec.soundness import require_options, require_sound_task, require_sound_template
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
 
 LIBRARY = Path(__file__).resolve().parents[2] / "library"
 Model = TypeVar("Model", bound=BaseModel)
+_DRAFTS = "`tunesmith init` drafts a task from it"
+_INSTEAD = {
+    ".cu": _DRAFTS,
+    ".cuh": _DRAFTS,
+    ".json": f"give a task.toml; if it is a T1 file, {_DRAFTS}",
+    ".cl": "give the task.toml that names this source, or write one as in docs/tasks.md",
+    "": "give a task.toml",
+}
+"""What to do with a file that is not TOML, by its suffix."""
 _PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
 
 
@@ -65,7 +74,10 @@ def read_task(path: Path) -> Task:
         lists = beside if beside.is_file() else "the task.toml that lists it"
         raise TaskError(f"{path} is a template and no task: give {lists} instead.")
     reference = data.get("reference")
-    require_filled({file: _text(file, path, "task") for file in (path, *_own_reference(path, reference))})
+    if not data:
+        raise TaskError(f"{path} is empty: docs/tasks.md says what a task.toml holds.")
+    own = {file: _text(file, path, "reference") for file in _own_reference(path, reference)}
+    require_filled({path: path.read_text(encoding="utf-8-sig"), **own})
     if reference == "baseline":
         data["reference"], data["reference_name"] = "", "baseline"
         if "framework" in data:
@@ -263,9 +275,11 @@ def _validate_expressions(task: Task, path: Path) -> None:
         for one in sources.opponents:
             where = f"{path}, {name} opponent {one.name}"
             one.template.validate_names(sizes, frozenset(task.types), where)
+            require_options(one.template, where)
         for template in (sources.baseline.template, *sources.templates):
             where = f"{path}, {name} template {template.name}"
             template.validate_names(sizes, frozenset(task.types), where)
+            require_options(template, where)
             if template is not sources.baseline.template:
                 require_sound_template(template, task, where)
     require_sound_task(task, str(path))
@@ -275,6 +289,8 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
+        if path.suffix != ".toml":
+            raise TaskError(f"{path} is not a task: {_INSTEAD.get(path.suffix, _INSTEAD[''])}.") from error
         raise TaskError(f"{path} is not valid TOML: {error}.") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
@@ -284,13 +300,16 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _text(file: Path, path: Path, key: str) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: save it as UTF-8.") from error
     except ValueError as error:
         raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
+    if not text.strip():
+        raise TaskError(f"{path}, key {key}: {file} is empty; write the code there, or name the file that has it.")
+    return text
 
 
 def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
