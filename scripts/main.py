@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING, echo
 from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted
 from tunesmith.hw.errors import TunesmithError
 
@@ -152,7 +152,7 @@ def _sentence(error: TyperException) -> str:
 
 def _fail(message: str, code: int) -> None:
     # Half a character that a file names cannot be written as it is.
-    typer.echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
+    echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
     sys.exit(code)
 
 

@@ -10,10 +10,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING, echo
 from tunesmith.cli.crash import InternalError, interrupted
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
@@ -23,7 +21,7 @@ from tunesmith.graph.progress import Listener
 from tunesmith.graph.roles.planning.approval import Ask
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import SettingsError, new_run_dir, parse_duration
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 
 
 def drive_tune(
@@ -32,7 +30,7 @@ def drive_tune(
     """Runs `tunesmith tune`; returns the exit code."""
     if run_dir == "":
         raise SettingsError("--run-dir: the name is empty; name a folder, or leave the option out.")
-    folder = Path(run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
+    folder = named_path("--run-dir", run_dir) if run_dir is not None else new_run_dir(task, Path("runs"))
     return _drive(
         folder,
         lambda listener, ask: tune(task, run_dir=folder, listener=listener, ask=ask, examined=reference, **settings),
@@ -72,7 +70,7 @@ def drive_resume(
 
 
 def _waiting(waiting: Waiting, folder: Path, *, as_json: bool) -> int:
-    typer.echo(f"tunesmith: {waiting}", err=True)
+    echo(f"tunesmith: {waiting}", err=True)
     if as_json:
         json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -97,7 +95,7 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():
             where = shlex.quote(str(folder))
-            typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
+            echo(f"\nInterrupted; nothing measured is lost. Go on with: `tunesmith resume {where}`", err=True)
         return EXIT_INTERRUPTED
     if as_json:
         json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)

@@ -106,6 +106,10 @@ def source(text: str) -> Callable[[Path, Path], None]:
     return lambda task, run: (task / "mine.cl").write_text(text) and None
 
 
+FACTOR = '{ name = "factor", role = "scalar", dtype = "float32", value = "1.5" },'
+SIZE = '{ name = "n", role = "scalar", dtype = "int32", value = "n" },'
+FAR = edited("template.toml", '"GROUP", values = [16, 64]', '"GROUP", values = [16, 512], default = 512')
+NOBODY = ("tune", "{task}", "--run-dir", "~nobody-here/run")
 MINE = ("check", "{task}", "--source", "{task}/mine.cl")
 
 
@@ -424,6 +428,98 @@ CASES = [
     ),
     Case("candidate prints", "hundreds of lines", MINE, 1, "rejected: ", source(HEAD + '{ printf("%d", n); }\n')),
     Case("source was edited, resume", "went on without a word", RESUME, 2, "--as-recorded", edited_since),
+    # What is wrong is named, where it is.
+    Case(
+        "shared_bytes without its parameter",
+        "'has 4 parameters, but the task has 4 arguments'",
+        CHECK,
+        2,
+        "takes one parameter more, the last",
+        edited("template.toml", 'block = ["GROUP"]', 'block = ["GROUP"]\nshared_bytes = "64"'),
+    ),
+    Case(
+        "local memory without shared_bytes",
+        "'has 5 parameters'",
+        CHECK,
+        2,
+        "give its bytes as `shared_bytes`",
+        edited("template.cl", "int n)", "int n, __local float* scratch)"),
+    ),
+    Case(
+        "arguments in another order",
+        "found right",
+        CHECK,
+        2,
+        "bring both into one order",
+        edited("task.toml", f"{FACTOR}\n    {SIZE}", f"{SIZE}\n    {FACTOR}"),
+    ),
+    Case(
+        "a list among values",
+        "'give true or false'",
+        SPACE,
+        2,
+        "item 1: give true or false, a whole number, a number or text in quotes, not [1, 4]",
+        parameter('{ name = "ITEMS", values = [[1, 4], 16] }'),
+    ),
+    *(
+        Case(
+            f"{file} is empty",
+            was,
+            CHECK,
+            2,
+            f"{file} is empty",
+            lambda task, run, file=file: (task / file).write_text("") and None,
+        )
+        for file, was in (
+            ("template.cl", "'the text is empty'"),
+            ("baseline.cl", "'the text is empty'"),
+            ("reference.py", "the baseline was its own reference"),
+            ("task.toml", "'give the function'"),
+        )
+    ),
+    Case("default beyond a constraint, space", "no word", SPACE, 0, "The default, GROUP=512, ITEMS=1, is none", FAR),
+    Case("default beyond a constraint, check", "no word", ("check", "{task}"), 0, "is not feasible: `GROUP", FAR),
+    Case("default beyond a constraint, bench", "blamed --config", BENCH, 2, "name another with --config", FAR),
+    Case(
+        "max_registers of OpenCL",
+        "ignored",
+        SPACE,
+        2,
+        "key max_registers: it is for CUDA",
+        edited("template.toml", "[launch]", 'max_registers = "32"\n\n[launch]'),
+    ),
+    Case("a kernel for a task", "'not valid TOML'", ("tune", "{task}/baseline.cl"), 2, "is not a task: give the task"),
+    Case("lanes of an OpenCL device", "ignored", (*TUNE, "--lanes", "4"), 2, "--lanes: 4 is more than there can be"),
+    Case(
+        "a home that is not there", "a folder '~nobody-here'", (*NOBODY, "--evaluations", "1"), 2, "--run-dir: the home"
+    ),
+    Case("--target mi300", "'did you mean b300'", (*SPACE, "--target", "mi300"), 2, "targets are NVIDIA GPUs alone"),
+    Case("--target sm_20", "'did you mean sm_120'", (*SPACE, "--target", "sm_20"), 2, "architectures known are sm_70"),
+    Case(
+        "init of Python", "a remark on macros", ("init", "{task}/reference.py"), 2, "is Python, and `init` reads CUDA"
+    ),
+    *(
+        Case(
+            f"T1 file: {text}",
+            "a Python error's text",
+            ("init", "{task}/t1.json"),
+            2,
+            told,
+            lambda task, run, text=text: (task / "t1.json").write_text(text) and None,
+        )
+        for text, told in (
+            ("[1]", "give a JSON object"),
+            ('{"General": 1}', "the key KernelSpecification is missing"),
+        )
+    ),
+    Case(
+        "rules that do not apply",
+        "nowhere to be seen",
+        SPACE,
+        0,
+        "Rules that did not apply to the plain kernel: there is no loop to unroll",
+        edited("task.toml", 'templates = ["template.toml"]', ""),
+    ),
     # These measure.
     Case(
         "candidate is right",

@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_told_in_a_sentence(wisdom: Wisdom, tmp_path: Pat
         wisdom.read_file(tmp_path / "text")
     for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(WisdomError, match=r"is no file of `tunesmith wisdom export`; name one that .* wrote\.$"):
+        with pytest.raises(WisdomError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
             wisdom.read_file(tmp_path / "other.json")
     wisdom.keep([entry()])
     wisdom.write_file(tmp_path / "all.json")
