@@ -103,6 +103,9 @@ def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
     if not space.empty:
         return
+    never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
+    if never is not None:
+        raise EmptySpace(f"The template {template.name} has no feasible configuration: {never}; correct it.")
     binding = ", ".join(f"`{rule.label}`" for rule in space.binding_rules())
     cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
     raise EmptySpace(

@@ -105,8 +105,8 @@ def _measure(
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
     ):
-        candidate = _compiled(compiler, made, point, workloads)
-        baseline = _compiled(compiler, other, {}, workloads)
+        candidate = _compiled(compiler, made, point, workloads, f"The template {made.name}")
+        baseline = _compiled(compiler, other, {}, workloads, "The baseline" if vs == "baseline" else f"--vs: {vs}")
         rivals = [
             KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
             if isinstance(one, KernelOpponent)
@@ -160,10 +160,10 @@ def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
     ]
 
 
-def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
+def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...], what: str) -> Candidate:
     made = compile_all(compiler, template, config, workloads, DEADLINE)
     if not isinstance(made, Candidate):
-        raise TunesmithError(f"{template.name} cannot be measured ({reason_of(made)}): {describe(made)}.")
+        raise TunesmithError(f"{what} cannot be measured ({reason_of(made)}): {describe(made).rstrip('.')}.")
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING, echo
-from tunesmith.cli.crash import InternalError, interrupted
+from tunesmith.cli.crash import InternalError, interrupted, unusable
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_summary
@@ -91,6 +91,8 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
     except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
         if interrupted(error):
             raise KeyboardInterrupt from error
+        if said := unusable(error):
+            raise TunesmithError(said) from error
         raise InternalError(folder) from error
     except KeyboardInterrupt:
         if (folder / "journal.sqlite").exists():

@@ -23,7 +23,10 @@ from tunesmith.kernels.spec.task import Task
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
     """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
     if target is not None:
-        return resolve_target(target), 0
+        limits = resolve_target(target)
+        if backend not in ("auto", limits.backend):
+            raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
+        return limits, 0
     try:
         device = choose_device(task, backend, probe())
     except NoDevice as error:

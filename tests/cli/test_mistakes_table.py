@@ -106,6 +106,7 @@ def source(text: str) -> Callable[[Path, Path], None]:
     return lambda task, run: (task / "mine.cl").write_text(text) and None
 
 
+LONG, H200, FAST = "a" * 300, ("space", "gemm", "--target", "h200"), "fast_math = true"
 FACTOR = '{ name = "factor", role = "scalar", dtype = "float32", value = "1.5" },'
 SIZE = '{ name = "n", role = "scalar", dtype = "int32", value = "n" },'
 FAR = edited("template.toml", '"GROUP", values = [16, 64]', '"GROUP", values = [16, 512], default = 512')
@@ -519,6 +520,107 @@ CASES = [
         0,
         "Rules that did not apply to the plain kernel: there is no loop to unroll",
         edited("task.toml", 'templates = ["template.toml"]', ""),
+    ),
+    *(
+        Case(f"a name of 300 letters, {command[0]}", "a bug of ours", command, 2, "File name too long")
+        for command in (
+            ("report", LONG),
+            ("resume", LONG),
+            ("compare", LONG, "{run}"),
+            ("export", LONG, "--as", "t4"),
+            ("tune", "{task}", "--run-dir", LONG),
+            ("tune", "{task}", "--prior", LONG),
+        )
+    ),
+    Case("a command misspelt", "no such command", ("tuned", "{task}"), 2, "did you mean tune?"),
+    Case(
+        "a task in capitals", "a list of 13 names", ("space", "GEMM"), 2, "There is no task 'GEMM': did you mean gemm?"
+    ),
+    Case("--target of another backend", "ignored", (*H200, "--backend", "opencl"), 2, "the target h200 is for cuda"),
+    Case(
+        "--vs that does not compile", "'candidate'", (*BENCH, "--vs", "{task}/task.toml"), 2, "task.toml cannot be mea"
+    ),
+    Case(
+        "a task as template",
+        "a list of 13 keys",
+        (*BENCH, "--template", "{task}/task.toml"),
+        2,
+        "task.toml is a task, not a template",
+    ),
+    Case(
+        "a source as template",
+        "'not valid TOML'",
+        SPACE,
+        2,
+        "template.cl is not a template",
+        edited("task.toml", '"template.toml"', '"template.cl"'),
+    ),
+    Case(
+        "&& in a constraint",
+        "'invalid syntax'",
+        SPACE,
+        2,
+        "and `and`, `or`, `not`",
+        edited("template.toml", "GROUP * ITEMS <= 256", "GROUP < 64 && ITEMS < 4"),
+    ),
+    Case(
+        "a name misspelt in a constraint",
+        "a list of 17 names",
+        SPACE,
+        2,
+        "did you mean 'GROUP'?",
+        edited("template.toml", "GROUP * ITEMS <= 256", "GRUOP <= 256"),
+    ),
+    Case(
+        "fast_math = true", "'give text in quotes'", SPACE, 0, "4 of 4", edited("template.toml", "[la", f"{FAST}\n[la")
+    ),
+    Case(
+        "static_shared_bytes below 0",
+        "'several constraints together'",
+        SPACE,
+        2,
+        "static shared memory is -4",
+        edited("template.toml", "[launch]", "static_shared_bytes = -4\n[launch]"),
+    ),
+    Case(
+        "template without a source",
+        "'key source'",
+        SPACE,
+        2,
+        "key source_file: it is missing",
+        edited("template.toml", 'source_file = "template.cl"', ""),
+    ),
+    Case(
+        "arithmetic of another name",
+        "ignored",
+        SPACE,
+        2,
+        "write 'float32' or leave it out",
+        edited("task.toml", 'arithmetic = "float32"', 'arithmetic = "fp32"'),
+    ),
+    Case(
+        "requires a number",
+        "always true",
+        SPACE,
+        2,
+        "key requires, item 1: `n` is not a condition",
+        edited("task.toml", 'flops = "n"', 'flops = "n"\nrequires = ["n"]'),
+    ),
+    Case(
+        "a list of sources for the baseline",
+        "'[baseline.cl] cannot be read'",
+        SPACE,
+        0,
+        "4 of 4",
+        edited("task.toml", 'source_file = "baseline.cl"', 'source_file = ["baseline.cl"]'),
+    ),
+    Case(
+        "arguments in another order, tune",
+        "wrong results after a minute",
+        TUNE,
+        2,
+        "bring both into one order",
+        edited("template.cl", "float factor, int n", "int n, float factor"),
     ),
     # These measure.
     Case(

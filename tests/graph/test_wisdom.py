@@ -101,6 +101,8 @@ def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, mo
     assert open_wisdom({"TUNESMITH_WISDOM": "off"}) is None
     at_home = open_wisdom({"XDG_DATA_HOME": str(tmp_path)})
     assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    with pytest.raises(WisdomError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_wisdom({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
 def test_the_newer_of_two_stays(wisdom: Wisdom) -> None:
