@@ -144,7 +144,7 @@ def _sentence(error: TyperException) -> str:
         return f"{option}: there is no such option{near} {usage}".rstrip()
     if parameter is None and (named := re.fullmatch(r"No such command '(.*)'\.", error.message)):
         close = difflib.get_close_matches(named[1], COMMANDS, 1)
-        return f"There is no command '{named[1]}'{f'; did you mean {close[0]}?' if close else '.'} {usage}"
+        return f"No such command '{named[1]}'{f'; did you mean {close[0]}?' if close else '.'} {usage}"
     if parameter is not None:
         long = max(parameter.opts, key=len)
         option = long if long.startswith("-") else str(parameter.name).upper()
