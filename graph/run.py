@@ -37,15 +37,16 @@ from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, make_more, settings_of
 from tunesmith.graph.setup.origin import origin_of
-from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_work
+from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_lanes, require_work
 from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
 from tunesmith.graph.wisdom.database import WisdomError, open_wisdom
 from tunesmith.graph.wisdom.learning import known_shapes, learn, suggest
 from tunesmith.graph.wisdom.roofs import best_roofs
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -182,8 +183,11 @@ def begun(
     check_models(settings)
     if settings.strategy not in STRATEGIES:
         raise SettingsError(f"--strategy: there is no '{settings.strategy}'; choose one of {', '.join(STRATEGIES)}.")
-    device = choose_device(task, settings.backend, inventory_for(settings.backend), settings.target_device)
+    inventory = inventory_for(settings.backend)
+    device = choose_device(task, settings.backend, inventory, settings.target_device)
     require_energy(device, settings)
+    require_lanes(device, settings, inventory)
+    require_signatures(task, device.backend)
     if settings.transport == "none" and models is None:
         # Without a model, a kernel that comes without a template gets one by rules; the journal keeps it with the task.
         task, _ = with_rules(task, device.backend)
@@ -191,7 +195,7 @@ def begun(
         _clear(folder)
     else:
         require_new_folder(folder, "--run-dir")
-    prior = None if settings.prior is None else read_prior(Path(settings.prior))
+    prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
     templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
     require_work(task, templates, limits)
     written = settings.transport != "none" or models is not None

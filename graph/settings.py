@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.outcome import Objective
 from tunesmith.kernels.spec.files.schema_errors import sentence, unknown_key
 
@@ -153,13 +153,13 @@ class ModelSettings(BaseModel):
         if colon and kind in ("batch", "replay"):
             if not folder:
                 raise ValueError(f"{kind}: needs a folder, as in {kind}:DIR")
-            return f"{kind}:{Path(folder).expanduser().absolute()}"
+            return f"{kind}:{named_path('--model', folder).absolute()}"
         return value
 
     @field_validator("prices")
     @classmethod
     def _absolute_file(cls, value: str | None) -> str | None:
-        return None if value is None else str(Path(value).expanduser().absolute())
+        return None if value is None else str(named_path("--prices", value).absolute())
 
     @property
     def transport(self) -> Literal["none", "live", "batch", "replay"]:
@@ -350,13 +350,14 @@ def as_path(given: object, option: str) -> Path:
         raise SettingsError(f"{option}: give the path of a folder, not {given!r:.80}.")
     if not str(given):
         raise SettingsError(f"{option}: the name is empty; name a folder, or leave the option out.")
+    path = named_path(option, str(given))
     try:
-        Path(given).stat()
+        path.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # it is about to be made, or its user says that it is missing
     except (OSError, ValueError) as error:
         raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({_why(error)}); name another.") from error
-    return Path(given)
+    return path
 
 
 def _why(error: Exception) -> str:

@@ -6,9 +6,20 @@ not here: those are values (frozen dataclasses with a reason), never exceptions.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class TunesmithError(Exception):
     """A mistake the user can fix; the message is one sentence which says how."""
+
+
+def named_path(what: str, text: str) -> Path:
+    """The path that a user wrote, with `~` as the home folder also where no shell saw it. what: the option or variable.
+    Raises `TunesmithError`."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise TunesmithError(f"{what}: the home at the start of {text} is not there; write the folder out.") from error
 
 
 class UnknownTarget(TunesmithError):

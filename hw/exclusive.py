@@ -72,7 +72,7 @@ def lock_folder() -> Path:
     if named := os.environ.get(FOLDER_VARIABLE):
         if not os.path.isdir(named):
             raise TunesmithError(
-                f"{FOLDER_VARIABLE} names {named}, which is no folder: make it, writable for all users."
+                f"{FOLDER_VARIABLE} names {named}, which is not a folder: make it, writable for all users."
             )
         return Path(named)
     for folder in SHARED_FOLDERS:

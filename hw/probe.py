@@ -197,7 +197,7 @@ def _notes_without_cuda(
     cuda: CudaUnavailable, physical: NvmlReport | NvmlUnavailable, visible: str | None
 ) -> tuple[str, ...]:
     if isinstance(physical, NvmlUnavailable):
-        return (cuda.reason, physical.reason)
+        return tuple(dict.fromkeys((cuda.reason, physical.reason)))
     if cuda.no_device and visible is not None and physical.gpus:
         return (_hidden(physical.gpus, visible), *physical.notes)
     present = ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in physical.gpus) or "no GPU either"

@@ -214,3 +214,9 @@ class Evaluation:
     def failure(self) -> Failure | None:
         """The first outcome that is not a measurement, if any."""
         return next((o for o in self.outcomes.values() if not isinstance(o, Measured)), None)
+
+
+def versus(got: float, expected: float) -> str:
+    """A wrong result beside the right one, with as many digits as tell the two apart."""
+    digits = next((count for count in range(6, 17) if f"{got:.{count}g}" != f"{expected:.{count}g}"), 17)
+    return f"{got:.{digits}g}, expected {expected:.{digits}g}"

@@ -5,6 +5,7 @@ Owns that sentence and that file. Mistakes of the user's are `TunesmithError`s w
 
 from __future__ import annotations
 
+import errno
 import platform
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from tunesmith import __version__
 EXIT_BUG = 70
 """EX_SOFTWARE of sysexits.h."""
 
+_REFUSED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 class InternalError(Exception):
     """Carries the folder of the run in which its cause was raised."""
@@ -25,6 +28,14 @@ class InternalError(Exception):
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
         self.folder = folder
+
+
+def unusable(error: BaseException) -> str:
+    """A sentence on a file or folder of the user's that the system refuses, as for a name that is too long; empty for
+    any other error."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSED or error.filename is None:
+        return ""
+    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another."
 
 
 def interrupted(error: BaseException) -> bool:

@@ -10,9 +10,12 @@ resumed).
 from __future__ import annotations
 
 import atexit
+import contextlib
+import difflib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,8 +29,8 @@ from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING
-from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING, echo
+from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted, unusable
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 
 COMMANDS = {
@@ -145,6 +148,7 @@ PHRASES = (
     ("Input should be a valid integer, unable to parse string as an integer", "give a whole number"),
     ("Input should be a valid number, unable to parse string as a number", "give a number"),
     ("Input should be greater than or equal to", "give a number of at least"),
+    ("Value error, ", ""),
     ("Input should be less than or equal to", "give a number of at most"),
 )
 """What typer says of a value, and what this program says of it elsewhere."""
@@ -158,6 +162,9 @@ def _sentence(error: TyperException) -> str:
     if hasattr(error, "possibilities"):
         near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else "."
         return f"{option}: there is no such option{near} {usage}".rstrip()
+    if parameter is None and (named := re.fullmatch(r"No such command '(.*)'\.", error.message)):
+        close = difflib.get_close_matches(named[1], COMMANDS, 1)
+        return f"No such command '{named[1]}'{f'; did you mean {close[0]}?' if close else '.'} {usage}"
     if parameter is not None:
         long = max(parameter.opts, key=len)
         option = long if long.startswith("-") else str(parameter.name).upper()
@@ -172,7 +179,8 @@ def _sentence(error: TyperException) -> str:
 
 def _fail(message: str, code: int) -> None:
     # Half a character that a file names cannot be written as it is.
-    typer.echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
+    with contextlib.suppress(OSError):  # standard error may be full, too
+        echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
     sys.exit(code)
 
 
@@ -224,6 +232,8 @@ def _main(arguments: Sequence[str] | None) -> None:
     except Exception as error:  # noqa: BLE001 - nobody is shown a traceback that did not ask for it
         if interrupted(error):
             _end_interrupted()
+        if said := unusable(error):
+            _fail(said, EXIT_MISTAKE)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
             _silence()
             _fail(f"Standard output cannot be written: {error.strerror}.", EXIT_MISTAKE)

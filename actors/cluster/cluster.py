@@ -89,7 +89,6 @@ def _require_room() -> None:
     name = next((one for one in ("RAY_TMPDIR", "TMPDIR") if one in os.environ), "TMPDIR")
     folder = Path(os.environ.get(name, "/tmp"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
             file.write(bytes(ROOM))
             file.flush()

@@ -221,7 +221,7 @@ def judge(
         for examiner in examiners:
             examiner.end()
         suspects = [suspect for _, suspect in judged if suspect is not None]
-        if suspects:
+        if suspects and limits.backend == "cuda":
             device.take()
             listener("compute-sanitizer")
         clean = iter(sanitize(suspects, task, limits, index, seed, begun[0] if begun else None))

@@ -19,7 +19,7 @@ from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.check.plan import small_workload
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.rewrite.signature import require_signature
+from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.space.feasible import compiler_rejection
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.geometry import geometry
@@ -39,18 +39,12 @@ def examine_task(
     reference = reference or ReferenceCheck(task, seed=0)
     preload(limits.backend)
     seen, unseen = list[str](), list[str]()
-    sources = task.sources(limits.backend)
     workloads = [one for one in task.workloads if limits.kind in one.devices] or list(task.workloads)
     small = small_workload(task, workloads)
     try:
         reference.examine([small])
-        for template in (sources.baseline.template, *sources.templates):
-            what = "baseline" if template is sources.baseline.template else f"template {template.name}"
-            where = f"Task {task.name}, {limits.backend} {what}"
-            if why := require_signature(task, template, where):
-                unseen.append(f"{what}: {why}")
-            else:
-                seen.append(f"{what}: its signature is that of the arguments")
+        for what, why in require_signatures(task, limits.backend).items():
+            (unseen if why else seen).append(f"{what}: {why or 'its signature is that of the arguments'}")
         for clause, found in _compiled(task, limits, index, workloads):
             (seen if found else unseen).append(clause)
         if not task.original_is_reference:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tunesmith.graph.settings import Settings, SettingsError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
 from tunesmith.kernels.space.feasible import device_names, feasible, require_points
@@ -41,6 +41,17 @@ def require_energy(device: Device, settings: Settings) -> None:
             else:
                 why = f"{device.name} has no energy counter that this user may read"
     raise SettingsError(f"--objective {settings.objective}: {why}; {remedy}.")
+
+
+def require_lanes(device: Device, settings: Settings, inventory: Inventory) -> None:
+    """Raises `SettingsError` for more lanes than there are devices of the model. A cluster may still grow."""
+    if settings.lanes is None or "RAY_ADDRESS" in os.environ:
+        return
+    alike = [one for one in inventory.of(device.backend) if one.name == device.name]
+    most = len(alike) if device.backend == "cuda" else 1
+    if settings.lanes > most:
+        what = "an OpenCL device has one lane" if device.backend != "cuda" else f"{most} x {device.name} is here"
+        raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {what}; leave it out.")
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tunesmith.graph.outputs import require_writable_file
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.parameter import Config, config_key
 
@@ -132,7 +132,7 @@ class Wisdom:
         except (ValueError, RecursionError) as error:
             raise WisdomError(f"{path} is not valid JSON ({_first_line(error)}); {_EXPORTED}.") from error
         if not isinstance(data, dict) or "wisdom" not in data or not isinstance(data.get("entries"), list):
-            raise WisdomError(f"{path} is no file of `tunesmith wisdom export`; {_EXPORTED}.")
+            raise WisdomError(f"{path} holds no results of earlier runs; {_EXPORTED}.")
         if data["wisdom"] != FORMAT:
             raise WisdomError(f"{path} has the format {data['wisdom']}, and this version reads {FORMAT}.")
         found = []
@@ -178,7 +178,10 @@ def open_wisdom(environment: Mapping[str, str] | None = None) -> Wisdom | None:
     if where.lower() == "off":
         return None
     if where:
-        return Wisdom(Path(where).expanduser())
+        path = named_path(VARIABLE, where)
+        if path.is_dir():
+            raise WisdomError(f"{VARIABLE}: {path} is a folder; name a file, such as {path / 'wisdom.sqlite'}, or off.")
+        return Wisdom(path)
     home = Path(environment.get("XDG_DATA_HOME", ""))
     try:
         return Wisdom(

@@ -15,7 +15,7 @@ import uuid as uuids
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tunesmith.hw.drivers.nvml import parse_pci
+from tunesmith.hw.drivers.nvml import NO_DRIVER, parse_pci
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import compute_capability as capability_table
 from tunesmith.hw.targets.products import theoretical_bandwidth
@@ -79,11 +79,7 @@ def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
     except (RuntimeError, OSError):
         # The bindings load libcuda at the first call and raise where it is missing: a RuntimeError, or
         # cuda-pathfinder's subclass of it.
-        return CudaUnavailable(
-            "No NVIDIA driver was found (libcuda is missing), so no CUDA device can be used: install the "
-            "driver; what needs no device (`space`, `prompts`, `check` without a source) takes --target, such as "
-            "--target h200."
-        )
+        return CudaUnavailable(NO_DRIVER)
     try:
         version = int(_call(driver.cuDriverGetVersion))
         count = int(_call(driver.cuDeviceGetCount))

@@ -13,6 +13,9 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+NO_DRIVER = "No NVIDIA driver was found: install it, or start the container with its GPUs."
+"""Where its libraries, libcuda and NVML, are missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class NvmlUnavailable:
@@ -72,10 +75,7 @@ def explain(nvml: Any, error: Exception) -> str:
     """A sentence for an NVML error at start."""
     code = getattr(error, "value", None)
     if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return (
-            "NVML was not found, so no NVIDIA driver is installed here, or the container was started "
-            "without it: install the driver, or start the container with its GPUs."
-        )
+        return NO_DRIVER
     if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
         return "The NVIDIA driver is not loaded: load it (modprobe nvidia) or restart the machine."
     if code == nvml.NVML_ERROR_NO_PERMISSION:

@@ -22,7 +22,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from tunesmith.hw.errors import TunesmithError, UnknownTarget
+from tunesmith.hw.errors import TunesmithError, UnknownTarget, named_path
 from tunesmith.hw.limits import DeviceLimits, check_field
 from tunesmith.hw.targets.compute_capability import CAPABILITIES, arch_name, limits_of
 from tunesmith.hw.targets.products import PRODUCT_NAMES, product_limits
@@ -30,6 +30,12 @@ from tunesmith.hw.targets.products import PRODUCT_NAMES, product_limits
 _ARCH: Final = re.compile(r"(?:sm_?)?(?P<major>\d{1,2})\.?(?P<minor>\d)(?P<suffix>[af]?)", re.IGNORECASE)
 #: Feature suffixes of the compiler: ``a`` exists from 9.0 on, ``f`` from 10.0 on (nvcc, "GPU Feature List").
 _FIRST_MAJOR_WITH_SUFFIX: Final = {"": 0, "a": 9, "f": 10}
+_OTHERS: Final = re.compile(
+    r"amd|ati\b|radeon|instinct|rx[\s_-]?\d|mi[\s_-]?\d{2,3}|gfx\d|rdna|cdna|navi|vega|"
+    r"intel|arc\b|iris|xe\b|pvc|gaudi|apple|m[1-9]\b|adreno|mali|tpu",
+    re.IGNORECASE,
+)
+"""How the names of other vendors' devices begin."""
 # These only repeat the vendor, so that the name a driver prints is understood as well.
 _VENDOR_WORDS: Final = re.compile(r"nvidia|geforce|tesla|[\s_-]")
 
@@ -42,7 +48,7 @@ def resolve_target(text: str) -> DeviceLimits:
     """
     wanted = text.strip()
     if wanted.lower().endswith(".toml") or "/" in wanted or "\\" in wanted:
-        return _from_file(Path(wanted))
+        return _from_file(named_path("--target", wanted))
     found = _from_table(wanted)
     if found is None:
         raise UnknownTarget(_unknown(wanted))
@@ -71,7 +77,14 @@ def _squeeze(text: str) -> str:
 
 def _unknown(text: str) -> str:
     architectures = [arch_name(capability) for capability in CAPABILITIES]
-    known = [*architectures, *CAPABILITIES, *PRODUCT_NAMES]
+    if _ARCH.fullmatch(text):
+        return f"No target is called '{text}': the architectures known are {', '.join(architectures)}."
+    if _OTHERS.match(text):
+        return (
+            f"No target is called '{text}': targets are NVIDIA GPUs alone, such as h200; a device of another vendor is "
+            "tuned on where it is, through OpenCL."
+        )
+    known = [*architectures, *PRODUCT_NAMES]
     near = difflib.get_close_matches(text.lower(), known, n=4, cutoff=0.5)
     if near and any(letter.isalnum() for letter in text):
         return f"No target is called '{text}': did you mean {' or '.join(near)}?"

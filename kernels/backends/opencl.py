@@ -120,7 +120,8 @@ class OpenclCompiler:
         )
         program = self._cl.Program(self._context, NOT_PASTED + source.source)
         try:
-            program.build(options=options, cache_dir=False)
+            with _silent_compiler():
+                program.build(options=options, cache_dir=False)
             binary = program.get_info(self._cl.program_info.BINARIES)[0]
             kernel = self._cl.Kernel(program, source.entry)
             info = self._cl.kernel_work_group_info
@@ -142,6 +143,19 @@ class OpenclCompiler:
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
         """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
         return NotMarked("OpenCL C has no place where a kernel could leave marks")
+
+
+@contextmanager
+def _silent_compiler() -> Iterator[None]:
+    """Leaves out what the compiler inside PoCL writes to this process's standard error: the log has it, too."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ what cannot be written is not kept.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,7 +21,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
@@ -202,7 +203,16 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
     except ValueError:
         raise CacheError(f"TUNESMITH_CACHE_MIB is '{size}': write a positive number of MiB, such as 1024.") from None
     if where:
-        folder = Path(where).expanduser()
+        folder = named_path("TUNESMITH_CACHE", where)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            reason = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+        except OSError as error:
+            reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else str(error.strerror)
+        if reason:
+            raise CacheError(
+                f"TUNESMITH_CACHE: nothing can be kept in {folder} ({reason}); name another folder, or off."
+            )
     else:
         # The XDG base directory specification: a relative path counts as none.
         home = Path(environment.get("XDG_CACHE_HOME", ""))

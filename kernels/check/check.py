@@ -16,7 +16,7 @@ import numpy as np
 
 from tunesmith.kernels.check.fused_check import fused_check
 from tunesmith.kernels.launch.workload_data import RED_ZONE, Place, WorkloadData
-from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.outcome import WrongResult, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Tolerance
 
@@ -243,5 +243,5 @@ def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: floa
     return WrongResult(
         "mismatch",
         name,
-        f"{name}{list(where)} is {got:.6g}, expected {want:.6g} ({wrong_in_chunk} or more elements differ)",
+        f"{name}{list(where)} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)",
     )

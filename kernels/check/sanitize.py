@@ -107,10 +107,11 @@ class Inspection:
             if infeasible_on(candidate.template, candidate.config, workload, limits) is None
         ]
         self._jobs.sort(key=lambda job: task.bytes_of(job[1]))
-        tool = executable()
         if limits.backend != "cuda":
-            self._why = "compute-sanitizer was not run: it is for CUDA"
-        elif tool is None:
+            # It knows no other device, so that it did not run says nothing.
+            return
+        tool = executable()
+        if tool is None:
             self._why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
         else:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))

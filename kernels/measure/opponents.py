@@ -23,7 +23,7 @@ from tunesmith.kernels.build.candidate import Candidate
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import Outcome
+from tunesmith.kernels.outcome import Outcome, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent
 
@@ -249,5 +249,5 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
         off &= ~(np.isnan(results[name]) & np.isnan(expected))
         if off.any():
             at = int(np.argmax(off))
-            return f"it computes something else: {name}[{at}] is {results[name][at]:.6g}, expected {expected[at]:.6g}"
+            return f"it computes something else: {name}[{at}] is {versus(results[name][at], expected[at])}"
     return None

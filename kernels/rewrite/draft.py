@@ -88,7 +88,7 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         *_types(types),
         "# How far a result may be from the reference: |got - expected| <= atol + rtol * |expected|.",
         "# [tolerance]",
-        "# float32 = { rtol = 1e-5, atol = 1e-6 }",
+        f"# float32 = {{ rtol = {DTYPES['float32'].rtol:g}, atol = {DTYPES['float32'].atol:g} }}",
         "",
         "[backends.cuda.baseline]",
         f'source_file = "baseline.cu"{_unset(kernel)}',
@@ -111,7 +111,16 @@ def draft(code: str, entry: str | None, where: str) -> Draft:
         line.count(f" {MARK}") for name, one in files.items() if name != "baseline.cu" for line in one.splitlines()
     )
     odd = (f"The rules leave this kernel as it is: {one.why}." for one in kernel.oddities)
-    return Draft(kernel.name, files, left, (*device.notes, *odd))
+    return Draft(kernel.name, files, left, (*device.notes, *_not_understood(kernel), *odd))
+
+
+def _not_understood(kernel: Kernel) -> list[str]:
+    """A note on the first line that the parser does not understand."""
+    wrong = next((node for node in walk(kernel.function) if node.is_error or node.is_missing), None)
+    if wrong is None:
+        return []
+    line = kernel.code.decode().splitlines()[wrong.start_point[0]].strip()
+    return [f"`{line:.80}` is not C++ that the parser understands; correct it if it is a mistake."]
 
 
 def _types(types: tuple[str, ...]) -> list[str]:

@@ -8,21 +8,31 @@ from __future__ import annotations
 from tunesmith.kernels.rewrite.arguments import unusual
 from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.opencl import read_as_cuda
-from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source
+from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, text
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import Template
 
 
+def require_signatures(task: Task, backend: str) -> dict[str, str]:
+    """Raises `TaskError` for the first kernel of `task` that takes other arguments than the task has. Returns why a
+    signature was not compared, empty where it was, by "baseline" or "template NAME"."""
+    sources, found = task.sources(backend), dict[str, str]()
+    for template in (sources.baseline.template, *sources.templates):
+        what = "baseline" if template is sources.baseline.template else f"template {template.name}"
+        found[what] = require_signature(task, template, f"Task {task.name}, {backend} {what}")
+    return found
+
+
 def require_signature(task: Task, template: Template, where: str) -> str:
     """Raises `TaskError`, with `where` in front, where the kernel of `template` takes other arguments than the task
     has. Returns why they were not compared, as a clause; empty where they were."""
-    text = template.source if template.backend == "cuda" else read_as_cuda(template.source)
-    kernels = Source(text).kernels
+    code = template.source if template.backend == "cuda" else read_as_cuda(template.source)
+    kernels = Source(code).kernels
     kernel = next((one for one in kernels if one.name == task.entry), None)
     if kernel is None:
         named = any(task.entry in one.name.split() for one in kernels)
-        if kernels and not named and "##" not in text:
+        if kernels and not named and "##" not in code:
             known = ", ".join(dict.fromkeys(one.name for one in kernels))
             raise TaskError(f"{where}: there is no kernel '{task.entry}', which `entry` names; the source has {known}.")
         return "the signature was not compared, as a macro makes the kernel"
@@ -30,17 +40,31 @@ def require_signature(task: Task, template: Template, where: str) -> str:
         return "the signature was not compared, as the parser does not understand the source"
     if kernel.unread_parameters:
         return f"the signature was not compared, as it has `{' '.join(kernel.unread_parameters[0].split())}`"
-    given, extra = list(kernel.parameters), 0
-    if template.backend == "opencl" and template.launch.shared_bytes != "0":
-        # Dynamic local memory is one argument more, the last.
-        extra = 1
-    names = [argument.name for argument in task.arguments]
-    if len(given) != len(names) + extra:
+    given, names = list(kernel.parameters), [argument.name for argument in task.arguments]
+    # In OpenCL dynamic local memory is one argument more, the last.
+    local = template.backend == "opencl" and template.launch.shared_bytes != "0"
+    if len(given) != len(names) + local:
+        if local and len(given) == len(names):
+            raise TaskError(
+                f"{where}: `launch` has `shared_bytes`, so the kernel {task.entry} takes one parameter more, the last: "
+                "add it, such as `__local uchar* scratch`, or leave `shared_bytes` out."
+            )
+        if not local and len(given) == len(names) + 1 and "__shared__" in text(kernel.parameter_nodes[-1]):
+            raise TaskError(
+                f"{where}: the last parameter of {task.entry}, {given[-1].name}, is local memory: give its bytes as "
+                "`shared_bytes` in `launch`."
+            )
         raise TaskError(
             f"{where}: the kernel {task.entry} has {len(given)} parameters ({', '.join(one.name for one in given)}), "
             f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` those of the kernel."
         )
+    found = [parameter.name for parameter in given]
     for argument, parameter in zip(task.arguments, given, strict=False):
+        if parameter.name != argument.name and parameter.name in names and argument.name in found:
+            raise TaskError(
+                f"{where}: the kernel {task.entry} takes {', '.join(found)}, but the task's `arguments` are "
+                f"{', '.join(names)}: bring both into one order."
+            )
         _require_match(task, argument, parameter, kernel, where)
     return ""
 
@@ -80,4 +104,4 @@ def _stored_as(argument: Argument, parameter: Parameter) -> bool:
     return argument.role != "scalar" and DTYPES[argument.dtype].size == DTYPES[named].size
 
 
-__all__ = ["require_signature"]
+__all__ = ["require_signature", "require_signatures"]

@@ -85,6 +85,13 @@ def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLi
     return Space.build(template.parameters, rules(template, workloads, limits))
 
 
+def default_refused(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> str:
+    """Why the default configuration is not feasible on `workloads`, as a sentence; empty where it is."""
+    config = template.default_config
+    broken = next((rule for rule in rules(template, workloads, limits) if not rule.holds(config)), None)
+    return "" if broken is None else broken.explain(config)
+
+
 def reason_of(template: Template, label: str) -> str:
     """What the template says of the constraint behind a rule; empty for a limit of the device."""
     return next(
@@ -96,6 +103,9 @@ def require_points(space: Space, template: Template) -> None:
     """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
     if not space.empty:
         return
+    never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
+    if never is not None:
+        raise EmptySpace(f"The template {template.name} has no feasible configuration: {never}; correct it.")
     binding = ", ".join(f"`{rule.label}`" for rule in space.binding_rules())
     cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
     raise EmptySpace(

@@ -9,8 +9,10 @@ meaning, on NumPy arrays (one element per candidate point).
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import math
+import re
 import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,9 +94,13 @@ class Expression:
         """Raises `ExpressionError` when a name outside `known` is used; `where` says which key of which file."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Name) and node.id in self.names and node.id not in known:
+                near = difflib.get_close_matches(node.id, [*known, "True", "False"], 1)
+                hint = (
+                    f"did you mean '{near[0]}'?" if near else f"known names are {', '.join(sorted(known)) or 'none'}."
+                )
                 raise ExpressionError(
                     f"{where}: in the expression `{_shown(self.text)}`, {_at(self.text, node)}: "
-                    f"the name '{node.id}' is not defined; known names are {', '.join(sorted(known)) or 'none'}."
+                    f"the name '{node.id}' is not defined; {hint}"
                 )
 
     def _value(self, node: ast.expr, values: Mapping[str, Value]) -> Value:
@@ -262,6 +268,8 @@ def parse(text: str) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
+        if re.search(r"&&|\|\||!(?!=)|(?<![=!<>])=(?!=)", stripped):
+            reason += "; write `==` to compare, and `and`, `or`, `not`"
         raise _located(stripped, _position(stripped, line, column), reason) from error
     if comment is not None:
         raise _located(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")

@@ -50,6 +50,12 @@ def require_sound_task(task: Task, where: str) -> None:
     if task.entry in C_KEYWORDS:
         raise TaskError(f"{where}, key entry: '{task.entry}' is a reserved word of C; choose another name.")
     require_sound_reference(task, where)
+    if task.arithmetic not in ("", "float32"):
+        raise TaskError(
+            f"{where}, key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out."
+        )
+    for position, text in enumerate(task.requires, 1):
+        _require_condition(text, set(), f"{where}, key requires, item {position}")
     for dtype, tolerance in task.tolerance.items():
         if not (math.isfinite(tolerance.rtol) and math.isfinite(tolerance.atol)):
             raise TaskError(
@@ -138,11 +144,7 @@ def require_sound_template(template: Template, task: Task, where: str) -> None:
         )
     flags = {p.name for p in template.parameters if all(isinstance(value, bool) for value in p.values)}
     for position, constraint in enumerate(template.constraints, 1):
-        if not _is_condition(ast.parse(constraint.expression.strip(), mode="eval").body, flags):
-            raise TaskError(
-                f"{where}, constraint {position}: `{constraint.expression}` is not a condition; compare it with "
-                f"something, such as `{constraint.expression} <= 1024`."
-            )
+        _require_condition(constraint.expression, flags, f"{where}, constraint {position}")
     for workload in task.workloads:
         # What a device gives is not known here; no constraint's value is looked at, only that it has one.
         names = {**dict.fromkeys(DEVICE_NAMES, 0), **workload.names, **template.default_config}
@@ -162,6 +164,20 @@ def unused_parameters(template: Template) -> list[str]:
     texts = [code, *(text for key, text in template.expressions() if not key.startswith("constraint"))]
     used = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))
     return [parameter.name for parameter in template.parameters if parameter.name not in used]
+
+
+def require_options(template: Template, where: str) -> None:
+    """Raises `TaskError` for what only CUDA has."""
+    if template.backend == "cuda":
+        return
+    for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
+        if given:
+            raise TaskError(f"{where}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out.")
+
+
+def _require_condition(text: str, flags: set[str], where: str) -> None:
+    if not _is_condition(ast.parse(text.strip(), mode="eval").body, flags):
+        raise TaskError(f"{where}: `{text}` is not a condition; compare it with something, such as `{text} <= 1024`.")
 
 
 def _is_condition(node: ast.expr, flags: set[str]) -> bool:

@@ -10,7 +10,7 @@ import difflib
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
@@ -75,11 +75,6 @@ def _shown(value: float) -> str:
     return str(int(value)) if value == math.floor(value) and abs(value) < 2**63 else f"{value:g}"
 
 
-def _as_text(value: object) -> object:
-    """A bare number, which is natural in TOML, as the expression that it is."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
 class Argument(_Strict):
     """One argument of the kernel, in the order of its signature.
 
@@ -96,16 +91,6 @@ class Argument(_Strict):
     fill: Fill = Fill()
     value: ExpressionText | None = None
     values: tuple[ExpressionText, ...] = ()
-
-    @field_validator("shape", "values", mode="before")
-    @classmethod
-    def _expressions(cls, given: object) -> object:
-        return [_as_text(one) for one in given] if isinstance(given, list | tuple) else given
-
-    @field_validator("value", mode="before")
-    @classmethod
-    def _expression(cls, given: object) -> object:
-        return _as_text(given)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -21,7 +21,14 @@ from tunesmith.kernels.spec.parameter import NAME_PATTERN, Config, Parameter
 BackendName = Literal["cuda", "opencl"]
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
-ExpressionText = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+def _as_text(value: object) -> object:
+    """A bare number, which is natural in TOML and in a model's answer, as the expression that it is."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+ExpressionText = Annotated[str, BeforeValidator(_as_text), Field(min_length=1, max_length=2000)]
 TEMPLATE_NAME = r"^[^\x00-\x1f\"\\/]{1,80}$"
 """The name stands in a #line directive and in file names."""
 
@@ -53,12 +60,8 @@ class Launch(BaseModel):
     @field_validator("grid", "block", mode="before")
     @classmethod
     def _texts(cls, value: object) -> object:
-        # A bare number is natural in TOML (`block = [256]`) and in a model's answer, and so is `grid = "m"`.
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            value = (value,)
-        if isinstance(value, list | tuple):
-            return tuple(str(item) if isinstance(item, int | float) else item for item in value)
-        return value
+        # So is `grid = "m"`.
+        return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
 
 
 class Template(BaseModel):
@@ -99,6 +102,11 @@ class Template(BaseModel):
         if "\0" in source:
             raise ValueError("the source holds a NUL character, where compilers stop reading")
         return source
+
+    @field_validator("fast_math", mode="before")
+    @classmethod
+    def _flag(cls, value: object) -> object:
+        return str(value) if isinstance(value, bool) else value
 
     @field_validator("constraints", mode="before")
     @classmethod

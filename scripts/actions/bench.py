@@ -34,8 +34,10 @@ from tunesmith.kernels.measure.modes import Modes
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
+from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
 
 ROUNDS, SECONDS = 40, 1.0
@@ -63,6 +65,7 @@ def run_bench(
     if not chosen:
         kind = device.limits.kind
         raise TunesmithError(f"The task {task.name} has no workload for a {kind}; name one with --workload.")
+    require_signatures(task, device.backend)
     reference.examine(meant_for(task, device.limits))
     reference.result()
     preload(device.limits.backend)
@@ -96,13 +99,17 @@ def _measure(
     point = parse_config(config, made)
     for workload in workloads:
         if (excluded := infeasible_on(made, point, workload, limits)) is not None:
-            raise TunesmithError(f"--config: it is not feasible on {workload.name}: {excluded.detail}")
+            given = described(made.name, point)
+            why = excluded.detail.rstrip(".")
+            raise TunesmithError(
+                f"The configuration {given} is not feasible on {workload.name}: {why}; name another with --config."
+            )
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
     ):
-        candidate = _compiled(compiler, made, point, workloads)
-        baseline = _compiled(compiler, other, {}, workloads)
+        candidate = _compiled(compiler, made, point, workloads, f"The template {made.name}")
+        baseline = _compiled(compiler, other, {}, workloads, "The baseline" if vs == "baseline" else f"--vs: {vs}")
         rivals = [
             KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
             if isinstance(one, KernelOpponent)
@@ -157,10 +164,10 @@ def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
     ]
 
 
-def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...]) -> Candidate:
+def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...], what: str) -> Candidate:
     made = compile_all(compiler, template, config, workloads, DEADLINE)
     if not isinstance(made, Candidate):
-        raise TunesmithError(f"{template.name} cannot be measured ({reason_of(made)}): {describe(made)}.")
+        raise TunesmithError(f"{what} cannot be measured ({reason_of(made)}): {describe(made).rstrip('.')}.")
     return made
 
 

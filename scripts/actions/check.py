@@ -7,18 +7,20 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-
-import typer
 
 from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
+from tunesmith.cli.app import echo
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.check import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.rewrite.signature import require_signature, require_signatures
 from tunesmith.kernels.spec.files.candidate_file import parse_config, read_source, template_of
+from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
 
 EXIT_ACCEPTED, EXIT_REJECTED = 0, 1
@@ -62,11 +64,20 @@ def _judged(
     if refused is not None:
         return rejected(refused)
     task = reference.task
+    require_signatures(task, device.backend)
     made = template_of(task, device.backend, source, template)
     reference.examine(meant_for(task, device.limits))
     reference.result()
     question = (made, parse_config(config, made), None)
-    return judge(task, device.limits, device.index, [question], deadlines=limits, listener=_progress())[0]
+    verdict = judge(task, device.limits, device.index, [question], deadlines=limits, listener=_progress())[0]
+    if verdict.verdict != "rejected":
+        return verdict
+    try:
+        require_signature(task, made, "What may explain it")
+    except TaskError as error:
+        # A kernel may take an array by another type and be right, so that this alone rejects none.
+        return replace(verdict, notes=(*verdict.notes, str(error)))
+    return verdict
 
 
 def _progress() -> Callable[[str], None]:
@@ -77,7 +88,7 @@ def _progress() -> Callable[[str], None]:
         nonlocal last
         if time.monotonic() - last >= every:
             last = time.monotonic()
-            typer.echo(f"  {text}", err=True)
+            echo(f"  {text}", err=True)
 
     return show
 
@@ -97,23 +108,23 @@ def _print(verdict: Verdict) -> None:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
         said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
-        typer.echo(f"{said}: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        echo(f"{said}: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
         errors = [(one.largest, step, name) for step in checks for name, one in step.accuracy.items()]
         worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
         if where is not None and worst > max(1.0, own):
-            typer.echo(
+            echo(
                 f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes "
                 "and contents that the task does not name, errors are compared with the baseline's"
             )
     else:
-        typer.echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
-        typer.echo(f"  {verdict.detail}")
+        echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
+        echo(f"  {verdict.detail}")
     for why, steps in _skipped(verdict).items():
         more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
-        typer.echo(f"  skipped {steps[0]}{more}: {why}")
+        echo(f"  skipped {steps[0]}{more}: {why}")
     if verdict.seconds:
-        typer.echo(f"  checking took {verdict.seconds:.0f} s")
+        echo(f"  checking took {verdict.seconds:.0f} s")
     for one in verdict.unexecuted:
-        typer.echo(f"  ran in no check: {one}")
+        echo(f"  ran in no check: {one}")
     for note in filter(None, (verdict.baseline_note, *verdict.notes)):
-        typer.echo(f"  {note}")
+        echo(f"  {note}")

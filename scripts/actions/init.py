@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
-import typer
-
+from tunesmith.cli.app import echo
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.draft import draft
@@ -41,17 +40,21 @@ def run_init(
         raise TunesmithError(
             f"SOURCE: {source} is a task's file and no CUDA source: `tunesmith tune {quote(str(source))}` takes it."
         )
+    if source.suffix == ".py":
+        raise TunesmithError(
+            f"SOURCE: {source} is Python, and `init` reads CUDA C++: give a .cu file or a T1 file (.json)."
+        )
     code = whole_source(read_source(source, "SOURCE"), source, include, dict(map(_macro, define)))
     made = draft(code, entry, str(source))
     folder = _write(Path(made.name) if out is None else out, made.files)
-    typer.echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
+    echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
     for name, text in made.files.items():
         for number, line in enumerate(text.splitlines(), 1):
             if name != "baseline.cu" and " # FILL: " in line:
-                typer.echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
+                echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
     for note in made.notes:
-        typer.echo(note)
-    typer.echo(f"Then: tunesmith tune {quote(str(folder))}")
+        echo(note)
+    echo(f"Then: tunesmith tune {quote(str(folder))}")
 
 
 def _macro(text: str) -> tuple[str, str]:
@@ -67,10 +70,10 @@ def _import(source: Path, reference: str | None, out: Path | None) -> None:
     folder = _write(Path(made.name) if out is None else out, made.files)
     if made.complete:
         read_task(folder / "task.toml")
-        typer.echo(f"{folder}: the task {made.name}.")
+        echo(f"{folder}: the task {made.name}.")
     else:
-        typer.echo(f"{folder}: the task {made.name}, whose reference is to be filled in: {folder / 'reference.py'}")
-    typer.echo(f"Then: tunesmith tune {quote(str(folder))}")
+        echo(f"{folder}: the task {made.name}, whose reference is to be filled in: {folder / 'reference.py'}")
+    echo(f"Then: tunesmith tune {quote(str(folder))}")
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> Path:

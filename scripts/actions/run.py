@@ -10,11 +10,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_UNMEASURED, EXIT_WAITING
-from tunesmith.cli.crash import InternalError, interrupted
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_UNMEASURED, EXIT_WAITING, echo
+from tunesmith.cli.crash import InternalError, interrupted, unusable
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import print_summary
@@ -66,9 +64,9 @@ def drive_resume(
 
 
 def _waiting(waiting: Waiting, folder: Path, *, as_json: bool) -> int:
-    typer.echo(f"tunesmith: {waiting}", err=True)
+    echo(f"tunesmith: {waiting}", err=True)
     if (folder / "summary.json").is_file():
-        typer.echo(f"What was found by then: tunesmith report {shlex.quote(str(folder))}", err=True)
+        echo(f"What was found by then: `tunesmith report {shlex.quote(str(folder))}`", err=True)
     if as_json:
         json.dump({"waiting": str(waiting), "run_dir": str(folder)}, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -89,12 +87,14 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
     except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
         if interrupted(error):
             raise KeyboardInterrupt from error
+        if said := unusable(error):
+            raise TunesmithError(said) from error
         raise InternalError(folder) from error
     except KeyboardInterrupt:
         if not (folder / "journal.sqlite").exists():
             raise
         where = shlex.quote(str(folder))
-        typer.echo(f"\nInterrupted; nothing measured is lost. Go on with: tunesmith resume {where}", err=True)
+        echo(f"\nInterrupted; nothing measured is lost. Go on with: `tunesmith resume {where}`", err=True)
         return EXIT_INTERRUPTED
     if as_json:
         json.dump(result.summary.to_json() | {"run_dir": str(result.folder)}, sys.stdout, indent=2)

@@ -11,13 +11,20 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from tunesmith.cli.actions.task_check import limits_for, require_right
+from tunesmith.cli.app import echo
 from tunesmith.cli.view.tables import console, print_summary, print_table
 from tunesmith.graph.results.csv_table import write_csv
 from tunesmith.graph.results.summary import read_summary
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import device_names, feasible, reason_of, require_points, rules
+from tunesmith.kernels.space.feasible import (
+    default_refused,
+    device_names,
+    feasible,
+    reason_of,
+    require_points,
+)
 from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -52,7 +59,7 @@ def show_devices(*, as_json: bool) -> None:
     if inventory.devices:
         print_table(out, table)
     for note in inventory.notes:
-        out.print(note, markup=False, soft_wrap=True)
+        echo(note)
 
 
 def _scaled(value: float | None, unit: float) -> str:
@@ -118,20 +125,22 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
                 "arch": limits.arch,
                 "workloads": [w.name for w in workloads],
                 "templates": found,
+                "rules_not_applied": reasons,
                 "for_other_devices": others,
             }
         )
         return
     out = console()
     for template, entry in zip(templates, found, strict=True):
-        out.print(
+        echo(
             f"{task.name}, template {entry['template']}, on {limits.name}: {entry['feasible']} of "
-            f"{entry['cartesian']} points are feasible",
-            markup=False,
-            soft_wrap=True,
+            f"{entry['cartesian']} points are feasible"
         )
         if template.description:
-            out.print(template.description, markup=False, soft_wrap=True)
+            echo(template.description)
+        if entry["default"]:
+            point = described(template.name, template.default_config)
+            echo(f"The default, {point}, is none of them: {entry['default']}")
         for one in entry["held_out"]:
             if one["feasible"] == entry["feasible"]:
                 continue
@@ -141,7 +150,7 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             point = described(template.name, template.default_config)
             such = f", such as {point}: {one['default']}" if one["default"] else ""
             line = f"On the held-out workload {one['workload']}: {count}{such}"
-            out.print(f"{line.rstrip('.')}.", markup=False, soft_wrap=True)
+            echo(f"{line.rstrip('.')}.")
         values = Table("parameter", "values", "default", Column("what it is", min_width=24))
         for parameter in template.parameters:
             known = ", ".join(map(str, parameter.values))
@@ -153,11 +162,13 @@ def show_space(name: str, workload: str | None, target: str | None, backend: str
             table.add_row(str(rejection["points"]), *map(escape, told))
         if entry["rejected"]:
             print_table(out, table)
+    if reasons:
+        echo("Rules that did not apply to the plain kernel:")
+    for why in reasons:
+        echo(f"  {why}")
     for other, refusals in others.items():
         why = ", ".join(f"`{one}`" for one in refusals)
-        out.print(
-            f"Template {other} is for other devices than {limits.name}: it needs {why}.", markup=False, soft_wrap=True
-        )
+        echo(f"Template {other} is for other devices than {limits.name}: it needs {why}.")
 
 
 def _space(
@@ -177,6 +188,7 @@ def _space(
         "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
         "cartesian": space.cartesian,
         "feasible": len(space),
+        "default": default_refused(template, workloads, limits),
         "rejected": rejected,
         "held_out": [_on_held_out(template, workloads, one, limits) for one in held_out if one not in workloads],
     }
@@ -188,10 +200,7 @@ def _on_held_out(
     """How many of the points that are feasible on `workloads` are feasible on a held-out one, too, and why the default
     is not, if it is not."""
     both = feasible(template, [*workloads, held_out], limits)
-    broken = next(
-        (rule for rule in rules(template, [held_out], limits) if not rule.holds(template.default_config)), None
-    )
-    why = "" if broken is None else broken.explain(template.default_config)
+    why = default_refused(template, [held_out], limits)
     return {"workload": held_out.name, "feasible": len(both), "default": why}
 
 

@@ -6,28 +6,31 @@ import json
 import sys
 from pathlib import Path
 
-import typer
-
 from tunesmith.actors.judging.reference import ReferenceCheck
 from tunesmith.actors.judging.unseen import examine_task
+from tunesmith.cli.app import echo
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.graph.setup.preconditions import require_work
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import probe
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.space.feasible import device_names
+from tunesmith.kernels.space.feasible import default_refused, device_names
+from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import Task
 
 
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
     """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
     if target is not None:
-        return resolve_target(target), 0
+        limits = resolve_target(target)
+        if backend not in ("auto", limits.backend):
+            raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
+        return limits, 0
     try:
         device = choose_device(task, backend, probe())
     except NoDevice as error:
-        if "--target" in str(error) or "cuda" not in task.backends:
+        if "cuda" not in task.backends:
             raise
         without = str(error).rstrip(".")
         raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
@@ -38,7 +41,7 @@ def require_right(task: Task, limits: DeviceLimits, index: int) -> None:
     """What other commands look at before they show anything; what could not be looked at goes to standard error."""
     _, unseen = examine_task(task, limits, index)
     for clause in unseen:
-        typer.echo(f"Note: {clause}.", err=True)
+        echo(f"Note: {clause}.", err=True)
 
 
 def check_task(
@@ -59,6 +62,13 @@ def check_task(
     seen, unseen = examine_task(task, limits, index, reference=reference)
     templates = task.sources(limits.backend).templates
     require_work(task, templates, [limits])
+    tuned = task.workloads_for(limits.kind, held_out=False)
+    unseen += [
+        f"template {one.name}: its default, {described(one.name, one.default_config)}, is not feasible: "
+        + why.rstrip(".")
+        for one in templates
+        if one.runs_on(device_names(limits)) and (why := default_refused(one, tuned, limits))
+    ]
     seen += [
         f"template {one.name}: configurations of it are feasible"
         for one in templates
@@ -69,7 +79,7 @@ def check_task(
         sys.stdout.write("\n")
         return
     for clause in seen:
-        typer.echo(f"  {clause}")
+        echo(f"  {clause}")
     for clause in unseen:
-        typer.echo(f"  Note: {clause}.")
-    typer.echo(f"The task {task.name} is right as far as can be seen without a device, for {limits.name}.")
+        echo(f"  Note: {clause}.")
+    echo(f"The task {task.name} is right as far as can be seen without a device, for {limits.name}.")

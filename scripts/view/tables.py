@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,18 @@ def print_table(out: Console, table: Table) -> None:
         first, *others = map(_plain, row)
         out.print(f"{headings[0]} {first}", markup=False, style="bold")
         told = [f"{heading}: {cell}" for heading, cell in zip(headings[1:], others, strict=True) if cell]
-        out.print("; ".join(told), markup=False)
+        out.print("\n".join(_filled(told, out.width)), markup=False, soft_wrap=True)
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """Lines of `width` columns for the parts of a paragraph: a part that fits on a line is not broken."""
+    lines = [""]
+    for part in parts:
+        if lines[-1] and len(lines[-1]) + len(part) + 4 > width:
+            lines.append("")
+        lines[-1] += f"; {part}" if lines[-1] else part
+    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
+    return [line for one in lines for line in wrapper.wrap(one)]
 
 
 def _plain(cell: Any) -> str:

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from rich.table import Column, Table
 
+from tunesmith.cli.app import echo
 from tunesmith.cli.view.tables import fits, print_table
 
 
@@ -49,6 +50,23 @@ def test_a_workload_that_holds_dots_of_its_own_is_not_cut() -> None:
 
 def test_brackets_of_a_task_are_shown(here: object) -> None:
     assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout  # type: ignore[operator]
+
+
+def test_lines_break_at_words_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    said = "tunesmith: There is nothing to see here; `tunesmith resume runs/x` goes on."
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        echo(said, err=True)
+    assert capsys.readouterr().err.splitlines() == [
+        said,
+        "tunesmith: There is nothing to",
+        "see here;",
+        "`tunesmith resume runs/x` goes",
+        "on.",
+    ]
 
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:

@@ -34,6 +34,14 @@ def test_a_wrong_candidate_is_rejected_with_exit_code_1_and_a_reason() -> None:
     assert done.returncode == 1 and (found["verdict"], found["reason"]) == ("rejected", "unwritten")
 
 
+def test_a_compile_error_is_told_once(tmp_path: Path) -> None:
+    """Not by the compiler on standard error as well."""
+    source = tmp_path / "broken.cl"
+    source.write_text("__kernel void silu_and_mul() { undefined }")
+    done = run("check", "silu_and_mul", "--source", str(source))
+    assert done.returncode == 1 and "undefined" in done.stdout and done.stderr == ""
+
+
 def test_fifty_megabytes_are_rejected_unread(tmp_path: Path) -> None:
     large = tmp_path / "large.cl"
     with large.open("wb") as file:

@@ -106,6 +106,11 @@ def source(text: str) -> Callable[[Path, Path], None]:
     return lambda task, run: (task / "mine.cl").write_text(text) and None
 
 
+LONG, H200, FAST = "a" * 300, ("space", "gemm", "--target", "h200"), "fast_math = true"
+FACTOR = '{ name = "factor", role = "scalar", dtype = "float32", value = "1.5" },'
+SIZE = '{ name = "n", role = "scalar", dtype = "int32", value = "n" },'
+FAR = edited("template.toml", '"GROUP", values = [16, 64]', '"GROUP", values = [16, 512], default = 512')
+NOBODY = ("tune", "{task}", "--run-dir", "~nobody-here/run")
 MINE = ("check", "{task}", "--source", "{task}/mine.cl")
 
 
@@ -468,6 +473,199 @@ CASES = [
         2,
         "baseline of scale fails on the workload 4096: the run step exceeded its deadline of 1 s",
         edited("baseline.cl", "if (i < n)", "while (n); if (i < n)"),
+    ),
+    # What is wrong is named, where it is.
+    Case(
+        "shared_bytes without its parameter",
+        "'has 4 parameters, but the task has 4 arguments'",
+        CHECK,
+        2,
+        "takes one parameter more, the last",
+        edited("template.toml", 'block = ["GROUP"]', 'block = ["GROUP"]\nshared_bytes = "64"'),
+    ),
+    Case(
+        "local memory without shared_bytes",
+        "'has 5 parameters'",
+        CHECK,
+        2,
+        "give its bytes as `shared_bytes`",
+        edited("template.cl", "int n)", "int n, __local float* scratch)"),
+    ),
+    Case(
+        "arguments in another order",
+        "found right",
+        CHECK,
+        2,
+        "bring both into one order",
+        edited("task.toml", f"{FACTOR}\n    {SIZE}", f"{SIZE}\n    {FACTOR}"),
+    ),
+    Case(
+        "a list among values",
+        "'give true or false'",
+        SPACE,
+        2,
+        "item 1: give true or false, a whole number, a number or text in quotes, not [1, 4]",
+        parameter('{ name = "ITEMS", values = [[1, 4], 16] }'),
+    ),
+    *(
+        Case(
+            f"{file} is empty",
+            was,
+            CHECK,
+            2,
+            f"{file} is empty",
+            lambda task, run, file=file: (task / file).write_text("") and None,
+        )
+        for file, was in (
+            ("template.cl", "'the text is empty'"),
+            ("baseline.cl", "'the text is empty'"),
+            ("reference.py", "the baseline was its own reference"),
+            ("task.toml", "'give the function'"),
+        )
+    ),
+    Case("default beyond a constraint, space", "no word", SPACE, 0, "The default, GROUP=512, ITEMS=1, is none", FAR),
+    Case("default beyond a constraint, check", "no word", ("check", "{task}"), 0, "is not feasible: `GROUP", FAR),
+    Case("default beyond a constraint, bench", "blamed --config", BENCH, 2, "name another with --config", FAR),
+    Case(
+        "max_registers of OpenCL",
+        "ignored",
+        SPACE,
+        2,
+        "key max_registers: it is for CUDA",
+        edited("template.toml", "[launch]", 'max_registers = "32"\n\n[launch]'),
+    ),
+    Case("a kernel for a task", "'not valid TOML'", ("tune", "{task}/baseline.cl"), 2, "is not a task: give the task"),
+    Case("lanes of an OpenCL device", "ignored", (*TUNE, "--lanes", "4"), 2, "--lanes: 4 is more than there can be"),
+    Case(
+        "a home that is not there", "a folder '~nobody-here'", (*NOBODY, "--evaluations", "1"), 2, "--run-dir: the home"
+    ),
+    Case("--target mi300", "'did you mean b300'", (*SPACE, "--target", "mi300"), 2, "targets are NVIDIA GPUs alone"),
+    Case("--target sm_20", "'did you mean sm_120'", (*SPACE, "--target", "sm_20"), 2, "architectures known are sm_70"),
+    Case(
+        "init of Python", "a remark on macros", ("init", "{task}/reference.py"), 2, "is Python, and `init` reads CUDA"
+    ),
+    *(
+        Case(
+            f"T1 file: {text}",
+            "a Python error's text",
+            ("init", "{task}/t1.json"),
+            2,
+            told,
+            lambda task, run, text=text: (task / "t1.json").write_text(text) and None,
+        )
+        for text, told in (
+            ("[1]", "give a JSON object"),
+            ('{"General": 1}', "the key KernelSpecification is missing"),
+        )
+    ),
+    Case(
+        "rules that do not apply",
+        "nowhere to be seen",
+        SPACE,
+        0,
+        "Rules that did not apply to the plain kernel: there is no loop to unroll",
+        edited("task.toml", 'templates = ["template.toml"]', ""),
+    ),
+    *(
+        Case(f"a name of 300 letters, {command[0]}", "a bug of ours", command, 2, "File name too long")
+        for command in (
+            ("report", LONG),
+            ("resume", LONG),
+            ("compare", LONG, "{run}"),
+            ("export", LONG, "--as", "t4"),
+            ("tune", "{task}", "--run-dir", LONG),
+            ("tune", "{task}", "--prior", LONG),
+        )
+    ),
+    Case("a command misspelt", "no such command", ("tuned", "{task}"), 2, "did you mean tune?"),
+    Case(
+        "a task in capitals", "a list of 13 names", ("space", "GEMM"), 2, "There is no task 'GEMM': did you mean gemm?"
+    ),
+    Case("--target of another backend", "ignored", (*H200, "--backend", "opencl"), 2, "the target h200 is for cuda"),
+    Case(
+        "--vs that does not compile", "'candidate'", (*BENCH, "--vs", "{task}/task.toml"), 2, "task.toml cannot be mea"
+    ),
+    Case(
+        "a task as template",
+        "a list of 13 keys",
+        (*BENCH, "--template", "{task}/task.toml"),
+        2,
+        "task.toml is a task, not a template",
+    ),
+    Case(
+        "a source as template",
+        "'not valid TOML'",
+        SPACE,
+        2,
+        "template.cl is not a template",
+        edited("task.toml", '"template.toml"', '"template.cl"'),
+    ),
+    Case(
+        "&& in a constraint",
+        "'invalid syntax'",
+        SPACE,
+        2,
+        "and `and`, `or`, `not`",
+        edited("template.toml", "GROUP * ITEMS <= 256", "GROUP < 64 && ITEMS < 4"),
+    ),
+    Case(
+        "a name misspelt in a constraint",
+        "a list of 17 names",
+        SPACE,
+        2,
+        "did you mean 'GROUP'?",
+        edited("template.toml", "GROUP * ITEMS <= 256", "GRUOP <= 256"),
+    ),
+    Case(
+        "fast_math = true", "'give text in quotes'", SPACE, 0, "4 of 4", edited("template.toml", "[la", f"{FAST}\n[la")
+    ),
+    Case(
+        "static_shared_bytes below 0",
+        "'several constraints together'",
+        SPACE,
+        2,
+        "static shared memory is -4",
+        edited("template.toml", "[launch]", "static_shared_bytes = -4\n[launch]"),
+    ),
+    Case(
+        "template without a source",
+        "'key source'",
+        SPACE,
+        2,
+        "key source_file: it is missing",
+        edited("template.toml", 'source_file = "template.cl"', ""),
+    ),
+    Case(
+        "arithmetic of another name",
+        "ignored",
+        SPACE,
+        2,
+        "write 'float32' or leave it out",
+        edited("task.toml", 'arithmetic = "float32"', 'arithmetic = "fp32"'),
+    ),
+    Case(
+        "requires a number",
+        "always true",
+        SPACE,
+        2,
+        "key requires, item 1: `n` is not a condition",
+        edited("task.toml", 'flops = "n"', 'flops = "n"\nrequires = ["n"]'),
+    ),
+    Case(
+        "a list of sources for the baseline",
+        "'[baseline.cl] cannot be read'",
+        SPACE,
+        0,
+        "4 of 4",
+        edited("task.toml", 'source_file = "baseline.cl"', 'source_file = ["baseline.cl"]'),
+    ),
+    Case(
+        "arguments in another order, tune",
+        "wrong results after a minute",
+        TUNE,
+        2,
+        "bring both into one order",
+        edited("template.cl", "float factor, int n", "int n, float factor"),
     ),
     # These measure.
     Case(

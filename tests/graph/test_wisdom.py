@@ -143,6 +143,8 @@ def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, mo
     assert open_wisdom({"TUNESMITH_WISDOM": "off"}) is None
     at_home = open_wisdom({"XDG_DATA_HOME": str(tmp_path)})
     assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    with pytest.raises(WisdomError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_wisdom({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
 def test_the_newer_of_two_stays(wisdom: Wisdom) -> None:
@@ -168,7 +170,7 @@ def test_what_cannot_be_used_is_told_in_a_sentence(wisdom: Wisdom, tmp_path: Pat
         wisdom.read_file(tmp_path / "text")
     for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(WisdomError, match=r"is no file of `tunesmith wisdom export`; name one that .* wrote\.$"):
+        with pytest.raises(WisdomError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
             wisdom.read_file(tmp_path / "other.json")
     wisdom.keep([entry()])
     wisdom.write_file(tmp_path / "all.json")

@@ -80,7 +80,7 @@ def test_the_folder_may_be_named(folder: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert lock_folder() == tmp_path
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "missing"))
-    with pytest.raises(TunesmithError, match=r"TUNESMITH_LOCK_DIR names .*missing, which is no folder: make it"):
+    with pytest.raises(TunesmithError, match=r"TUNESMITH_LOCK_DIR names .*missing, which is not a folder: make it"):
         DeviceLock("GPU-test")
 
 

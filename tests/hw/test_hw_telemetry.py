@@ -100,7 +100,7 @@ def test_a_slice_is_named_as_nvml_finds_it():
         (FakeNvml(), None, "sees no GPU"),
         (FakeNvml([FakeGpu("GPU-a", ""), FakeGpu("GPU-b", "")]), None, "sees 2 GPUs"),
         (FakeNvml([FakeGpu("GPU-a", "")]), "GPU-x", "does not find the GPU GPU-x"),
-        (FakeNvml(init_error=12), None, "NVML was not found"),
+        (FakeNvml(init_error=12), None, "No NVIDIA driver was found"),
     ],
 )
 def test_why_there_is_no_telemetry(nvml, uuid, said):

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shared_cache import ARTIFACT, SOURCE, work
 
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, cache_key, open_cache
 from tunesmith.kernels.build.specialise import Specialised
@@ -169,6 +170,13 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert xdg is not None and xdg.folder == Path("/somewhere/tunesmith")
     relative = open_cache({"XDG_CACHE_HOME": "somewhere"})
     assert relative is not None and relative.folder == default.folder
+
+
+def test_a_place_that_keeps_nothing_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for named in (str(tmp_path / "file"), str(tmp_path / "file" / "inside"), "~nobody-here/cache"):
+        with pytest.raises(TunesmithError, match=r"^TUNESMITH_CACHE: .*\.$"):
+            open_cache({"TUNESMITH_CACHE": named})
 
 
 @pytest.mark.parametrize("size", ["", "big", "0", "-1", "nan", "inf"])

@@ -261,8 +261,8 @@ def test_messages_in_full() -> None:
     with pytest.raises(ExpressionError) as caught:
         parse("VEC * dd <= 4").require({"VEC", "d"}, "task.toml, key bytes")
     assert str(caught.value) == (
-        "task.toml, key bytes: in the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; known names "
-        "are VEC, d."
+        "task.toml, key bytes: in the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean "
+        "'d'?"
     )
 
 

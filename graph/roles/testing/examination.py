@@ -36,8 +36,8 @@ NO_TIME = (
 
 def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
     """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
-    rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be examined
-    in this session, which counts unless the settings allow it (for all workloads together under `FOR_ALL`)."""
+    rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be
+    examined in this session, which counts unless the settings allow it (for all workloads together: `FOR_ALL`)."""
     settings, found = context.settings, dict[Examinee, str]()
     known = context.log.examinations()
     for key, one in known.items():

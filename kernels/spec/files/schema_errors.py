@@ -60,7 +60,17 @@ def explain(error: ValidationError, model: type[BaseModel], data: Mapping[str, A
         return f"{where}{': ' if where else ''}{unknown_key(str(wrong), known)}{more}"
     place = _place(first["loc"])
     where = _where(place, data)
-    return f"{where}{': ' if where else ''}{sentence(first)}{more}"
+    told = _choice([one for one in found if _place(one["loc"]) == place]) or sentence(first)
+    return f"{where}{': ' if where else ''}{told}{more}"
+
+
+def _choice(found: Sequence[Any]) -> str:
+    """What a value has to be that may be of several types, from the mistake that it is for each; else empty."""
+    kinds = dict.fromkeys(one["type"] for one in found)
+    wanted = list(dict.fromkeys(EXPECTED[kind].removeprefix("give ") for kind in kinds if kind in EXPECTED))
+    if len(wanted) < 2 or len(wanted) < len(kinds):
+        return ""
+    return f"give {', '.join(wanted[:-1])} or {wanted[-1]}, not {found[0]['input']!r:.80}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[int | str, ...]:

@@ -48,9 +48,13 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
         return _Reader(path, data).task(reference)
     except OSError as error:
         raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
         raise TaskError(
-            f"{path} is not a tuning problem in the format T1: {error!r} is missing or of another type."
+            f"{path} is not a tuning problem in the format T1: the key {error.args[0]} is missing; add it."
+        ) from error
+    except (TypeError, AttributeError) as error:
+        raise TaskError(
+            f"{path} is not a tuning problem in the format T1: a value has another type than the format's ({error})."
         ) from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}, or a file that it names, is not UTF-8 text: save it as UTF-8.") from error
@@ -60,6 +64,8 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
 
 class _Reader:
     def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
+        if not isinstance(data, Mapping):
+            raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")
         self.path, self.kernel = path, data["KernelSpecification"]
         self.space = data["ConfigurationSpace"]
         language = self.kernel["Language"]
@@ -136,6 +142,10 @@ class _Reader:
                 f"{self.path}, argument {name}: the FillType {one['FillType']} is not known; use Constant or Random."
             )
         access = one.get("AccessType", "ReadWrite")
+        if access not in ROLES:
+            raise TaskError(
+                f"{self.path}, argument {name}: the AccessType {access} is not known; use one of {', '.join(ROLES)}."
+            )
         return {
             "name": name,
             "role": ROLES[access],
@@ -146,7 +156,8 @@ class _Reader:
 
     def _size(self, name: str, size: int | str) -> str:
         """The number of elements as an expression of the task."""
-        text = re.sub(r"ProblemSize\[(\d)\]", lambda found: f"size_{AXES[int(found[1])]}", str(size))
+        axes = dict(enumerate(AXES))
+        text = re.sub(r"ProblemSize\[(\d)\]", lambda found: f"size_{axes.get(int(found[1]), found[1])}", str(size))
         for one in self.parameters:
             for extreme in (min, max):
                 numbers = [value for value in one["values"] if isinstance(value, int | float)]

@@ -6,11 +6,12 @@ Every error names file, key, value and remedy. What a task means is `tunesmith.k
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,12 +20,22 @@ from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.files.schema_errors import explain
 from tunesmith.kernels.spec.files.unfinished import require_filled
 from tunesmith.kernels.spec.parameter import NAME_PATTERN
-from tunesmith.kernels.spec.soundness import require_sound_task, require_sound_template
+from tunesmith.kernels.spec.soundness import require_options, require_sound_task, require_sound_template
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BackendName, Template
 
 LIBRARY = Path(__file__).resolve().parents[2] / "library"
 Model = TypeVar("Model", bound=BaseModel)
+_DRAFTS = "`tunesmith init` drafts a task from it"
+_INSTEAD = {
+    ".cu": _DRAFTS,
+    ".cuh": _DRAFTS,
+    ".json": f"give a task.toml; if it is a T1 file, {_DRAFTS}",
+    ".cl": "give the task.toml that names this source, or write one as in docs/tasks.md",
+    "template": "give a TOML file that names its source, `parameters` and `launch`",
+    "": "give a task.toml",
+}
+"""What to do with a file that is not TOML, by its suffix."""
 _PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
 
 
@@ -53,6 +64,8 @@ def load_task(text: str) -> Task:
     except (OSError, ValueError):
         directory = False
     what = f"The folder '{text:.200}' holds no task.toml" if directory else f"There is no task '{text:.200}'"
+    if near := difflib.get_close_matches(text.lower(), library, 1):
+        raise TaskError(f"{what}: did you mean {near[0]}?")
     raise TaskError(f"{what}: give the path of a task.toml or one of {', '.join(library)}.")
 
 
@@ -64,7 +77,10 @@ def read_task(path: Path) -> Task:
         lists = beside if beside.is_file() else "the task.toml that lists it"
         raise TaskError(f"{path} is a template and no task: give {lists} instead.")
     reference = data.get("reference")
-    require_filled({file: _text(file, path, "task") for file in (path, *_own_reference(path, reference))})
+    if not data:
+        raise TaskError(f"{path} is empty: docs/tasks.md says what a task.toml holds.")
+    own = {file: _text(file, path, "reference") for file in _own_reference(path, reference)}
+    require_filled({path: path.read_text(encoding="utf-8-sig"), **own})
     if reference == "baseline":
         data["reference"], data["reference_name"] = "", "baseline"
         if "framework" in data:
@@ -122,7 +138,11 @@ def read_template(path: Path, backend: str, entry: str, source: str | None = Non
     Its `source_file` is relative to it, and may be a list of files, which become one source in their order: `source`
     then stands for the last, as the others are what several templates share.
     """
-    data = _toml(path)
+    data = _toml(path, "template")
+    if {"reference", "backends", "arguments"} & data.keys():
+        raise TaskError(f"{path} is a task, not a template: give a file that has `parameters` and `launch`.")
+    if not {"source", "source_file"} & data.keys() and source is None:
+        raise TaskError(f"{path}, key source_file: it is missing; name the file of the template's source.")
     if data.setdefault("backend", backend) != backend:
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
     data.setdefault("entry", entry)
@@ -141,13 +161,18 @@ def _parts(files: object) -> list[Any]:
     return files if isinstance(files, list) and files else [files] if files is not None else []
 
 
+def _whole(files: object, path: Path, key: str) -> str:
+    """The text of a `source_file` of the file at `path`."""
+    return "\n".join(_text(path.parent / str(file), path, key) for file in _parts(files))
+
+
 def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Path) -> None:
     baseline = sources.get("baseline")
     if not isinstance(baseline, dict) or "source_file" not in baseline or "launch" not in baseline:
         raise TaskError(f"{path}, key backends.{backend}.baseline: give `source_file` and `launch` (grid and block).")
     fields = dict(baseline)
     label = fields.pop("label", "plain")
-    fields["source"] = _text(path.parent / str(fields.pop("source_file")), path, f"backends.{backend}.baseline")
+    fields["source"] = _whole(fields.pop("source_file"), path, f"backends.{backend}.baseline")
     sources["baseline"] = {
         "label": label,
         "template": {"name": "baseline", "backend": backend, "entry": entry, **fields},
@@ -176,8 +201,7 @@ def _kernel_opponent(given: Mapping[str, Any], backend: str, entry: str, path: P
         raise TaskError(f"{path}, {where}: give `source_file` and `launch` (grid and block).")
     own = {key: given[key] for key in ("name", "label", "on_request") if key in given}
     fields = {key: value for key, value in given.items() if key not in (*own, "source_file")}
-    files = _parts(given["source_file"])
-    source = "\n".join(_text(path.parent / str(file), path, f"{where}, source_file") for file in files)
+    source = _whole(given["source_file"], path, f"{where}, source_file")
     return {**own, "template": {"name": "opponent", "backend": backend, "entry": entry, "source": source, **fields}}
 
 
@@ -262,18 +286,24 @@ def _validate_expressions(task: Task, path: Path) -> None:
         for one in sources.opponents:
             where = f"{path}, {name} opponent {one.name}"
             one.template.validate_names(sizes, frozenset(task.types), where)
+            require_options(one.template, where)
         for template in (sources.baseline.template, *sources.templates):
             where = f"{path}, {name} template {template.name}"
             template.validate_names(sizes, frozenset(task.types), where)
+            require_options(template, where)
             if template is not sources.baseline.template:
                 require_sound_template(template, task, where)
     require_sound_task(task, str(path))
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path, what: Literal["task", "template"] = "task") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
+        if path.suffix != ".toml":
+            raise TaskError(
+                f"{path} is not a {what}: {_INSTEAD.get(path.suffix if what == 'task' else what, _INSTEAD[''])}."
+            ) from error
         raise TaskError(f"{path} is not valid TOML: {error}.") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path} is not UTF-8 text: save it as UTF-8.") from error
@@ -283,13 +313,16 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _text(file: Path, path: Path, key: str) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: save it as UTF-8.") from error
     except ValueError as error:
         raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
+    if not text.strip():
+        raise TaskError(f"{path}, key {key}: {file} is empty; write the code there, or name the file that has it.")
+    return text
 
 
 def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model:
