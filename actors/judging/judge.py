@@ -2,8 +2,8 @@
 
 Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
 spins and one that takes its process with it are verdicts as well. The reference, which is the task's own code, runs in
-calls of its own, whose time and faults are not the candidate's. The device is held from here, from the first buffers
-to the end of compute-sanitizer: processes that are replaced meanwhile do not let go of it.
+calls of its own, whose time and faults are not the candidate's. The device is held from here, while anything is
+launched and while compute-sanitizer works: processes that are replaced meanwhile do not let go of it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def judge(
         examiners = [
             stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
         ]
-        held = HeldDevice(lock or lock_of(examiners[0]), len(examiners), listener)
+        held = HeldDevice(lock or lock_of(examiners[0]), listener)
         device = stack.enter_context(contextlib.closing(held))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
@@ -231,16 +231,18 @@ def _speaks_of(template: Template, config: Config) -> str:
     return "\n".join([*macros, template.source, *compared, *(f"{one};" for one in (*launch.grid, *launch.block))])
 
 
-def _account(made_up: Sequence[Step], passed: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
-    """A sentence on what there was no time for; none where there was enough."""
-    late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
-    done = [step for step in made_up if step.name not in late]
-    if len(done) == len(made_up):
+def _account(made_up: Sequence[Step], found: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
+    """A sentence on what there was no time for; none where there was enough. Steps that were left out for other
+    reasons do not count."""
+    skipped = {one.step: one.reason for one in found if isinstance(one, Skipped)}
+    wanted = [step for step in made_up if skipped.get(step.name, "time") == "time"]
+    done = [step for step in wanted if step.name not in skipped]
+    if len(done) == len(wanted):
         return ()
-    pairs = {pair for step in made_up for pair in step.pairs}
+    pairs = {pair for step in wanted for pair in step.pairs}
     covered = {pair for step in done for pair in step.pairs}
     return (
-        f"{len(done)} of {len(made_up)} steps on made-up sizes within {seconds:g} s (--check-time), "
+        f"{len(done)} of {len(wanted)} steps on made-up sizes within {seconds:g} s (--check-time), "
         f"{len(covered) / len(pairs):.0%} of all pairs of sizes, types, contents and scalars",
     )
 
@@ -283,6 +285,7 @@ class _Bench:
     ) -> tuple[Verdict, Suspect | None]:
         """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
         task, listener, first = self.task, self.listener, self.runners[0]
+        self.device.leave()
         listener("compiling")
         built = building.result()
         if not isinstance(built, Built):
@@ -309,9 +312,10 @@ class _Bench:
         late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
         again = [step for step in steps if step.name in late]
         if wrong is None and again and not budget.is_spent:
-            findings = self._run(replace(asked, coverage=None), again, room, budget)
+            # What was kept for further sizes is left.
+            findings = self._run(replace(asked, coverage=coverage if covered else None), again, room, budget)
             passed = [one for one in passed if one.step not in late] + findings.passed()
-            wrong, unseen = findings.wrong(), unseen | findings.unseen
+            wrong, unseen, covered = findings.wrong(), unseen | findings.unseen, covered and findings.covered
         if wrong is not None:
             return rejected(wrong, passed), None
         untold = [built.coverage] if isinstance(built.coverage, str) else []
@@ -334,7 +338,8 @@ class _Bench:
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(list(made_up.values()), passed, budget.seconds)
-        excluding = sum(isinstance(one, Skipped) and one.reason == "template" for one in passed)
+        out = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "template"}
+        excluding = len(out.intersection(made_up))
         kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * len(made_up) else "accepted"
         detail = f"the template excludes {excluding} of {len(made_up)} made-up workloads" if kind == "partial" else ""
         verdict = Verdict(kind, "", detail, tuple(passed), notes, unexecuted, artifacts)

@@ -20,6 +20,7 @@ from tunesmith.kernels.build.artifact_cache import CacheError, DiskCache, open_c
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Skipped
 from tunesmith.kernels.launch.prepared import OutsideContract, key_of, prepare_contents
+from tunesmith.kernels.launch.reference import load_reference
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task, TaskError
 
@@ -41,6 +42,8 @@ class ContentsHost:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._cache = _cache()
+        # What the reference imports takes seconds, which no step is to be left out for.
+        load_reference(task)
 
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
@@ -147,8 +150,7 @@ class Preparation:
             made = self._made[place]
             try:
                 made.set_result(self._prepared(host, step, self._folder / f"{place}.npz"))
-            except (TunesmithError, RuntimeError) as error:
-                # A mistake of the user's, or of ours in that process: raised where the step is asked for.
+            except Exception as error:  # noqa: BLE001 - raised where the step is asked for, which else would wait on
                 made.set_exception(error)
 
     def _prepared(self, host: Isolated, step: Step, path: Path) -> Path | Skipped:

@@ -8,11 +8,10 @@ and the plain kernel is right; else it is left out with its reason.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,11 +68,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Budget:
-    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps."""
+    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps; slow: made-up
+    workloads on which the reference or the plain kernel took too long, and how that shows."""
 
     seconds: float
     reserve: float = 0.0
     ends: float = field(init=False)
+    slow: list[tuple[Workload, str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.ends = time.monotonic() + self.seconds
@@ -83,8 +85,9 @@ class Budget:
         return time.monotonic() > self.ends - self.reserve
 
     def extend(self, seconds: float) -> None:
-        """Waiting for the device does not count."""
-        self.ends += seconds
+        """Other things took that long: waiting for the device, or the task's own workloads."""
+        with self._lock:
+            self.ends += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +102,13 @@ class Asked:
 @dataclass(slots=True)
 class Findings:
     """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
-    first step that rejects the candidate; covered: whether parts that ran are still counted; slow: made-up workloads on
-    which the reference or the plain kernel took too long, and how that shows."""
+    first step that rejects the candidate; covered: whether parts that ran are still counted."""
 
     budget: Budget
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
     covered: bool = True
-    slow: list[tuple[Workload, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, place: int, found: Passed | Skipped | Outcome) -> None:
@@ -119,7 +120,7 @@ class Findings:
 
     def note_slow(self, step: Step, why: str) -> None:
         with self.lock:
-            self.slow.append((step.workload, why))
+            self.budget.slow.append((step.workload, why))
 
     def left_out(self, step: Step) -> Skipped | None:
         """Why a made-up workload is left out for its time: the budget is spent, or one that is no larger in any size
@@ -130,7 +131,7 @@ class Findings:
             why = f"no time was left of {self.budget.seconds:g} s for made-up sizes (--check-time)"
             return Skipped(step.name, why, reason="time")
         mine = step.workload
-        for known, why in list(self.slow):
+        for known, why in list(self.budget.slow):
             if known.types == mine.types and all(size <= mine.sizes[name] for name, size in known.sizes.items()):
                 return Skipped(step.name, f"it is at least as large as {known.name}, where {why}", reason="time")
         return None
@@ -151,33 +152,28 @@ class Findings:
 
 
 class HeldDevice:
-    """The device's lock, held while some of `users` processes use it."""
+    """The device's lock, held while any thread uses the device."""
 
-    def __init__(self, lock: DeviceLock, users: int, listener: Callable[[str], None]) -> None:
-        self._lock, self._users, self._listener = lock, users, listener
-        self._idle = 0
+    def __init__(self, lock: DeviceLock, listener: Callable[[str], None]) -> None:
+        self._lock, self._listener = lock, listener
+        self._users = set[int]()
         self._state = threading.Lock()
 
     def take(self) -> float:
         """Waits until no other process uses the device, and says so when that lasts; returns the seconds that it
-        waited. For any thread."""
-        begun = time.monotonic()
+        waited."""
         with self._state:
+            begun = time.monotonic()
+            self._users.add(threading.get_ident())
             self._lock.acquire(self._listener)
-        return time.monotonic() - begun
+            return time.monotonic() - begun
 
-    @contextlib.contextmanager
-    def let_go(self) -> Iterator[None]:
-        """One of the users waits for something else; while all do, others may have the device."""
+    def leave(self) -> None:
+        """This thread waits for something else, or has ended; while all do, others may have the device."""
         with self._state:
-            self._idle += 1
-            if self._idle == self._users:
+            self._users.discard(threading.get_ident())
+            if not self._users:
                 self._lock.release()
-        try:
-            yield
-        finally:
-            with self._state:
-                self._idle -= 1
 
     def close(self) -> None:
         self._lock.release()
@@ -205,8 +201,7 @@ class StepRunner:
             return
         if not source.is_ready(place):
             self.listener(f"the reference computes {step.name}")
-            with self.device.let_go():
-                source.get(place)
+            self.device.leave()
         path = source.get(place)
         if isinstance(path, Skipped):
             findings.note(place, path)
@@ -363,12 +358,15 @@ def run_steps(
     waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
 
     def run(runner: StepRunner, place: int, source: Preparation) -> None:
+        begun = time.monotonic()
         try:
             runner.run(asked, steps[place], place, findings, source)
         finally:
             source.release(place)
+        if not steps[place].derived:
+            budget.extend((time.monotonic() - begun) / len(runners))
 
-    def go_on(runner: StepRunner, source: Preparation) -> None:
+    def go_through(runner: StepRunner, source: Preparation) -> None:
         while not stop.is_set():
             with lock:
                 place = next(waiting, None)
@@ -379,6 +377,12 @@ def run_steps(
             except BaseException:  # it is raised again; meanwhile the others must not begin anything
                 stop.set()
                 raise
+
+    def go_on(runner: StepRunner, source: Preparation) -> None:
+        try:
+            go_through(runner, source)
+        finally:
+            runner.device.leave()
 
     with prepare({place: steps[place] for place in [*light, *heavy]}, findings) as source:
         if len(runners) == 1:
@@ -398,6 +402,7 @@ def run_steps(
         for place in heavy:
             if findings.wanted(place):
                 run(first, place, source)
+    first.device.leave()
     return findings
 
 

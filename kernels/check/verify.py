@@ -87,7 +87,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class PlainResult:
-    """The baseline in a step: its deviations, and the seconds of its longest launch."""
+    """The baseline in a step: its deviations, and the seconds of its shortest launch: a first one may
+    load, or compile, the kernel."""
 
     standard: Standard
     seconds: float
@@ -172,7 +173,7 @@ def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
 ) -> PlainResult | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky, why, longest = step.own, False, "", 0.0
+    own, sticky, why, shortest = step.own, False, "", math.inf
     if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
         why = outside.detail
     elif not own and (beyond := data.beyond_integers()):
@@ -188,7 +189,7 @@ def measure_baseline(
                     begun = time.monotonic()
                     device.launch(launches[0])
                     device.synchronize()
-                    longest = max(longest, time.monotonic() - begun)
+                    shortest = min(shortest, time.monotonic() - begun)
                     found = measure_set(data, 0, names)
                     if not own and not _is_finite(found):
                         found = measure_set(data, 0, names, lenient=True)
@@ -197,7 +198,7 @@ def measure_baseline(
                         break
                     standard.append(found)
                 else:
-                    return PlainResult(tuple(standard), longest)
+                    return PlainResult(tuple(standard), shortest)
             else:
                 why = str(launches)
         except DeviceError as error:

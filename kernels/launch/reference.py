@@ -6,7 +6,7 @@ Owns the call itself, for arrays of NumPy and of CuPy. Its arguments are drawn b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -60,6 +60,12 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
         ) from error
 
 
+def load_reference(task: Task) -> None:
+    """Has this process import what the reference imports. What fails is named where the reference is called."""
+    with contextlib.suppress(Exception):
+        _defined(task)
+
+
 def where_of(task: Task, workload: Workload) -> str:
     """The subject of sentences about the reference."""
     return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
@@ -101,15 +107,22 @@ def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[s
 
 
 def _call_reference(task: Task, values: Mapping[str, Any], errors: set[str] | None = None) -> Any:
+    reference = _defined(task)
+    if errors is None:
+        with np.errstate(all="ignore"):
+            return reference(**values)
+    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), _watched(task, errors):
+        return reference(**values)
+
+
+def _defined(task: Task) -> Callable[..., Any]:
+    """The reference, of which nothing is left of an earlier call."""
     namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
     exec(_compiled(runnable_reference(task), task.name), namespace)
     if task.reference_name not in namespace:
         raise NameError(f"there is no function {task.reference_name} in it")
-    if errors is None:
-        with np.errstate(all="ignore"):
-            return namespace[task.reference_name](**values)
-    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), _watched(task, errors):
-        return namespace[task.reference_name](**values)
+    function: Callable[..., Any] = namespace[task.reference_name]
+    return function
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ class PretendedStep:
     raises: bool = False
     seconds: float = 0.0
     nbytes: int = 1
+    derived: bool = False
 
     @property
     def workload(self) -> PretendedWorkload:
@@ -52,6 +53,12 @@ class PretendedExaminer:
 
 
 @dataclass
+class PretendedDevice:
+    def leave(self) -> None:
+        pass
+
+
+@dataclass
 class PretendedRunner:
     """Stands for a process."""
 
@@ -59,6 +66,7 @@ class PretendedRunner:
     done: dict[int, int]
     task: PretendedTask = field(default_factory=PretendedTask)
     examiner: PretendedExaminer = field(default_factory=PretendedExaminer)
+    device: PretendedDevice = field(default_factory=PretendedDevice)
 
     def excluded(self, asked: object, step: PretendedStep) -> None:
         return None
