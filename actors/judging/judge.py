@@ -76,6 +76,8 @@ REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""
 MOST_EXCLUDED = 0.5
 """Share of the made-up workloads that a template may exclude for a verdict to be one on all sizes."""
+TRIED_EXCLUDED = 32
+"""Steps that a template excludes in which the plain kernel is tried, where it excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -338,12 +340,28 @@ class _Bench:
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(list(made_up.values()), passed, budget.seconds)
-        out = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "template"}
-        excluding = len(out.intersection(made_up))
-        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * len(made_up) else "accepted"
-        detail = f"the template excludes {excluding} of {len(made_up)} made-up workloads" if kind == "partial" else ""
+        excluding, of = self._excluded(asked, made_up, passed, budget), len(made_up)
+        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * of else "accepted"
+        detail = f"the template excludes {excluding} of {of} steps on made-up sizes" if kind == "partial" else ""
         verdict = Verdict(kind, "", detail, tuple(passed), notes, unexecuted, artifacts)
         return verdict, (built.candidate, built.workloads)
+
+    def _excluded(
+        self, asked: Asked, made_up: Mapping[str, Step], found: Sequence[Passed | Skipped], budget: Budget
+    ) -> int:
+        """How many of the `made_up` steps the template excludes; where these are most, without those in which the plain
+        kernel is not right either, which some of them tell."""
+        names = {one.step for one in found if isinstance(one, Skipped) and one.reason == "template"}
+        out = [step for name, step in made_up.items() if name in names]
+        unfit = tried = 0
+        if len(out) > MOST_EXCLUDED * len(made_up):
+            for step in out[:: max(1, len(out) // TRIED_EXCLUDED)]:
+                if budget.is_spent:
+                    break
+                fits = self.runners[0].plain_fits(asked.baseline, step, Findings(budget))
+                unfit, tried = unfit + (not fits), tried + 1
+            unfit = len(out) * unfit // max(1, tried)
+        return len(out) - unfit
 
     def _run(self, asked: Asked, steps: Sequence[Step], room: float, budget: Budget) -> Findings:
         """`run_steps` with contents that are prepared beside it."""

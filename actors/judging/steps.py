@@ -245,11 +245,19 @@ class StepRunner:
     def _step(
         self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, findings: Findings
     ) -> Passed | Skipped | Outcome:
+        if (skipped := self.try_plain(baseline, step, path, findings)) is not None:
+            return skipped
+        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+        self.renew(found)
+        return found
+
+    def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
+        """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
         seconds = self.deadlines.made_up_step(findings.budget) if step.derived else self.deadlines.run
         if (skipped := self._prepare(step, path, seconds if step.derived else self.deadlines.prepare)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
-        plain = self.examiner.call("try_baseline", seconds, baseline, step)
+        plain: Skipped | float | Crashed | TimedOut = self.examiner.call("try_baseline", seconds, baseline, step)
         self.renew(plain)
         if isinstance(plain, Crashed | TimedOut):
             if step.own:
@@ -265,9 +273,15 @@ class StepRunner:
         if step.derived and plain > seconds / LAUNCHES:
             findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
             return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
-        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
-        self.renew(found)
-        return found
+        return None
+
+    def plain_fits(self, baseline: Candidate, step: Step, findings: Findings) -> bool:
+        """Whether nothing is known against the baseline in a made-up step, on which it must also keep to its arrays."""
+        self.device.take()
+        if (found := self.try_plain(baseline, step, None, findings)) is not None:
+            return found.reason != "plain kernel"
+        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
+        return not self._fails_at(baseline, step, None, edges_of(arrays, SIDES[0]))
 
     def _prepare(self, step: Step, path: Path | None, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""

@@ -111,9 +111,9 @@ def _outside(
             own = set()
             reference_results(task, workload, {**harmless, **changed}, own)
         reference_results(task, workload, harmless, usual)
-        if caused := (own - usual) & {DIVIDE, INVALID}:
+        if own & {DIVIDE, INVALID} and not usual & {DIVIDE, INVALID}:
             named = ", ".join(f"{name} = {value:g}" for name, value in changed.items())
-            return f"with {named} {_sentence(task, workload, caused)}"
+            return f"with {named} {_sentence(task, workload, own & {DIVIDE, INVALID})}"
     if finite and isinstance(results, dict):
         floats = (np.asarray(result) for result in results.values())
         if not all(bool(np.isfinite(result).all()) for result in floats if result.dtype.kind == "f"):
