@@ -8,6 +8,8 @@ from typing import Annotated, Optional
 import typer
 
 EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_INTERRUPTED = 0, 2, 3, 4, 130
+EXIT_UNEXAMINED = 6
+"""No winner could be examined; best/ holds the plain kernel."""
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output; everything else goes to standard error.")

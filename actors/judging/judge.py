@@ -21,6 +21,7 @@ from typing import Any, Literal
 from tunesmith.actors.judging.builder import Builder, Built
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
+from tunesmith.actors.judging.remedies import for_left_out
 from tunesmith.actors.judging.steps import (
     MOST_PROCESSES,
     PREPARE_SECONDS,
@@ -319,7 +320,9 @@ class _Bench:
             passed = [one for one in passed if one.step not in late] + findings.passed()
             wrong, unseen, covered = findings.wrong(), unseen | findings.unseen, covered and findings.covered
         if wrong is not None:
-            return rejected(wrong, passed), None
+            verdict = rejected(wrong, passed)
+            remedy = findings.remedy()
+            return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
         untold = [built.coverage] if isinstance(built.coverage, str) else []
         notes: tuple[str, ...] = (*self.task.caveats, *untold, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
@@ -340,6 +343,7 @@ class _Bench:
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(list(made_up.values()), passed, budget.seconds)
+        notes += for_left_out({step.name: step for step in steps}, passed)
         excluding, of = self._excluded(asked, made_up, passed, budget), len(made_up)
         kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * of else "accepted"
         detail = f"the template excludes {excluding} of {of} steps on made-up sizes" if kind == "partial" else ""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunesmith.actors.judging.preparation import Preparation, require_prepared
+from tunesmith.actors.judging.remedies import for_rejection
 from tunesmith.actors.process.isolated import Isolated
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
@@ -105,6 +106,7 @@ class Findings:
     first step that rejects the candidate; covered: whether parts that ran are still counted."""
 
     budget: Budget
+    steps: Sequence[Step] = ()
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
@@ -144,6 +146,10 @@ class Findings:
         """The steps that come before the first that rejects the candidate."""
         inside = sorted(place for place in self.found if self.wanted(place))
         return [one for place in inside if isinstance(one := self.found[place], Passed | Skipped)]
+
+    def remedy(self) -> str:
+        """What to write into the task where what was made up for the rejecting step is never met."""
+        return "" if self.first_wrong is None else for_rejection(self.steps[self.first_wrong])
 
     def wrong(self) -> Outcome | None:
         """What rejects the candidate."""
@@ -362,7 +368,7 @@ def run_steps(
     """Goes through `steps`, the first ones first, until one rejects the candidate. Steps on workloads of more than
     `most_bytes` are the first runner's alone. prepare: begins to prepare steps by their places. Raises what a runner
     raises."""
-    findings, first = Findings(budget), runners[0]
+    findings, first = Findings(budget, steps), runners[0]
     for place, step in enumerate(steps):
         if (reason := first.excluded(asked, step)) is not None:
             findings.note(place, reason)

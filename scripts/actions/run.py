@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_WAITING
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_UNEXAMINED, EXIT_WAITING
 from tunesmith.cli.crash import InternalError, interrupted
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
@@ -104,4 +104,6 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
         sys.stdout.write("\n")
     else:
         print_summary(result.summary, result.folder)
+    if not result.valid and result.summary.unexamined:
+        return EXIT_UNEXAMINED
     return EXIT_DONE if result.valid else EXIT_NOTHING

@@ -88,6 +88,17 @@ def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
     left_out = skipped(found, "reference")
     assert left_out and all("t = 0" in one.step and "t = 0" in one.why for one in left_out)
     assert any("t = 6.25" in step for step in passed(found))
+    assert any("the reference fails where t is 0," in note and "`values` of t" in note for note in found.notes)
+
+
+def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any) -> None:
+    by_scalar, by_size = (
+        verdict(task("x * t", PLAIN, f"if (i < n) out[i] = {wrong} ? 7 : x[i] * t;"), device)
+        for wrong in ("t == 0", "n == 33")
+    )
+    assert by_scalar.reason == by_size.reason == "mismatch"
+    assert "if no caller has t = 0" in by_scalar.detail and "list the `values` of t in the task" in by_scalar.detail
+    assert "n = 33: " in by_size.detail and "give the range of n in `requires`" in by_size.detail
 
 
 def test_a_scalar_is_not_blamed_for_what_the_reference_meets_anyway(device: Any) -> None:
@@ -138,6 +149,10 @@ def test_a_plain_kernel_that_fails_on_made_up_sizes_ends_nothing(fault: str, why
     assert found.accepted, found.detail
     left_out = skipped(found, "plain kernel")
     assert left_out and why in left_out[0].why
+    if why == "SIGSEGV":
+        assert any(
+            "the plain kernel fails where n is 1, 2, 3, 5" in note and "`requires`" in note for note in found.notes
+        )
     assert any(step.startswith("256 (derived)") for step in passed(found))
 
 
