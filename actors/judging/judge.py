@@ -65,6 +65,8 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
+SEED = 7_000_003
+"""Of the contents of a verdict, to which a run adds its own seed: what `tune` prepared need not be made for `check`."""
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
 REACHING = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
+from tunesmith.actors.judging.judge import SEED, Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.graph.setup.device_choice import choose_device
 from tunesmith.hw.probe import Device, probe
@@ -63,7 +63,7 @@ def _judged(
     reference.result()
     listener = _progress if sys.stderr.isatty() else _silent
     question = (made, parse_config(config, made), None)
-    return judge(task, device.limits, device.index, [question], deadlines=limits, listener=listener)[0]
+    return judge(task, device.limits, device.index, [question], seed=SEED, deadlines=limits, listener=listener)[0]
 
 
 def _progress(text: str) -> None:
