@@ -142,8 +142,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
 
 def _checks(one: ExaminationRow) -> str:
     """How much of the full verdict a kernel went through."""
-    skipped = f", {len(one.skipped)} skipped (the report says why)" if one.skipped else ""
-    partial = f"; right in part only, for sizes that it can be launched on: {one.detail}" * (one.verdict == "partial")
+    late = sum("--check-time" in step for step in one.skipped)
+    untimely = f", {late} for lack of time (--check-time)" if late else ""
+    skipped = f", {len(one.skipped)} skipped{untimely} (the report says why)" if one.skipped else ""
+    partial = f"; right in part only, as {one.detail}" if one.verdict == "partial" else ""
     return f"Checks of {described(one.template, one.config)}: {one.checks} passed{skipped}{partial}"
 
 
