@@ -12,6 +12,8 @@ from typing import Annotated, Optional
 import typer
 
 EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_UNMEASURED, EXIT_INTERRUPTED = 0, 2, 3, 4, 5, 130
+EXIT_UNEXAMINED = 6
+"""No winner could be examined; best/ holds the plain kernel."""
 
 
 def echo(text: str, *, err: bool = False) -> None:

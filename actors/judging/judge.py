@@ -2,8 +2,8 @@
 
 Compiling and running happen in processes of their own with deadlines, so that a compiler that never ends, a kernel that
 spins and one that takes its process with it are verdicts as well. The reference, which is the task's own code, runs in
-calls of its own, whose time and faults are not the candidate's. The device is held from here, from the first buffers
-to the end of compute-sanitizer: processes that are replaced meanwhile do not let go of it.
+calls of its own, whose time and faults are not the candidate's. The device is held from here, while anything is
+launched and while compute-sanitizer works: processes that are replaced meanwhile do not let go of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal
 from tunesmith.actors.judging.builder import Builder, Built
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
+from tunesmith.actors.judging.remedies import for_left_out
 from tunesmith.actors.judging.steps import (
     MOST_PROCESSES,
     PREPARE_SECONDS,
@@ -64,6 +65,8 @@ from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
+SEED = 7_000_003
+"""Of the contents of a verdict, to which a run adds its own seed: what `tune` prepared need not be made for `check`."""
 CALIBRATE_SECONDS = 60.0
 """For the device's roofs."""
 SURPLUS = 2.0
@@ -78,6 +81,8 @@ REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""
 MOST_EXCLUDED = 0.5
 """Share of the made-up workloads that a template may exclude for a verdict to be one on all sizes."""
+TRIED_EXCLUDED = 32
+"""Steps that a template excludes in which the plain kernel is tried, where it excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -183,7 +188,7 @@ def judge(
         examiners = [
             stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
         ]
-        held = HeldDevice(lock or lock_of(examiners[0]), len(examiners), listener)
+        held = HeldDevice(lock or lock_of(examiners[0]), listener)
         device = stack.enter_context(contextlib.closing(held))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
@@ -247,16 +252,18 @@ def _unusable_scalars(
     return found if isinstance(found, list) else []
 
 
-def _account(made_up: Sequence[Step], passed: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
-    """A sentence on what there was no time for; none where there was enough."""
-    late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
-    done = [step for step in made_up if step.name not in late]
-    if len(done) == len(made_up):
+def _account(made_up: Sequence[Step], found: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
+    """A sentence on what there was no time for; none where there was enough. Steps that were left out for other
+    reasons do not count."""
+    skipped = {one.step: one.reason for one in found if isinstance(one, Skipped)}
+    wanted = [step for step in made_up if skipped.get(step.name, "time") == "time"]
+    done = [step for step in wanted if step.name not in skipped]
+    if len(done) == len(wanted):
         return ()
-    pairs = {pair for step in made_up for pair in step.pairs}
+    pairs = {pair for step in wanted for pair in step.pairs}
     covered = {pair for step in done for pair in step.pairs}
     return (
-        f"{len(done)} of {len(made_up)} steps on made-up sizes within {seconds:g} s (--check-time), "
+        f"{len(done)} of {len(wanted)} steps on made-up sizes within {seconds:g} s (--check-time), "
         f"{len(covered) / len(pairs):.0%} of all pairs of sizes, types, contents and scalars",
     )
 
@@ -313,6 +320,7 @@ class _Bench:
     ) -> tuple[Verdict, Suspect | None]:
         """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
         task, listener, first = self.task, self.listener, self.runners[0]
+        self.device.leave()
         listener("compiling")
         built = building.result()
         if not isinstance(built, Built):
@@ -340,11 +348,14 @@ class _Bench:
         late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
         again = [step for step in steps if step.name in late]
         if wrong is None and again and not budget.is_spent:
-            findings = self._run(replace(asked, coverage=None), again, room, budget)
+            # What was kept for further sizes is left.
+            findings = self._run(replace(asked, coverage=coverage if covered else None), again, room, budget)
             passed = [one for one in passed if one.step not in late] + findings.passed()
-            wrong, unseen = findings.wrong(), unseen | findings.unseen
+            wrong, unseen, covered = findings.wrong(), unseen | findings.unseen, covered and findings.covered
         if wrong is not None:
-            return rejected(wrong, passed), None
+            verdict = rejected(wrong, passed)
+            remedy = findings.remedy()
+            return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
         untold = [built.coverage] if isinstance(built.coverage, str) else []
         notes: tuple[str, ...] = (*self.task.caveats, *untold, *unseen)
         timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
@@ -365,12 +376,30 @@ class _Bench:
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(list(made_up.values()), passed, budget.seconds)
-        excluding = sum(isinstance(one, Skipped) and one.reason == "template" for one in passed)
-        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * len(made_up) else "accepted"
-        detail = f"the template excludes {excluding} of {len(made_up)} made-up workloads" if kind == "partial" else ""
+        notes += for_left_out({step.name: step for step in steps}, passed)
+        excluding, of = self._excluded(asked, made_up, passed, budget), len(made_up)
+        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * of else "accepted"
+        detail = f"the template excludes {excluding} of {of} steps on made-up sizes" if kind == "partial" else ""
         about = _of_surplus(surplus) if SURPLUS <= surplus < math.inf else ""
         verdict = Verdict(kind, "", detail, tuple(passed), notes, about, unexecuted, artifacts)
         return verdict, (built.candidate, built.workloads)
+
+    def _excluded(
+        self, asked: Asked, made_up: Mapping[str, Step], found: Sequence[Passed | Skipped], budget: Budget
+    ) -> int:
+        """How many of the `made_up` steps the template excludes; where these are most, without those in which the plain
+        kernel is not right either, which some of them tell."""
+        names = {one.step for one in found if isinstance(one, Skipped) and one.reason == "template"}
+        out = [step for name, step in made_up.items() if name in names]
+        unfit = tried = 0
+        if len(out) > MOST_EXCLUDED * len(made_up):
+            for step in out[:: max(1, len(out) // TRIED_EXCLUDED)]:
+                if budget.is_spent:
+                    break
+                fits = self.runners[0].plain_fits(asked.baseline, step, Findings(budget))
+                unfit, tried = unfit + (not fits), tried + 1
+            unfit = len(out) * unfit // max(1, tried)
+        return len(out) - unfit
 
     def _run(self, asked: Asked, steps: Sequence[Step], room: float, budget: Budget) -> Findings:
         """`run_steps` with contents that are prepared beside it."""

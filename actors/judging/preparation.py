@@ -165,8 +165,7 @@ class Preparation:
             made = self._made[place]
             try:
                 made.set_result(self._prepared(host, step, self._folder / f"{place}.npz"))
-            except (TunesmithError, RuntimeError) as error:
-                # A mistake of the user's, or of ours in that process: raised where the step is asked for.
+            except Exception as error:  # noqa: BLE001 - raised where the step is asked for, which else would wait on
                 made.set_exception(error)
 
     def _prepared(self, host: Isolated, step: Step, path: Path) -> Path | Skipped:

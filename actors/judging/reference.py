@@ -50,7 +50,7 @@ class ReferenceCheck:
         directly: bool = False,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.task, self._deadline, self._failed = task, deadline, failed
+        self.task, self.deadline, self._failed = task, deadline, failed
         self._process = Isolated("run", _Host, task, seed, directly=directly)
         self._given: list[Workload] = []
         self._queue: SimpleQueue[Workload | None] = SimpleQueue()
@@ -100,10 +100,10 @@ class ReferenceCheck:
 
     def _wait(self, first: Workload) -> None:
         try:
-            self._judge(first, self._process.answer(self._deadline))
+            self._judge(first, self._process.answer(self.deadline))
             while (workload := self._queue.get()) is not None:
                 self._process.begin("examine", workload, False)
-                self._judge(workload, self._process.answer(self._deadline))
+                self._judge(workload, self._process.answer(self.deadline))
         except (TunesmithError, RuntimeError) as error:
             # A mistake of the user's, or of ours in that process: raised where the result is asked for.
             with self._state:

@@ -8,17 +8,17 @@ and the plain kernel is right; else it is left out with its reason.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunesmith.actors.judging.preparation import Preparation, require_prepared
+from tunesmith.actors.judging.remedies import for_rejection
 from tunesmith.actors.process.isolated import Isolated
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
@@ -71,11 +71,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Budget:
-    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps."""
+    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps; slow: made-up
+    workloads on which the reference or the plain kernel took too long, and how that shows."""
 
     seconds: float
     reserve: float = 0.0
     ends: float = field(init=False)
+    slow: list[tuple[Workload, str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.ends = time.monotonic() + self.seconds
@@ -85,8 +88,9 @@ class Budget:
         return time.monotonic() > self.ends - self.reserve
 
     def extend(self, seconds: float) -> None:
-        """Waiting for the device does not count."""
-        self.ends += seconds
+        """Other things took that long: waiting for the device, or the task's own workloads."""
+        with self._lock:
+            self.ends += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +105,15 @@ class Asked:
 @dataclass(slots=True)
 class Findings:
     """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
-    first step that rejects the candidate; covered: whether parts that ran are still counted; slow: made-up workloads on
-    which the reference or the plain kernel took too long, and how that shows; surplus: blocks of the baseline's
-    launches over those that it needs, the least of the task's own workloads so far."""
+    first step that rejects the candidate; covered: whether parts that ran are still counted; surplus: blocks of the
+    baseline's launches over those that it needs, the least of the task's own workloads so far."""
 
     budget: Budget
+    steps: Sequence[Step] = ()
     found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
     covered: bool = True
-    slow: list[tuple[Workload, str]] = field(default_factory=list)
     surplus: float = math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -123,7 +126,7 @@ class Findings:
 
     def note_slow(self, step: Step, why: str) -> None:
         with self.lock:
-            self.slow.append((step.workload, why))
+            self.budget.slow.append((step.workload, why))
 
     def left_out(self, step: Step) -> Skipped | None:
         """Why a made-up workload is left out for its time: the budget is spent, or one that is no larger in any size
@@ -134,7 +137,7 @@ class Findings:
             why = f"no time was left of {self.budget.seconds:g} s for made-up sizes (--check-time)"
             return Skipped(step.name, why, reason="time")
         mine = step.workload
-        for known, why in list(self.slow):
+        for known, why in list(self.budget.slow):
             if known.types == mine.types and all(size <= mine.sizes[name] for name, size in known.sizes.items()):
                 return Skipped(step.name, f"it is at least as large as {known.name}, where {why}", reason="time")
         return None
@@ -148,6 +151,10 @@ class Findings:
         inside = sorted(place for place in self.found if self.wanted(place))
         return [one for place in inside if isinstance(one := self.found[place], Passed | Skipped)]
 
+    def remedy(self) -> str:
+        """What to write into the task where what was made up for the rejecting step is never met."""
+        return "" if self.first_wrong is None else for_rejection(self.steps[self.first_wrong])
+
     def wrong(self) -> Outcome | None:
         """What rejects the candidate."""
         found = None if self.first_wrong is None else self.found[self.first_wrong]
@@ -155,33 +162,28 @@ class Findings:
 
 
 class HeldDevice:
-    """The device's lock, held while some of `users` processes use it."""
+    """The device's lock, held while any thread uses the device."""
 
-    def __init__(self, lock: DeviceLock, users: int, listener: Callable[[str], None]) -> None:
-        self._lock, self._users, self._listener = lock, users, listener
-        self._idle = 0
+    def __init__(self, lock: DeviceLock, listener: Callable[[str], None]) -> None:
+        self._lock, self._listener = lock, listener
+        self._users = set[int]()
         self._state = threading.Lock()
 
     def take(self) -> float:
         """Waits until no other process uses the device, and says so when that lasts; returns the seconds that it
-        waited. For any thread."""
-        begun = time.monotonic()
+        waited."""
         with self._state:
+            begun = time.monotonic()
+            self._users.add(threading.get_ident())
             self._lock.acquire(self._listener)
-        return time.monotonic() - begun
+            return time.monotonic() - begun
 
-    @contextlib.contextmanager
-    def let_go(self) -> Iterator[None]:
-        """One of the users waits for something else; while all do, others may have the device."""
+    def leave(self) -> None:
+        """This thread waits for something else, or has ended; while all do, others may have the device."""
         with self._state:
-            self._idle += 1
-            if self._idle == self._users:
+            self._users.discard(threading.get_ident())
+            if not self._users:
                 self._lock.release()
-        try:
-            yield
-        finally:
-            with self._state:
-                self._idle -= 1
 
     def close(self) -> None:
         self._lock.release()
@@ -213,8 +215,7 @@ class StepRunner:
             return
         if not source.is_ready(place):
             self.listener(f"the reference computes {step.name}")
-            with self.device.let_go():
-                source.get(place)
+            self.device.leave()
         path = source.get(place)
         if isinstance(path, Skipped):
             findings.note(place, path)
@@ -262,12 +263,20 @@ class StepRunner:
     def _step(
         self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, findings: Findings
     ) -> Passed | Skipped | Outcome:
+        if (skipped := self.try_plain(baseline, step, path, findings)) is not None:
+            return skipped
+        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
+        self.renew(found)
+        return found
+
+    def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
+        """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
         short = step.derived and self.is_warm
         seconds = self.deadlines.made_up_step(findings.budget) if short else self.deadlines.run
         if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
-        plain = self.examiner.call("try_baseline", seconds, baseline, step)
+        plain: Skipped | float | Crashed | TimedOut = self.examiner.call("try_baseline", seconds, baseline, step)
         self.renew(plain)
         if isinstance(plain, Crashed | TimedOut):
             self._require_baseline(baseline, step, plain)
@@ -280,9 +289,15 @@ class StepRunner:
         if short and plain > seconds / LAUNCHES:
             findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
             return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
-        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
-        self.renew(found)
-        return found
+        return None
+
+    def plain_fits(self, baseline: Candidate, step: Step, findings: Findings) -> bool:
+        """Whether nothing is known against the baseline in a made-up step, on which it must also keep to its arrays."""
+        self.device.take()
+        if (found := self.try_plain(baseline, step, None, findings)) is not None:
+            return found.reason != "plain kernel"
+        arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
+        return not self._fails_at(baseline, step, None, edges_of(arrays, SIDES[0]))
 
     def _prepare(self, step: Step, path: Path | None, seconds: float) -> Skipped | None:
         """Has the data of `step` lie in the process."""
@@ -382,7 +397,7 @@ def run_steps(
     """Goes through `steps`, the first ones first, until one rejects the candidate. Steps on workloads of more than
     `most_bytes` are the first runner's alone. prepare: begins to prepare steps by their places. Raises what a runner
     raises."""
-    findings, first = Findings(budget), runners[0]
+    findings, first = Findings(budget, steps), runners[0]
     for place, step in enumerate(steps):
         if (reason := first.excluded(asked, step)) is not None:
             findings.note(place, reason)
@@ -392,12 +407,15 @@ def run_steps(
     waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
 
     def run(runner: StepRunner, place: int, source: Preparation) -> None:
+        begun = time.monotonic()
         try:
             runner.run(asked, steps[place], place, findings, source)
         finally:
             source.release(place)
+        if not steps[place].derived:
+            budget.extend((time.monotonic() - begun) / len(runners))
 
-    def go_on(runner: StepRunner, source: Preparation) -> None:
+    def go_through(runner: StepRunner, source: Preparation) -> None:
         while not stop.is_set():
             with lock:
                 place = next(waiting, None)
@@ -408,6 +426,12 @@ def run_steps(
             except BaseException:  # it is raised again; meanwhile the others must not begin anything
                 stop.set()
                 raise
+
+    def go_on(runner: StepRunner, source: Preparation) -> None:
+        try:
+            go_through(runner, source)
+        finally:
+            runner.device.leave()
 
     with prepare({place: steps[place] for place in [*light, *heavy]}, findings) as source:
         if len(runners) == 1:
@@ -427,6 +451,7 @@ def run_steps(
         for place in heavy:
             if findings.wanted(place):
                 run(first, place, source)
+    first.device.leave()
     return findings
 
 

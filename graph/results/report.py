@@ -278,8 +278,14 @@ def caveats(summary: Summary) -> list[str]:
         f"The baseline is labelled '{summary.baseline_label}': a speed-up says how much faster than that kernel.",
         f"The result belongs to {summary.device.name}{driver}: on another device, tune again.",
     ]
-    skipped = dict.fromkeys(step for one in summary.examined for step in one.skipped)
-    return found + [f"The winners' examination left out: {step.rstrip('.')}." for step in skipped]
+    by_reason = dict[str, list[str]]()
+    for step in dict.fromkeys(step for one in summary.examined for step in one.skipped):
+        # Hundreds of made-up steps share a reason but for the numbers in it.
+        by_reason.setdefault(re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.partition(": ")[2]), []).append(step)
+    for steps in by_reason.values():
+        more = f" ({len(steps) - 1} more like it)" if len(steps) > 1 else ""
+        found.append(f"The winners' examination left out: {steps[0].rstrip('.')}{more}.")
+    return found
 
 
 def stability(log: RunLog) -> str:

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 _BODY = re.compile(r"\.(?:entry|func)\b")
 _NAME = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
 _WORD = re.compile(r"[A-Za-z_$%][\w$]*")
-_INITIAL_VALUES = re.compile(r"\.(?:global|const)\b[^;]*=\s*([^;]*);")
+_TABLE = re.compile(r"\.(?:global|const)\b[^;={}]*?([A-Za-z_$%][\w$]*)\s*(?:\[\d*\]\s*)*=\s*([^;]*);")
 _GUARDED = re.compile(r"@!?%?[\w$]+\s+")
 _ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
 
@@ -97,19 +97,18 @@ def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
 
 
 def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
-    """The functions that `entry` names in its body, or that those name in theirs, and functions in initial values of
-    variables, which calls through pointers may reach."""
-    words = {function: set(_WORD.findall(text[start:end])) for function, start, end in bodies}
+    """The functions that `entry` names in its body, or in the initial value of a variable that it names there, as calls
+    through pointers need, and those that these name in turn."""
     outside = text
     for _, start, end in reversed(bodies):
         outside = outside[:start] + outside[end:]
-    pointed_at = set(_WORD.findall(" ".join(_INITIAL_VALUES.findall(outside))))
-    waiting, reached = [entry, *(pointed_at & set(words))], set[str]()
+    named = {table: set(_WORD.findall(value)) for table, value in _TABLE.findall(outside)}
+    named |= {function: set(_WORD.findall(text[start:end])) for function, start, end in bodies}
+    waiting, reached = [entry], set[str]()
     while waiting:
-        function = waiting.pop()
-        if function in words and function not in reached:
-            reached.add(function)
-            waiting += words[function] & set(words)
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += named.get(name, ())
     return reached
 
 

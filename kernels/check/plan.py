@@ -21,6 +21,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.check.constants import whole_numbers
 from tunesmith.kernels.spec.contents import CHANGES, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
 
 LADDER = (
@@ -46,8 +47,10 @@ MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
 """Limits of a derived workload, so that hundreds of them take seconds. Where the smallest workload of the task needs
 more, its need is the limit."""
-EXTENT_SHARE = 0.01
-"""Least share by which doubling a size must enlarge the arrays of some workload for the size to count as an extent."""
+EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
+"""Share of all bytes, and growth where a size is doubled, from which on an input is one that the size makes long."""
+MOST_ELEMENTS_A_BYTE = 8
+"""Of an array, as in a bitmap: an extent beyond that many times the bytes makes no array long."""
 FULL_STEP_COST = 3.0
 """Time of a step with `MOST_BYTES` of arrays beyond that of a step with nearly none, as a multiple of the latter."""
 SMALL_BYTES = 1e6
@@ -155,14 +158,17 @@ def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float 
 
 
 def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
-    """The sizes that make arrays long: doubling one adds at least `EXTENT_SHARE` to the bytes of some of `workloads`.
-    Of the others, such as a radius or a number of steps, work may grow where arrays do not."""
+    """The sizes that make arrays long: in some of `workloads`, doubling one multiplies an output, or an input with at
+    least `EXTENT_SHARE` of all bytes, by `EXTENT_GROWTH` or more. Of the others, such as a radius, the length of a
+    filter or a number of steps, work may grow where arrays do not."""
     found = set()
     for workload, name in itertools.product(workloads, workloads[0].sizes):
         doubled = workload.model_copy(update={"sizes": {**workload.sizes, name: 2 * workload.sizes[name]}})
-        before, after = _array_bytes(task, workload), _array_bytes(task, doubled)
-        if before * (1 + EXTENT_SHARE) <= after < math.inf:
-            found.add(name)
+        for argument in task.arguments:
+            before, after = (_array_bytes(task, one, (argument,)) for one in (workload, doubled))
+            counts = argument.role != "in" or before >= EXTENT_SHARE * _array_bytes(task, workload)
+            if counts and 0 < EXTENT_GROWTH * before <= after < math.inf:
+                found.add(name)
     return frozenset(found)
 
 
@@ -240,10 +246,12 @@ def derived_steps(
         for name, members in classes.items():
             of_class = members[chosen[f"size {name}"]]
             sizes[name] = min(of_class, key=lambda size: turns[name, size, types_at])
-        kept = max(classes, key=lambda name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2))
+        by_need = {name: (chosen[f"size {name}"] >= len(LADDER), turns[name, 0, 0] % 2) for name in classes}
+        kept = max(by_need, key=lambda name: by_need[name], default="")
         turns[kept, 0, 0] += 1
-        if not (sizes := bounds.within(sizes, types[types_at], kept)):
+        if (within := bounds.within(sizes, types[types_at], kept)) is None:
             return
+        sizes = within
         for name, size in sizes.items():
             turns[name, size, types_at] += 1
         shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types[types_at].values())
@@ -295,7 +303,7 @@ def _long_steps(
                     other: 1 + (at + turn) % 3 if other in bounds.extents else size
                     for at, (other, size) in enumerate(like.sizes.items())
                 }
-                if not (sizes := bounds.within(small | {name: length + more}, types, name)):
+                if (sizes := bounds.within(small | {name: length + more}, types, name)) is None:
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
@@ -334,8 +342,8 @@ def sought_steps(
     for number in [one for one in numbers if bounds.allow_long(one)][:most]:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
             for types in _types(task, limits):
-                sizes = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
-                if not (sizes := bounds.within(sizes, types, name)):
+                wanted = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
+                if (sizes := bounds.within(wanted, types, name)) is None:
                     continue
                 shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
                 workload = like.model_copy(
@@ -429,9 +437,9 @@ class _Bounds:
         most = max(cheap_bytes, _array_bytes(task, smallest)), max(cheap_flops, _flops(task, smallest))
         return cls(task, like, extents(task, own), cheap_bytes, cheap_flops, *most)
 
-    def within(self, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int]:
+    def within(self, sizes: dict[str, int], types: Mapping[str, str], kept: str) -> dict[str, int] | None:
         """`sizes`, of which the largest extents are made smaller until the workload is cheap, the one called `kept`
-        last, and then as the task requires them; empty where no such workload keeps to the limits."""
+        last, and then as the task requires them; None where no such workload keeps to the limits."""
         while not self._costs_at_most(sizes, types, self.cheap_bytes, self.cheap_flops):
             shrinking = [name for name in sizes if name in self.extents and sizes[name] > 1]
             name = max(shrinking, key=lambda name: (name != kept, sizes[name]), default="")
@@ -439,52 +447,63 @@ class _Bounds:
             if not lower:
                 break
             sizes = {**sizes, name: lower[0]}
-        if self._holds(sizes, types):
-            return sizes
-        # One size, rather another than `kept`, made smaller, or else larger up to the largest of some workload.
-        changeable = sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept)
-        for name in changeable:
-            for size in [size for size in STEPS_DOWN if size < sizes[name]]:
-                if self._holds(changed := {**sizes, name: size}, types):
-                    return changed
-        for name in changeable:
-            most = max(workload.sizes[name] for workload in self.task.workloads)
-            for size in [size for size in (*reversed(STEPS_DOWN), most) if sizes[name] < size <= most]:
-                if self._holds(changed := {**sizes, name: size}, types):
-                    return changed
-        return {}
+        # One size after another, rather others than `kept`, as long as more of what the task requires holds.
+        broken = self._broken(sizes, types, self.task.requires)
+        affordable = self._affordable(sizes, types)
+        for name in sorted((name for name in sizes if name in self.extents), key=lambda name: name == kept):
+            about = [text for text in self.task.requires if name in parse(text).names]
+            if not affordable or not broken.isdisjoint(about):
+                for size in self._others(name, sizes[name]):
+                    changed = {**sizes, name: size}
+                    left = self._broken(changed, types, about)
+                    fewer = len(left) < len(broken.intersection(about))
+                    if (fewer or not affordable) and self._affordable(changed, types):
+                        sizes, broken, affordable = changed, broken.difference(about) | left, True
+                    if affordable and broken.isdisjoint(about):
+                        break
+        return sizes if affordable and not broken else None
+
+    def _others(self, name: str, size: int) -> list[int]:
+        """Other values of a size: smaller ones, or else larger ones, up to the largest of some workload."""
+        most = max(workload.sizes[name] for workload in self.task.workloads)
+        larger = [one for one in (*reversed(STEPS_DOWN), most) if size < one <= most]
+        return [*(one for one in STEPS_DOWN if one < size), *larger]
 
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
         small = self.like.sizes | dict.fromkeys(self.extents, 1)
-        return any(
+        return number <= MOST_ELEMENTS_A_BYTE * self.cheap_bytes and any(
             self._costs_at_most({**small, name: number + 1}, self.like.types, self.cheap_bytes, self.cheap_flops)
             for name in self.extents
         )
 
-    def _holds(self, sizes: dict[str, int], types: Mapping[str, str]) -> bool:
+    def _broken(self, sizes: dict[str, int], types: Mapping[str, str], requires: Sequence[str]) -> frozenset[str]:
+        """Those of the task's requirements that do not hold, or cannot be computed."""
         workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
-        return _allows(self.task, workload) and self._costs_at_most(sizes, types, self.most_bytes, self.most_flops)
+        return frozenset(text for text in requires if not _allows(self.task, workload, text))
+
+    def _affordable(self, sizes: dict[str, int], types: Mapping[str, str]) -> bool:
+        return self._costs_at_most(sizes, types, self.most_bytes, self.most_flops)
 
     def _costs_at_most(self, sizes: dict[str, int], types: Mapping[str, str], most_bytes: float, most: float) -> bool:
         workload = self.like.model_copy(update={"sizes": sizes, "types": dict(types)})
         return _array_bytes(self.task, workload) <= most_bytes and _flops(self.task, workload) <= most
 
 
-def _allows(task: Task, workload: Workload) -> bool:
-    """Whether the task's `requires` hold for made-up sizes; not where they cannot be computed."""
+def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
+    """Whether the task's `requires`, or one of them, hold for made-up sizes; not where they cannot be computed."""
     try:
-        return task.allows(workload)
+        return task.allows(workload, requirement)
     except TunesmithError:
         return False
 
 
-def _array_bytes(task: Task, workload: Workload) -> float:
-    """Bytes of all arrays; infinite where the sizes make no arrays."""
+def _array_bytes(task: Task, workload: Workload, arguments: Sequence[Argument] | None = None) -> float:
+    """Bytes of all arrays, or of those among `arguments`; infinite where the sizes make no arrays."""
     try:
         return sum(
             float(math.prod(task.shape_of(argument, workload))) * DTYPES[task.dtype_of(argument, workload)].size
-            for argument in task.arguments
+            for argument in (task.arguments if arguments is None else arguments)
             if argument.role != "scalar"
         )
     except (TunesmithError, OverflowError):

@@ -99,19 +99,21 @@ def _outside(
 ) -> str:
     """Why the arithmetic `errors` put the contents outside of the contract; empty where they do not.
 
-    A changed scalar that makes the reference divide by zero is one that nobody would pass. Errors on drawn arrays count
-    where they reach the results: a reference may overflow on the way to a sigmoid, or choose by `where`. Arrays that
-    hold infinities or NaN cause errors that are theirs, and not the scalar's.
+    A changed scalar that makes the reference divide by zero, which it does not with the task's own, is one that nobody
+    would pass. Errors on drawn arrays count where they reach the results: a reference may overflow on the way to a
+    sigmoid, or choose by `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
     """
     finite = all(bool(np.isfinite(array).all()) for array in values.values())
-    own = errors
-    if changed and not finite:
-        own = set()
+    if changed and errors & {DIVIDE, INVALID}:
+        own, usual = errors, set[str]()
         harmless = {name: np.where(np.isfinite(array), array, 1.0) for name, array in values.items()}
-        reference_results(task, workload, {**harmless, **changed}, own)
-    if changed and own & {DIVIDE, INVALID}:
-        named = ", ".join(f"{name} = {value:g}" for name, value in changed.items())
-        return f"with {named} {_sentence(task, workload, own & {DIVIDE, INVALID})}"
+        if not finite:
+            own = set()
+            reference_results(task, workload, {**harmless, **changed}, own)
+        reference_results(task, workload, harmless, usual)
+        if own & {DIVIDE, INVALID} and not usual & {DIVIDE, INVALID}:
+            named = ", ".join(f"{name} = {value:g}" for name, value in changed.items())
+            return f"with {named} {_sentence(task, workload, own & {DIVIDE, INVALID})}"
     if finite and isinstance(results, dict):
         floats = (np.asarray(result) for result in results.values())
         if not all(bool(np.isfinite(result).all()) for result in floats if result.dtype.kind == "f"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -65,7 +65,7 @@ def load_reference(task: Task) -> None:
     """Runs the reference's module, and imports its framework, so that no call takes the time for that. Raises
     `TaskError`."""
     try:
-        exec(_compiled(runnable_reference(task), task.name), {"__name__": f"reference of {task.name}"})
+        _defined(task)
         if task.framework == "torch":
             importlib.import_module("torch")
     except Exception as error:  # it is the user's code: whatever it raises is named
@@ -115,15 +115,22 @@ def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[s
 
 
 def _call_reference(task: Task, values: Mapping[str, Any], errors: set[str] | None = None) -> Any:
+    reference = _defined(task)
+    if errors is None:
+        with np.errstate(all="ignore"):
+            return reference(**values)
+    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), _watched(task, errors):
+        return reference(**values)
+
+
+def _defined(task: Task) -> Callable[..., Any]:
+    """The reference, of which nothing is left of an earlier call."""
     namespace: dict[str, Any] = {"__name__": f"reference of {task.name}"}
     exec(_compiled(runnable_reference(task), task.name), namespace)
     if task.reference_name not in namespace:
         raise NameError(f"there is no function {task.reference_name} in it")
-    if errors is None:
-        with np.errstate(all="ignore"):
-            return namespace[task.reference_name](**values)
-    with np.errstate(all="call", under="ignore", call=lambda kind, _: errors.add(kind)), _watched(task, errors):
-        return namespace[task.reference_name](**values)
+    function: Callable[..., Any] = namespace[task.reference_name]
+    return function
 
 
 @contextlib.contextmanager

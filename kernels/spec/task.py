@@ -345,9 +345,10 @@ class Task(_Strict):
     def flops_of(self, workload: Workload) -> float:
         return float(self._number("flops", self.flops, workload))
 
-    def allows(self, workload: Workload) -> bool:
-        """Whether the kernel may be called with the workload's sizes."""
-        return all(bool(self._number("requires", text, workload)) for text in self.requires)
+    def allows(self, workload: Workload, requirement: str | None = None) -> bool:
+        """Whether the kernel may be called with the workload's sizes, or whether one of `requires` allows that."""
+        texts = self.requires if requirement is None else (requirement,)
+        return all(bool(self._number("requires", text, workload)) for text in texts)
 
     def _number(self, what: str, text: str, workload: Workload) -> bool | int | float:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
+from tunesmith.actors.judging.judge import SEED, Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
 from tunesmith.cli.app import echo
 from tunesmith.graph.setup.device_choice import choose_device
@@ -69,7 +69,8 @@ def _judged(
     reference.examine(meant_for(task, device.limits))
     reference.result()
     question = (made, parse_config(config, made), None)
-    verdict = judge(task, device.limits, device.index, [question], deadlines=limits, listener=_progress())[0]
+    listener = _progress()
+    verdict = judge(task, device.limits, device.index, [question], seed=SEED, deadlines=limits, listener=listener)[0]
     if verdict.verdict != "rejected":
         return verdict
     try:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.actors.judging.reference import ReferenceCheck
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOTHING, EXIT_UNMEASURED, EXIT_WAITING, echo
+from tunesmith.cli.app import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING,
+    EXIT_UNEXAMINED,
+    EXIT_UNMEASURED,
+    EXIT_WAITING,
+    echo,
+)
 from tunesmith.cli.crash import InternalError, interrupted, unusable
 from tunesmith.cli.view.ask import ask_on
 from tunesmith.cli.view.live import view
@@ -103,4 +111,6 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], RunResult], as_j
         print_summary(result.summary, result.folder)
     if result.valid:
         return EXIT_DONE
+    if result.summary.unexamined:
+        return EXIT_UNEXAMINED
     return EXIT_NOTHING if result.summary.evaluations else EXIT_UNMEASURED

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tunesmith.graph.dispatch.findings import Dispatching
-from tunesmith.graph.journal.records import FailureExample, ModelsUsage, WorkloadRow
+from tunesmith.graph.journal.records import ExaminationRow, FailureExample, ModelsUsage, WorkloadRow
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.spec.parameter import described
 
@@ -118,6 +118,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
         config = described(item.template, item.config)
         out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=not out.is_terminal)
     for one in summary.examined:
+        if one.checks:
+            out.print(_checks(one), markup=False, soft_wrap=not out.is_terminal)
         if one.verdict == "not examined":
             why = one.detail.rstrip(".")
             out.print(
@@ -154,6 +156,15 @@ def print_summary(summary: Summary, folder: Path) -> None:
     report = folder / "report.html"
     gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
     out.print(f"Report: {report}{gone}", markup=False, soft_wrap=True)
+
+
+def _checks(one: ExaminationRow) -> str:
+    """How much of the full verdict a kernel went through."""
+    late = sum("--check-time" in step for step in one.skipped)
+    untimely = f", {late} for lack of time (--check-time)" if late else ""
+    skipped = f", {len(one.skipped)} skipped{untimely} (the report says why)" if one.skipped else ""
+    partial = f"; right in part only, as {one.detail}" if one.verdict == "partial" else ""
+    return f"Checks of {described(one.template, one.config)}: {one.checks} passed{skipped}{partial}"
 
 
 def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample]:

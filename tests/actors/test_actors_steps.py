@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging.judge import judge
-from tunesmith.actors.judging.steps import Budget, Findings, run_steps
+from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, run_steps
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed
 from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.files.taskfile import load_task
 
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
@@ -32,6 +34,7 @@ class PretendedStep:
     raises: bool = False
     seconds: float = 0.0
     nbytes: int = 1
+    derived: bool = False
 
     @property
     def workload(self) -> PretendedWorkload:
@@ -52,6 +55,12 @@ class PretendedExaminer:
 
 
 @dataclass
+class PretendedDevice:
+    def leave(self) -> None:
+        pass
+
+
+@dataclass
 class PretendedRunner:
     """Stands for a process."""
 
@@ -59,6 +68,7 @@ class PretendedRunner:
     done: dict[int, int]
     task: PretendedTask = field(default_factory=PretendedTask)
     examiner: PretendedExaminer = field(default_factory=PretendedExaminer)
+    device: PretendedDevice = field(default_factory=PretendedDevice)
 
     def excluded(self, asked: object, step: PretendedStep) -> None:
         return None
@@ -147,3 +157,55 @@ def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
     )
     assert one.accepted and several.accepted
     assert [step.step for step in one.steps] == [step.step for step in several.steps]
+
+
+class PretendedLock:
+    held = False
+
+    def acquire(self, report: object) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+def test_the_device_is_free_while_all_that_are_left_wait() -> None:
+    lock: Any = PretendedLock()
+    device = HeldDevice(lock, print)
+    device.take()
+    other = threading.Thread(target=lambda: (device.take(), device.leave()))  # one that has ended
+    other.start()
+    other.join()
+    assert lock.held, "this thread uses it"
+    device.leave()
+    assert not lock.held
+    device.take()
+    assert lock.held
+
+
+def test_the_task_s_own_workloads_use_up_no_time_for_made_up_ones() -> None:
+    runner, budget = PretendedRunner(0, {}), Budget(0.5)
+    source, nothing, runners = PretendedPreparation(), None, [runner]
+    steps = [PretendedStep(seconds=0.6), PretendedStep(seconds=0.1, derived=True)]
+    arguments: Any = (runners, nothing, steps, 10.0, budget, lambda *_: source)
+    run_steps(*arguments)
+    assert not budget.is_spent
+    arguments = (runners, nothing, [PretendedStep(seconds=0.6, derived=True)], 10.0, budget, lambda *_: source)
+    run_steps(*arguments)
+    assert budget.is_spent
+
+
+def test_what_is_larger_than_a_slow_size_is_left_out_of_later_steps_too() -> None:
+    budget = Budget(60.0)
+    steps = {size: made_up(size) for size in (8, 100, 200)}
+    Findings(budget).note_slow(steps[100], "the reference takes longer than 2 s")
+    later = Findings(budget)
+    assert later.left_out(steps[8]) is None
+    for size in (100, 200):
+        found = later.left_out(steps[size])
+        assert found is not None and found.reason == "time" and "at least as large as 100" in found.why
+
+
+def made_up(size: int) -> Step:
+    workload = TASK.workloads[0].model_copy(update={"sizes": {"n": size}, "name": str(size)})
+    return Step(workload, Contents(), derived=True)

@@ -16,8 +16,13 @@ import pytest
 from rich.console import Console
 from rich.table import Column, Table
 
+<<<<<<< ours
 from tunesmith.cli.app import echo
 from tunesmith.cli.view.tables import fits, print_table
+=======
+from tunesmith.cli.view.tables import _checks, fits, print_table
+from tunesmith.graph.journal.records import ExaminationRow
+>>>>>>> theirs
 
 
 def printed(width: int) -> str:
@@ -36,6 +41,28 @@ def test_nothing_is_cut_at_any_width(width: int) -> None:
     assert all(len(line) <= width for line in re.sub("\x1b\\[[0-9;]*m", "", text).splitlines())
     assert "1048576-float32" in text and "4335.99" in text and "1131.67" in text and "…" not in text
     assert "[n,d]=silu(input[:,:d])" in re.sub(r"[\s│]|\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "skipped", "wanted"),
+    [
+        ("accepted", (), "Checks of VEC=4: 340 passed"),
+        ("accepted", ("1 (derived), task: no",) * 12, "Checks of VEC=4: 340 passed, 12 skipped (the report says why)"),
+        ("accepted", ("8, task: (--check-time)",), "Checks of VEC=4: 340 passed, 1 skipped, 1 for lack of time"),
+        ("partial", (), "Checks of VEC=4: 340 passed; right in part only, as few"),
+    ],
+)  # fmt: skip
+def test_how_far_a_winner_was_checked_is_one_line(verdict: Any, skipped: tuple[str, ...], wanted: str) -> None:
+    none: dict[str, Any] = {
+        "largest_error": None,
+        "baseline_error": None,
+        "notes": (),
+        "unexecuted": (),
+        "artifacts": {},
+    }
+    about = {"template": "vectors", "config": {"VEC": 4}, "workload": "", "verdict": verdict, "detail": "few"}
+    row = ExaminationRow(**about, checks=340, skipped=skipped, unreached=False, seconds=1.0, **none)
+    assert _checks(row).startswith(wanted)
 
 
 def test_a_table_that_fits_is_a_table() -> None:

@@ -56,6 +56,15 @@ def test_a_task_is_checked_without_a_device(here: Any, tmp_path: Path) -> None:
     ]
 
 
+def test_a_reference_that_fails_on_a_made_up_size_is_called_on_the_task_s_own(here: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings")
+    write(tmp_path, "2 * x", "(2 * x).reshape(-1, 40000).reshape(-1)", file="reference.py")
+    (tmp_path / "task.toml").write_text(TASK.replace("n = 100000000", "n = 400000"))
+    done = here("check", ".", "--target", "sm_90", cwd=tmp_path)
+    assert done.returncode == 0 and "gives every output on 400000\n" in done.stdout, done.stderr
+    assert "reshape" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "wanted"),
     [

@@ -17,7 +17,7 @@ from shared_cache import ARTIFACT, SOURCE, work
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, cache_key, open_cache
+from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, DiskCache, cache_key, open_cache
 from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.outcome import CompileFailed
 
@@ -38,6 +38,17 @@ def test_what_was_put_is_got(tmp_path: Path, result: Artifact | CompileFailed) -
     again = ArtifactCache(tmp_path)
     assert again.get(KEY) == result
     assert (again.hits, again.misses) == (1, 0)
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", bytes(range(256)) * 100])
+def test_bytes_come_back_whole_or_not_at_all(tmp_path: Path, body: bytes) -> None:
+    cache = DiskCache(tmp_path)
+    assert cache.read(KEY) is None and cache.write(KEY, body) and DiskCache(tmp_path).read(KEY) == body
+    [path] = entries(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert cache.read(KEY) is None and not path.exists()
+    # What is kept is no compiled kernel either.
+    assert cache.write(KEY, body) and ArtifactCache(tmp_path).get(KEY) is None and not path.exists()
 
 
 @pytest.mark.parametrize(

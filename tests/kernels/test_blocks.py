@@ -125,6 +125,73 @@ extern "C" __global__ void branches(float* x, int n) {
 """
 
 
+SEVERAL = """#line 1 "several"
+typedef float (*Step)(float);
+__device__ __noinline__ float up(float x) { return sqrtf(x) + 1; }
+__device__ __noinline__ float down(float x) { return sqrtf(x) - 1; }
+__device__ __noinline__ float other(float x) { return expf(x) - 1; }
+__device__ __noinline__ float unused(float x) { return x > 0 ? expf(x) : logf(x); }
+__constant__ Step steps[2] = {up, down};
+__constant__ Step others[1] = {other};
+extern "C" __global__ void first(float* x, int n) { x[threadIdx.x] = steps[n % 2](x[threadIdx.x]); }
+extern "C" __global__ void second(float* x, int n) {
+    x[threadIdx.x] = n > 5 ? unused(x[threadIdx.x]) : others[0](x[threadIdx.x]);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "reached", "not_reached"),
+    [
+        ("first", {"first", "up", "down"}, {"second", "other", "unused"}),
+        ("second", {"second", "other", "unused"}, {"up"}),
+    ],
+)
+def test_blocks_that_the_entry_cannot_reach_do_not_count(
+    entry: str, reached: set[str], not_reached: set[str], mark: Callable[[Specialised], MarkedArtifact]
+) -> None:
+    functions = {block.function for block in mark(Specialised("cuda", entry, SEVERAL)).blocks}
+
+    def is_among(name: str) -> bool:
+        return any(name == function or f"{len(name)}{name}" in function for function in functions)
+
+    assert all(map(is_among, reached)) and not any(map(is_among, not_reached)), functions
+
+
+GUARDED = """extern "C" __global__ void guarded(float* x, int n) {
+    if (n > 1000000)
+        x[1] = sqrtf(x[2]) * x[3];
+    EXTRA
+    x[threadIdx.x] += 1.0f;
+}
+"""
+
+
+@pytest.mark.parametrize("extra", ["", "if (n == 7) x[5] = expf(x[6]);"])
+def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(
+    extra: str, mark: Callable[[Specialised], MarkedArtifact]
+) -> None:
+    def coverage(source: str, plain: Coverage | None = None) -> Coverage:
+        launch: dict[str, Any] = {"grid": ["1"], "block": ["32"]}
+        fields = {"name": "guarded", "backend": "cuda", "entry": "guarded", "source": source, "launch": launch}
+        template = Template.model_validate(fields)
+        marked = mark(specialise(template, {}, {}))
+        made = Coverage(Candidate(template, {}, {(): marked.artifact}), {(): marked}, plain)
+        lines = source.splitlines()
+        ran = [
+            at
+            for at, block in enumerate(marked.blocks)
+            if not any("sqrtf" in lines[one - 1] or "expf" in lines[one - 1] for one in block.lines)
+        ]
+        made.add((), frozenset(ran))
+        return made
+
+    found = coverage(GUARDED.replace("EXTRA", extra), coverage(GUARDED.replace("    EXTRA\n", "")))
+    (one,) = found.unexecuted()
+    assert one.shared == (3,) and one.lines == ((4,) if extra else ())
+    assert bool(found.unreached()) == bool(extra) and "line 3, as in the plain kernel" in str(one)
+
+
 def test_lines_are_those_of_the_source(mark: Callable[[Specialised], MarkedArtifact]) -> None:
     found = mark(Specialised("cuda", "branches", BRANCHES))
     assert found.artifact.code.startswith(b"\x7fELF")

@@ -24,8 +24,6 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.outcome import Failure, TimedOut, describe
 from tunesmith.kernels.spec.parameter import Config, assignments, config_key
 
-SEED = 7_000_003
-"""Added to the run's seed for the contents of examinations."""
 LEAST_SECONDS = 2.0
 """Of the time limit, without which no examination is begun."""
 NO_TIME = (
@@ -99,7 +97,7 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
         else:
             settings = context.settings
             deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
-            found = context.pool.examine(jobs, seed=settings.seed + SEED, seconds=left, deadlines=deadlines)
+            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
             failure = "" if isinstance(found, list) else describe(found)
             for one in found if isinstance(found, list) else ():
                 if one.baseline_note:

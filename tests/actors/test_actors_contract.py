@@ -1,0 +1,210 @@
+"""What was made up never decides alone: contents, scalars and sizes outside of the reference's and the plain kernel's
+contract are left out of a verdict, with the reason, and cost a bounded time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunesmith.actors.judging.judge import Limits, Verdict, judge
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.spec.task import Task
+
+CHECK = 6.0
+SIZE = 1024
+MAP = "kernel void map(global const float* x, global float* out, float t, int n) {{ int i = get_global_id(0); {} }}"
+PLAIN = "if (i < n) out[i] = x[i] * t;"
+
+
+def task(
+    reference: str = "x * t", plain: str = PLAIN, candidate: str = "", *, before: str = "pass", **changed: Any
+) -> Task:
+    """out = map(x, t). reference: an expression of x and t; before: a statement in front of it; plain, candidate: the
+    bodies of kernels; changed: keys of the template."""
+
+    def template(body: str, name: str, **more: Any) -> dict[str, Any]:
+        launch = {"grid": ["ceil_div(n, 64)"], "block": ["64"]}
+        source = MAP.format(body)
+        return {"name": name, "backend": "opencl", "source": source, "entry": "map", "launch": launch, **more}
+
+    return Task.model_validate(
+        {
+            "name": "map",
+            "entry": "map",
+            "arguments": [
+                {"name": "x", "role": "in", "dtype": "float32", "shape": ["n"], "fill": {"scale": 10.0}},
+                {"name": "out", "role": "out", "dtype": "float32", "shape": ["n"]},
+                {"name": "t", "role": "scalar", "dtype": "float32", "value": "3"},
+                {"name": "n", "role": "scalar", "dtype": "int32", "value": "n"},
+            ],
+            "reference": f"import os, time\nimport numpy as np\ndef map(x, t, n):\n    {before}\n"
+            f"    return {{'out': {reference}}}\n",
+            "reference_name": "map",
+            "bytes": "8 * n",
+            "tolerance": {"float32": {"rtol": 1e-4, "atol": 1e-5}},
+            "workloads": [{"name": "own", "sizes": {"n": SIZE}, "types": {}}],
+            "backends": {
+                "opencl": {
+                    "baseline": {"template": template(plain, "plain")},
+                    "templates": [template(candidate or plain, "candidate", **changed)],
+                }
+            },
+        }
+    )
+
+
+def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None) -> Verdict:
+    template = made.sources("opencl").templates[0]
+    deadlines = Limits(check=check, prepare=30.0)
+    question = (template, template.default_config, only)
+    return judge(made, device.limits, device.index, [question], deadlines=deadlines, roofline=Roofline())[0]
+
+
+def skipped(found: Verdict, reason: str) -> list[Skipped]:
+    return [step for step in found.steps if isinstance(step, Skipped) and step.reason == reason]
+
+
+def passed(found: Verdict) -> list[str]:
+    return [step.step for step in found.steps if isinstance(step, Passed)]
+
+
+@pytest.mark.parametrize(
+    ("reference", "plain", "candidate"),
+    [
+        # The correction of a moving average, in the first step of which nothing has been summed.
+        ("x / (1 - 0.9**t)", "out[i] = x[i] / (1 - pow(0.9f, t));", "out[i] = x[i] / (t == 0 ? 1 : 1 - pow(0.9f, t));"),
+        ("x * np.divide(t, t)", "out[i] = x[i] * (t / t);", "out[i] = x[i];"),
+    ],
+)  # fmt: skip
+def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
+    reference: str, plain: str, candidate: str, device: Any
+) -> None:
+    found = verdict(task(reference, f"if (i < n) {plain}", f"if (i < n) {candidate}"), device)
+    assert found.accepted, found.detail
+    left_out = skipped(found, "reference")
+    assert left_out and all("t = 0" in one.step and "t = 0" in one.why for one in left_out)
+    assert any("t = 6.25" in step for step in passed(found))
+    assert any("the reference fails where t is 0," in note and "`values` of t" in note for note in found.notes)
+
+
+def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any) -> None:
+    by_scalar, by_size = (
+        verdict(task("x * t", PLAIN, f"if (i < n) out[i] = {wrong} ? 7 : x[i] * t;"), device)
+        for wrong in ("t == 0", "n == 33")
+    )
+    assert by_scalar.reason == by_size.reason == "mismatch"
+    assert "if no caller has t = 0" in by_scalar.detail and "list the `values` of t in the task" in by_scalar.detail
+    assert "n = 33: " in by_size.detail and "give the range of n in `requires`" in by_size.detail
+
+
+def test_a_scalar_is_not_blamed_for_what_the_reference_meets_anyway(device: Any) -> None:
+    """It chooses by `where` among results, some of which divide by zero."""
+    made = task("np.where(x == 0, t, t / x)", "if (i < n) out[i] = x[i] == 0 ? t : t / x[i];")
+    found = verdict(made, device)
+    assert found.accepted and not skipped(found, "reference")
+    assert any("zeros, t =" in step for step in passed(found))
+
+
+def test_an_overflow_on_the_way_to_a_finite_result_leaves_nothing_out(device: Any) -> None:
+    made = task("t / (1 + np.exp(-x))", "if (i < n) out[i] = t / (1 + exp(-x[i]));")
+    found = verdict(made, device)
+    assert found.accepted and not skipped(found, "reference")
+    assert any(", huge" in step for step in passed(found))
+
+
+def test_a_reference_that_is_slow_on_made_up_sizes_ends_nothing(device: Any) -> None:
+    begun = time.monotonic()
+    found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device)
+    assert found.accepted and time.monotonic() - begun < 10 * CHECK
+    [tried, *_] = skipped(found, "reference")
+    assert "deadline of 2 s" in tried.why
+    assert any("at least as large as" in one.why for one in skipped(found, "time"))
+    assert len(skipped(found, "reference")) < 6
+    assert any("of all pairs" in note for note in found.notes)
+
+
+def test_what_a_reference_imports_is_not_its_time(device: Any, tmp_path: Path) -> None:
+    made = task()
+    slow = f"if not os.path.exists(os.path.join({str(tmp_path)!r}, str(os.getpid()))): time.sleep(4)\n"
+    mark = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'w').close()\n"
+    made = made.model_copy(update={"reference": made.reference.replace("def map", f"{slow}{mark}def map")})
+    found = verdict(made, device)
+    assert found.accepted and not skipped(found, "reference")
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("if (n < 50) *(volatile global int*)0 = 1;", "SIGSEGV"),
+        (f"while (n > 700 && n != {SIZE}) ;", "deadline of 2 s"),
+    ],
+    ids=["crash", "hang"],
+)
+def test_a_plain_kernel_that_fails_on_made_up_sizes_ends_nothing(fault: str, why: str, device: Any) -> None:
+    found = verdict(task("x * t", f"{fault} {PLAIN}", PLAIN), device)
+    assert found.accepted, found.detail
+    left_out = skipped(found, "plain kernel")
+    assert left_out and why in left_out[0].why
+    if why == "SIGSEGV":
+        assert any(
+            "the plain kernel fails where n is 1, 2, 3, 5" in note and "`requires`" in note for note in found.notes
+        )
+    assert any(step.startswith("256 (derived)") for step in passed(found))
+
+
+def test_what_there_was_no_time_for_is_told(device: Any) -> None:
+    found = verdict(task(before="time.sleep(0.05)"), device, check=1.0)
+    assert found.accepted and skipped(found, "time")
+    [note] = [note for note in found.notes if "--check-time" in note]
+    done, wanted = _counts(note)
+    assert 0 < done < wanted and done == sum("(derived)" in step for step in passed(found))
+    assert {", task", ", large"} <= {step.removeprefix("own") for step in passed(found)}, "its own are not made up"
+
+
+def _counts(note: str) -> tuple[int, int]:
+    done, _, wanted, *_ = note.split()
+    return int(done), int(wanted)
+
+
+@pytest.mark.parametrize(
+    ("plain", "constraint", "expected"),
+    [
+        (PLAIN, "n != 8", "accepted"),
+        (PLAIN, "n % 128 == 0", "partial"),
+        # Where the plain kernel writes beyond the array, no size is taken from anyone.
+        (PLAIN.removeprefix("if (i < n) "), "n % 64 == 0", "accepted"),
+    ],
+)
+def test_a_template_that_excludes_most_sizes_is_right_in_part(
+    plain: str, constraint: str, expected: str, device: Any
+) -> None:
+    made = task("x * t", plain, constraints=[{"expression": constraint}])
+    found = verdict(made, device)
+    assert found.verdict == expected, found.detail
+    assert verdict(made, device, only="own").accepted
+
+
+def test_a_candidate_may_do_where_the_plain_kernel_writes_beyond_an_array(device: Any) -> None:
+    found = verdict(task("x * t", PLAIN.removeprefix("if (i < n) ")), device)
+    assert found.accepted, found.detail
+    assert any("after out" in one.why for one in skipped(found, "plain kernel"))
+    assert any("64 (derived)" in step for step in passed(found))
+
+
+def test_slow_references_are_called_once(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second verdict takes from the disk what the first prepared."""
+    monkeypatch.setenv("TUNESMITH_CACHE", str(tmp_path / "cache"))
+    calls = tmp_path / "calls"
+    made = task(before=f"time.sleep(0.02); open({str(calls)!r}, 'a').write('x')")
+    counts = []
+    for _ in range(2):
+        calls.write_text("")
+        found = verdict(made, device, only="own")
+        assert found.accepted
+        counts.append(len(calls.read_text()))
+    timed = 2
+    assert counts[0] >= 2 * len(found.steps) + timed and counts[1] == timed
