@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
@@ -42,6 +42,9 @@ LADDER = (
     tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
 )
 """Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
+LONGEST_RELATED = 1030
+"""Lengths of a size that are tried beside the others, where the task relates them."""
+MOST_HALVINGS = 16
 STEPS_DOWN = tuple(sorted({size for of_class in LADDER for size in of_class}, reverse=True))
 MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
 MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
@@ -428,6 +431,8 @@ class _Bounds:
     cheap_flops: float
     most_bytes: float
     most_flops: float
+    known: dict[tuple[object, ...], list[dict[str, int]]] = field(default_factory=dict)
+    """What `_related` found, by the size and the types."""
 
     @classmethod
     def of(cls, task: Task, limits: DeviceLimits, like: Workload) -> _Bounds:
@@ -461,7 +466,34 @@ class _Bounds:
                         sizes, broken, affordable = changed, broken.difference(about) | left, True
                     if affordable and broken.isdisjoint(about):
                         break
-        return sizes if affordable and not broken else None
+        if affordable and not broken:
+            return sizes
+        return min(self._related(types, kept), key=lambda one: abs(one[kept] - sizes[kept]), default=None)
+
+    def _related(self, types: Mapping[str, str], kept: str) -> list[dict[str, int]]:
+        """Where several sizes must fit together: those of `like`, the extents or else all of them halved as often as it
+        takes, and these with every length of `kept` that fits them."""
+        key = (kept, *types.items())
+        if key not in self.known and kept:
+            halved = [
+                self.like.sizes | {name: max(1, self.like.sizes[name] >> times) for name in names}
+                for names in (self.extents, self.like.sizes)
+                for times in range(MOST_HALVINGS)
+            ]
+            cheap = (one for one in halved if self._costs_at_most(one, types, self.cheap_bytes, self.cheap_flops))
+            bases = [one for one in cheap if not self._broken(one, types, self.task.requires)]
+            varied = (
+                {**one, kept: size} for one in (*bases[:1], *bases[-1:]) for size in range(1, LONGEST_RELATED + 1)
+            )
+            self.known[key] = [
+                *bases,
+                *(
+                    one
+                    for one in varied
+                    if not self._broken(one, types, self.task.requires) and self._affordable(one, types)
+                ),
+            ]
+        return self.known.get(key, [])
 
     def _others(self, name: str, size: int) -> list[int]:
         """Other values of a size: smaller ones, or else larger ones, up to the largest of some workload."""

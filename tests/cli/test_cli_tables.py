@@ -16,13 +16,9 @@ import pytest
 from rich.console import Console
 from rich.table import Column, Table
 
-<<<<<<< ours
 from tunesmith.cli.app import echo
-from tunesmith.cli.view.tables import fits, print_table
-=======
 from tunesmith.cli.view.tables import _checks, fits, print_table
 from tunesmith.graph.journal.records import ExaminationRow
->>>>>>> theirs
 
 
 def printed(width: int) -> str:
