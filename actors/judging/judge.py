@@ -12,7 +12,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, Literal
 from tunesmith.actors.judging.builder import Builder, Built
 from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
-from tunesmith.actors.judging.remedies import for_left_out
+from tunesmith.actors.judging.remedies import for_left_out, for_unusable
 from tunesmith.actors.judging.steps import (
     MOST_PROCESSES,
     PREPARE_SECONDS,
@@ -196,12 +196,15 @@ def judge(
         begun: list[Inspection] = []
         builder = stack.enter_context(Builder(task, limits, index, waited.compile))
         runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
-        unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare)
-        bench = _Bench(task, limits, seed, waited, builder, runners, hosts, folder, device, roofline, listener)
+        for_all = any(only is None for _, _, only in questions)
+        unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare) if for_all else []
+        bench = _Bench(
+            task, limits, seed, waited, builder, runners, hosts, folder, device, unusable, roofline, listener
+        )
         asked = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
-            for steps in [bench.steps(template, config, only, largest_bytes, unusable)]
+            for steps in [bench.steps(template, config, only, largest_bytes)]
         ]
 
         def inspect() -> None:
@@ -243,7 +246,7 @@ def _speaks_of(template: Template, config: Config) -> str:
 
 def _unusable_scalars(
     task: Task, limits: DeviceLimits, seed: int, host: Isolated, seconds: float
-) -> list[tuple[str, int]]:
+) -> list[tuple[str, int, float]]:
     """See `ContentsHost.unusable_scalars`; none where the reference is the original kernel, or too slow to tell."""
     own = [workload for workload in task.workloads if limits.kind in workload.devices]
     if task.original_is_reference or not own:
@@ -284,7 +287,8 @@ def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
 
 @dataclass(slots=True)
 class _Bench:
-    """The processes of a judgement, and what is known of the device."""
+    """The processes of a judgement, and what is known of task and device. unusable: see
+    `ContentsHost.unusable_scalars`."""
 
     task: Task
     limits: DeviceLimits
@@ -295,19 +299,14 @@ class _Bench:
     hosts: Sequence[Isolated]
     folder: Path
     device: HeldDevice
+    unusable: Sequence[tuple[str, int, float]]
     roofline: Roofline | None
     listener: Callable[[str], None]
 
-    def steps(
-        self,
-        template: Template,
-        config: Config,
-        only: str | None,
-        largest_bytes: float,
-        unusable: Collection[tuple[str, int]],
-    ) -> list[Step]:
+    def steps(self, template: Template, config: Config, only: str | None, largest_bytes: float) -> list[Step]:
         """The steps of a question, of which there is at least one."""
         source = _speaks_of(template, config)
+        unusable = {(name, level) for name, level, _ in self.unusable}
         found = plan(self.task, self.limits, self.seed, largest_bytes, only, source, unusable)
         if not found:
             raise TunesmithError(
@@ -376,6 +375,7 @@ class _Bench:
         unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
         made_up = {step.name: step for step in steps if step.derived}
         notes += _account(list(made_up.values()), passed, budget.seconds)
+        notes += for_unusable(self.unusable) if only is None else ()
         notes += for_left_out({step.name: step for step in steps}, passed)
         excluding, of = self._excluded(asked, made_up, passed, budget), len(made_up)
         kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * of else "accepted"

@@ -46,9 +46,9 @@ class ContentsHost:
         # What a reference imports takes time that is not its own.
         load_reference(task)
 
-    def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int]]:
+    def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int, float]]:
         """The made-up values of scalars with which the reference fails or meets an arithmetic error on the task's own
-        contents, as names of scalars and numbers of levels."""
+        contents: name, level and value."""
         found = []
         for name, level, value in made_up_scalars(self._task, workload):
             contents = Contents(seed=seed, scalars=((name, value),))
@@ -57,7 +57,7 @@ class ContentsHost:
             except TaskError:
                 made = OutsideContract("the reference fails")
             if isinstance(made, OutsideContract):
-                found.append((name, level))
+                found.append((name, level, value))
         return found
 
     def prepare(self, step: Step, path: Path) -> Skipped | None:

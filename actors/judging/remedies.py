@@ -39,6 +39,17 @@ def for_left_out(steps: Mapping[str, Step], found: Sequence[Passed | Skipped]) -
     )
 
 
+def for_unusable(scalars: Sequence[tuple[str, int, float]]) -> tuple[str, ...]:
+    """A sentence for each scalar with made-up values that were left out before any step (name, level and value)."""
+    values: dict[str, list[float]] = {}
+    for name, _, value in scalars:
+        values.setdefault(name, []).append(value)
+    return tuple(
+        f"{BLAMED['reference']} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, True)}"
+        for name, its in values.items()
+    )
+
+
 def for_rejection(step: Step) -> str:
     """What to write where no caller has what a step made up that rejects the kernel; empty where it made up nothing."""
     scalars, sizes = _made_up(step)
@@ -61,4 +72,4 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values[:MOST_NAMED]) + more
 
 
-__all__ = ["for_left_out", "for_rejection"]
+__all__ = ["for_left_out", "for_rejection", "for_unusable"]

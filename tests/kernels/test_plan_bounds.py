@@ -25,6 +25,7 @@ from tunesmith.kernels.check.plan import (
     sought_steps,
 )
 from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.task import Task, Workload
 
@@ -177,7 +178,8 @@ def require_bounds(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> N
         for name, size in workload.sizes.items():
             usual = {one.sizes[name] for one in own}
             beside = {value for one in usual for value in (one, one // 2, one - 1, one + 1, 2 * one) if value >= 1}
-            assert (name in long) or size in beside, f"{step.name}: {name} is no extent"
+            related = any(name in parse(text).names for text in task.requires)
+            assert name in long or related or size in beside, f"{step.name}: {name} is no extent"
             assert 1 <= size <= max(MOST_ELEMENTS_A_BYTE * MOST_BYTES[limits.kind], max(usual) + 3), step.name
 
 
