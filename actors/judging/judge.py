@@ -195,7 +195,8 @@ def judge(
         inspections = stack.enter_context(contextlib.ExitStack())
         begun: list[Inspection] = []
         builder = stack.enter_context(Builder(task, limits, index, waited.compile))
-        runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
+        beside = known_to_run and count == MOST_PROCESSES and (limits.memory_bytes or 0) >= ROOMY_BYTES
+        runners = [StepRunner(task, limits, waited, one, device, listener, is_crowded=beside) for one in examiners]
         for_all = any(only is None for _, _, only in questions)
         unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare) if for_all else []
         bench = _Bench(
@@ -217,7 +218,6 @@ def judge(
             made = Inspection(suspects, task, limits, index, seed)
             begun.append(inspections.enter_context(contextlib.closing(made)))
 
-        beside = known_to_run and count == MOST_PROCESSES and (limits.memory_bytes or 0) >= ROOMY_BYTES
         inspecting = builder.after(inspect) if beside else None
         for only, steps, future in asked:
             started = time.monotonic()

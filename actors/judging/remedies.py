@@ -26,15 +26,14 @@ def for_left_out(steps: Mapping[str, Step], found: Sequence[Passed | Skipped]) -
     blamed: dict[tuple[str, str], dict[float, None]] = {}
     for one in found:
         if isinstance(one, Skipped) and one.reason in BLAMED and one.step in steps:
-            # A size is to blame only where no scalar is.
-            for values in _made_up(steps[one.step]):
-                if new := [value for value in values if value not in passed]:
-                    for name, value in new:
-                        blamed.setdefault((one.reason, name), {})[value] = None
-                    break
-    scalars = {name for step in steps.values() for name, _ in step.contents.scalars}
+            # A size is to blame only where no scalar was changed.
+            scalars, sizes = _made_up(steps[one.step])
+            for name, value in scalars or sizes:
+                if (name, value) not in passed:
+                    blamed.setdefault((one.reason, name), {})[value] = None
+    named = {name for step in steps.values() for name, _ in step.contents.scalars}
     return tuple(
-        f"{BLAMED[reason]} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, name in scalars)}"
+        f"{BLAMED[reason]} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, name in named)}"
         for (reason, name), its in blamed.items()
     )
 
