@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "candidates")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
 
-from tunesmith.actors.judging.judge import Limits, Verdict  # noqa: E402
+from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict  # noqa: E402
 from tunesmith.hw.exclusive import FOLDER_VARIABLE  # noqa: E402
 from tunesmith.hw.probe import Device, probe  # noqa: E402
 from tunesmith.kernels.backends import open_compiler  # noqa: E402
@@ -156,7 +156,9 @@ def main() -> None:
         return name in lines and (not options.again or lines[name].get("commit") == commit)
 
     waiting = [one for one in chosen if not known(one.file)]
-    deadlines = Limits(compile=60.0, run=options.seconds)
+    # What workers share is slower for each of them.
+    check = CHECK_SECONDS[device.limits.kind] * options.workers
+    deadlines = Limits(compile=60.0, run=options.seconds, check=check)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     spawn = multiprocessing.get_context("spawn")
