@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from tunesmith.hw import exclusive
 from tunesmith.hw.errors import TunesmithError
@@ -67,36 +72,81 @@ def test_all_users_choose_one_folder_and_may_write_there(folder: Path, tmp_path:
     before = os.umask(0o077)
     try:
         with DeviceLock("GPU-test"):
-            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
     finally:
         os.umask(before)
-    assert modes == {".lock": 0o666, ".queue": 0o666}
+    assert modes == {"": 0o777, ".lock": 0o666, ".turn": 0o666}
     # One that only this user, or only root, may write to is not the folder of all.
     folder.chmod(0o755)
-    assert lock_folder() != folder
+    assert folder not in lock_folder().parents
 
 
 def test_the_folder_may_be_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    assert lock_folder() == tmp_path
+    assert lock_folder().parent == tmp_path
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "missing"))
     with pytest.raises(TunesmithError, match=r"TUNESMITH_LOCK_DIR names .*missing, which is not a folder: make it"):
         DeviceLock("GPU-test")
 
 
-def test_a_file_that_may_only_be_read_is_locked_and_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    with DeviceLock("GPU-test"):
-        pass
-    for path in folder.iterdir():
-        path.chmod(0o444)
-    with DeviceLock("GPU-test"):
-        assert not DeviceLock("GPU-test").try_acquire()
+def test_the_lock_of_a_killed_process_is_free_and_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"True\n"
+        lock = DeviceLock("GPU-test")
+        assert not lock.try_acquire()
+        assert f"pid {holder.pid}, -c" in lock.waiting_for()
+        holder.kill()
+    with lock:
+        assert f"pid {os.getpid()}, " in DeviceLock("GPU-test").waiting_for()
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    (folder / "tunesmith-GPU-other.lock").symlink_to(precious)
+    (lock_folder() / "GPU-other.lock").symlink_to(precious)
     with pytest.raises(OSError, match="symbolic link"):
         DeviceLock("GPU-other").try_acquire()
     assert precious.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become other users")
+def test_users_share_the_locks_of_a_sticky_folder() -> None:
+    """Outside pytest's folders, which are its user's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        os.chmod(shared, 0o1777)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+            assert pool.submit(taken_as, 1001, shared).result(30)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+            assert pool.submit(taken_as, 1002, shared).result(30)
+
+
+def taken_as(user: int, shared: str) -> bool:
+    """Whether this user, with a strict umask, holds the device after trying; in a process for it alone."""
+    exclusive.SHARED_FOLDERS = (Path(shared),)
+    os.environ.pop(FOLDER_VARIABLE, None)
+    os.umask(0o077)
+    os.setuid(user)
+    return DeviceLock("GPU-test").try_acquire()
+
+
+def test_those_that_wait_come_before_who_wants_it_again(folder: Path) -> None:
+    first, second = DeviceLock("GPU-test"), DeviceLock("GPU-test")
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    turn = FileLock(lock_folder() / "GPU-test.turn")
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        try:
+            turn.acquire(timeout=0)
+        except Timeout:
+            break
+        turn.release()
+    first.release()
+    assert not first.try_acquire()
+    waiting.join(10.0)
+    assert not first.try_acquire()
+    second.release()
+    assert first.try_acquire()
+    first.release()
 
 
 class TestInterrupted:
