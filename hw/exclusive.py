@@ -4,8 +4,8 @@ Ray keeps the tunings of one cluster apart; this keeps apart those of different 
 so that no kernel is timed while another runs. The lock ends with its process, however that ends. The file says who
 holds it, for those that wait.
 
-Who wants the device waits for it while holding a second lock, the turn. So a process that releases the device and wants
-it again at once comes after one that waited, and several tunings take turns.
+Those that wait ask for it a hundred times a second, in no order. As a tuning releases a device after each visit, others
+that wait get it within seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -32,7 +31,6 @@ from tunesmith.hw.errors import TunesmithError
 REPORT_AFTER_SECONDS = 5.0
 """How long a process waits for a device before it says so."""
 REPORT_EVERY_SECONDS = 30.0
-POLL_SECONDS = 0.01
 LONGEST_COMMAND = 100
 """Characters of a command line that are shown."""
 FOLDER_VARIABLE = "TUNESMITH_LOCK_DIR"
@@ -91,9 +89,9 @@ class DeviceLock:
         path = lock_folder() / f"{re.sub(r'[^A-Za-z0-9-]+', '-', uuid)}.lock"
         self._path, self._holder = path, holder or this_process()
         # Another thread than the one that acquired it may release it. A soft lock would outlive a killed process.
-        options: Any = {"mode": 0o666, "thread_local": False, "fallback_to_soft": False, "poll_interval": POLL_SECONDS}
-        self._lock = FileLock(path, on_acquired=self._sign, **options)
-        self._turn = FileLock(path.with_suffix(".turn"), **options)
+        self._lock = FileLock(
+            path, mode=0o666, thread_local=False, fallback_to_soft=False, poll_interval=0.01, on_acquired=self._sign
+        )
 
     def acquire(self, report: Callable[[str], None] | None = None) -> None:
         """Waits while another process holds the device, then holds it; does nothing when it is held already.
@@ -101,21 +99,19 @@ class DeviceLock:
         report: called with a clause that says who holds the device, after `REPORT_AFTER_SECONDS` and then every
         `REPORT_EVERY_SECONDS`.
         """
-        if report is None:
-            self._take(-1)
-            return
         pause = REPORT_AFTER_SECONDS
         while not self._take(pause):
-            report(self.waiting_for())
+            if report is not None:
+                report(self.waiting_for())
             pause = REPORT_EVERY_SECONDS
 
     def try_acquire(self) -> bool:
-        """Holds the device if no other process holds it or waits for it; False, at once, if one does."""
+        """Holds the device if no other process does; False, at once, if one does."""
         return self._take(0)
 
     def release(self) -> None:
         """Lets go; does nothing when the device is not held."""
-        self._lock.release(force=True)
+        self._lock.release(force=True)  # filelock counts how often it was acquired
 
     def waiting_for(self) -> str:
         """Who holds the device and for how long, as a clause for the user: "waiting for the device: pid 28171,
@@ -136,14 +132,10 @@ class DeviceLock:
         self.release()
 
     def _take(self, seconds: float) -> bool:
-        """Whether this process holds the device after it waited for the turn and for the device, at most `seconds` for
-        each; a negative number is no limit."""
-        if not self._lock.is_locked:
-            try:
-                with self._turn.acquire(timeout=seconds):
-                    self._lock.acquire(timeout=seconds)
-            except Timeout:
-                return False
+        try:
+            self._lock.acquire(timeout=seconds)
+        except Timeout:
+            return False
         return True
 
     def _sign(self, descriptor: int) -> None:
