@@ -65,6 +65,11 @@ def test_processes_with_folders_of_their_own_for_temporary_files_take_turns(fold
     lock = DeviceLock("GPU-test")
     assert lock.try_acquire() and lock.try_acquire()
     lock.release()
+    with DeviceLock("GPU-test") as other:
+        assert not lock.try_acquire()
+        other.release()
+        assert lock.try_acquire(), "released once, however often it was acquired"
+    lock.release()
 
 
 def test_all_users_choose_one_folder_and_may_write_there(folder: Path, tmp_path: Path) -> None:
@@ -111,10 +116,15 @@ def test_users_share_the_locks_of_a_sticky_folder() -> None:
     """Outside pytest's folders, which are its user's alone."""
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:
         os.chmod(shared, 0o1777)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-            assert pool.submit(taken_as, 1001, shared).result(30)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-            assert pool.submit(taken_as, 1002, shared).result(30)
+        for user in (1001, 1002):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+                assert pool.submit(taken_as, user, shared).result(30)
+        Path(shared, "tunesmith-locks").chmod(0o755)
+        with (
+            ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool,
+            pytest.raises(TunesmithError, match="tunesmith-locks is not writable: let its owner chmod it to 777"),
+        ):
+            pool.submit(taken_as, 1003, shared).result(30)
 
 
 def taken_as(user: int, shared: str) -> bool:
