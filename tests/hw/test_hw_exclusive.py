@@ -116,24 +116,25 @@ def test_users_share_the_locks_of_a_sticky_folder() -> None:
     """Outside pytest's folders, which are its user's alone."""
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:
         os.chmod(shared, 0o1777)
-        for user in (1001, 1002):
+        # One makes the folder, another the file, a third uses both.
+        for user, device in ((1001, "GPU-a"), (1002, "GPU-b"), (1003, "GPU-b")):
             with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-                assert pool.submit(taken_as, user, shared).result(30)
+                assert pool.submit(taken_as, user, shared, device).result(30)
         Path(shared, "tunesmith-locks").chmod(0o755)
         with (
             ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool,
             pytest.raises(TunesmithError, match="tunesmith-locks is not writable: let its owner chmod it to 777"),
         ):
-            pool.submit(taken_as, 1003, shared).result(30)
+            pool.submit(taken_as, 1003, shared, "GPU-b").result(30)
 
 
-def taken_as(user: int, shared: str) -> bool:
+def taken_as(user: int, shared: str, device: str) -> bool:
     """Whether this user, with a strict umask, holds the device after trying; in a process for it alone."""
     exclusive.SHARED_FOLDERS = (Path(shared),)
     os.environ.pop(FOLDER_VARIABLE, None)
     os.umask(0o077)
     os.setuid(user)
-    return DeviceLock("GPU-test").try_acquire()
+    return DeviceLock(device).try_acquire()
 
 
 def test_a_process_that_waits_gets_a_device_that_another_takes_again_at_once(folder: Path) -> None:
