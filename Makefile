@@ -20,14 +20,14 @@ help:
 	@echo "make demo      tune a kernel on this machine (a few minutes)"
 	@echo "make test      the tests, without the slow ones (two to five minutes on two cores)"
 	@echo "make test-all  all tests that this machine can run"
-	@echo "make lint      ruff, mypy, the import contract"
+	@echo "make lint      ruff, mypy, the import contract, the line budget"
 	@echo "make docs      the documentation site, in docs/_build; a broken link is an error"
 	@echo "make schema    write docs/summary.schema.json"
 
 define install
 	@if command -v uv >/dev/null 2>&1; then \
 		echo "Setting up .venv with uv: $(1)"; \
-		uv venv -q --allow-existing --python '>=3.11,<3.14' .venv && uv pip install -q --compile-bytecode --python $(BIN)/python -e '.[$(1)]'; \
+		uv venv -q --allow-existing --python $(or $(PYTHON),'>=3.11$(comma)<3.14') .venv && uv pip install -q --compile-bytecode --python $(BIN)/python -e '.[$(1)]'; \
 	elif [ -n "$(PYTHON)" ]; then \
 		echo "Setting up .venv with $(PYTHON) and pip: $(1) (a minute or two)"; \
 		$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(1)]'; \
@@ -60,6 +60,7 @@ lint: .venv/.ready-test
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/lines.py
 
 schema: .venv/.ready-test
 	$(BIN)/python -c "from tunesmith.graph.results.summary import summary_schema; print(summary_schema(), end='')" > docs/summary.schema.json

@@ -21,7 +21,7 @@ from tunesmith.hw.drivers.nvml import NvmlGpu, NvmlReport, NvmlUnavailable
 from tunesmith.hw.drivers.opencl import OpenClUnavailable
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import Backend, DeviceLimits
-from tunesmith.hw.targets.products import theoretical_bandwidth
+from tunesmith.hw.targets import theoretical_bandwidth
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +247,51 @@ def _hidden(gpus: tuple[NvmlGpu, ...], visible: str | None) -> str:
     if visible is None:
         return f"NVML sees {names}, but CUDA does not: check it with nvidia-smi."
     return f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use what is hidden."
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealth:
+    """Clauses about a GPU, empty where there is nothing to say. fault: why it should not be used; note: it may be used,
+    with this."""
+
+    fault: str = ""
+    note: str = ""
+
+
+def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
+    """What NVML knows of the health of the GPU `uuid`; of the GPU around it for a
+    slice (``MIG-...``); nothing where NVML is missing or does not know it.
+
+    Errors of its memory that were found and could not be corrected: "ECC" and "Row remapper" in the NVML API reference.
+    The driver keeps no list of past Xid events that could be read afterwards; those that end a context are seen as the
+    failures of calls.
+    """
+    library = nvml.load() if nvml_module is None else nvml_module
+    if isinstance(library, NvmlUnavailable) or nvml.start(library) is not None:
+        return GpuHealth()
+    try:
+        handle = nvml.physical_gpu(library, uuid)
+        kinds = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
+        uncorrected = _known(library, library.nvmlDeviceGetTotalEccErrors, handle, *kinds)
+        rows = _known(library, library.nvmlDeviceGetRemappedRows, handle)
+    except library.NVMLError as error:
+        lost = getattr(error, "value", None) == library.NVML_ERROR_GPU_IS_LOST
+        return GpuHealth(fault=f"NVML no longer reaches it ({error})" if lost else "")
+    finally:
+        library.nvmlShutdown()
+    # Corrected row by row, uncorrected row by row, whether a remapping waits for a reset, whether one failed.
+    if rows and rows[3]:
+        return GpuHealth(fault="it has memory rows that could not be remapped")
+    if uncorrected:
+        return GpuHealth(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
+    return GpuHealth()
+
+
+def _known(library: Any, query: Any, *arguments: Any) -> Any:
+    """The answer, or None where this GPU does not offer the query."""
+    try:
+        return query(*arguments)
+    except library.NVMLError as error:
+        if nvml.is_absent(library, error):
+            return None
+        raise

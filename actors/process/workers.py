@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 
 from tunesmith.actors.process.packed import pack, unpack
-from tunesmith.hw.health import GpuHealth, query_gpu_health
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import GpuHealth, query_gpu_health
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import NotMarked, open_compiler
 from tunesmith.kernels.build.artifact import Artifact

@@ -15,10 +15,10 @@ import uuid as uuids
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tunesmith.hw import targets
 from tunesmith.hw.drivers.nvml import NO_DRIVER, parse_pci
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.targets import compute_capability as capability_table
-from tunesmith.hw.targets.products import theoretical_bandwidth
+from tunesmith.hw.targets import theoretical_bandwidth
 
 _PREFIX: Final = "CU_DEVICE_ATTRIBUTE_"
 
@@ -159,13 +159,13 @@ def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> D
     bandwidth = None
     if not integrated and memory_clock_hz > 0 and bus_width > 0:
         bandwidth = theoretical_bandwidth(memory_clock_hz, bus_width)
-    listed = capability in capability_table.CAPABILITIES
+    listed = capability in targets.CAPABILITIES
     units = "cuda_occupancy.h" if listed else "assumed as for 7.0 to 12.1"
     return DeviceLimits(
         name=name,
         backend="cuda",
         kind="gpu",
-        arch=capability_table.arch_name(capability),
+        arch=targets.arch_name(capability),
         max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
         max_block_dims=(
             attribute("MAX_BLOCK_DIM_X"),
@@ -180,10 +180,10 @@ def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> D
         registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
         registers_per_block=attribute("MAX_REGISTERS_PER_BLOCK"),
         # The driver does not report the four allocation rules below.
-        max_registers_per_thread=capability_table.MAX_REGISTERS_PER_THREAD,
-        register_allocation_unit=capability_table.REGISTER_ALLOCATION_UNIT,
-        warp_allocation_granularity=capability_table.SM_SUB_PARTITIONS,
-        shared_allocation_unit=capability_table.shared_allocation_unit(major),
+        max_registers_per_thread=targets.MAX_REGISTERS_PER_THREAD,
+        register_allocation_unit=targets.REGISTER_ALLOCATION_UNIT,
+        warp_allocation_granularity=targets.SM_SUB_PARTITIONS,
+        shared_allocation_unit=targets.shared_allocation_unit(major),
         shared_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         shared_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
         shared_per_block_optin=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),

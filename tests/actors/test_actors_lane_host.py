@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -104,12 +103,12 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, p
 def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
     host: LaneHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "locks"
-    folder.mkdir()
-    monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(folder))
+    monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     assert isinstance(host.start(None, [], 0, 60.0), LaneReady)
-    shutil.rmtree(folder)
-    with pytest.raises(FileNotFoundError):
+    for path in list(tmp_path.rglob("*.lock")):
+        path.unlink()
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
         host.acquire()
     assert host.waiting_for() == ""
 

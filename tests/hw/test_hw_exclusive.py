@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,42 +65,92 @@ def test_processes_with_folders_of_their_own_for_temporary_files_take_turns(fold
     lock = DeviceLock("GPU-test")
     assert lock.try_acquire() and lock.try_acquire()
     lock.release()
+    with DeviceLock("GPU-test") as other:
+        assert not lock.try_acquire()
+        other.release()
+        assert lock.try_acquire(), "released once, however often it was acquired"
+    lock.release()
 
 
 def test_all_users_choose_one_folder_and_may_write_there(folder: Path, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         with DeviceLock("GPU-test"):
-            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+            modes = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
     finally:
         os.umask(before)
-    assert modes == {".lock": 0o666, ".queue": 0o666}
+    assert modes == {"": 0o777, ".lock": 0o666}
     # One that only this user, or only root, may write to is not the folder of all.
     folder.chmod(0o755)
-    assert lock_folder() != folder
+    assert folder not in lock_folder().parents
 
 
 def test_the_folder_may_be_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    assert lock_folder() == tmp_path
+    assert lock_folder().parent == tmp_path
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "missing"))
     with pytest.raises(TunesmithError, match=r"TUNESMITH_LOCK_DIR names .*missing, which is not a folder: make it"):
         DeviceLock("GPU-test")
 
 
-def test_a_file_that_may_only_be_read_is_locked_and_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    with DeviceLock("GPU-test"):
-        pass
-    for path in folder.iterdir():
-        path.chmod(0o444)
-    with DeviceLock("GPU-test"):
-        assert not DeviceLock("GPU-test").try_acquire()
+def test_the_lock_of_a_killed_process_is_free_and_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"True\n"
+        lock = DeviceLock("GPU-test")
+        assert not lock.try_acquire()
+        assert f"pid {holder.pid}, -c" in lock.waiting_for()
+        holder.kill()
+    with lock:
+        assert f"pid {os.getpid()}, " in DeviceLock("GPU-test").waiting_for()
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    (folder / "tunesmith-GPU-other.lock").symlink_to(precious)
+    (lock_folder() / "GPU-other.lock").symlink_to(precious)
     with pytest.raises(OSError, match="symbolic link"):
         DeviceLock("GPU-other").try_acquire()
     assert precious.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become other users")
+def test_users_share_the_locks_of_a_sticky_folder() -> None:
+    """Outside pytest's folders, which are its user's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        os.chmod(shared, 0o1777)
+        # One makes the folder, another the file, a third uses both.
+        for user, device in ((1001, "GPU-a"), (1002, "GPU-b"), (1003, "GPU-b")):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+                assert pool.submit(taken_as, user, shared, device).result(30)
+        Path(shared, "tunesmith-locks").chmod(0o755)
+        with (
+            ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool,
+            pytest.raises(TunesmithError, match="tunesmith-locks is not writable: let its owner chmod it to 777"),
+        ):
+            pool.submit(taken_as, 1003, shared, "GPU-b").result(30)
+
+
+def taken_as(user: int, shared: str, device: str) -> bool:
+    """Whether this user, with a strict umask, holds the device after trying; in a process for it alone."""
+    exclusive.SHARED_FOLDERS = (Path(shared),)
+    os.environ.pop(FOLDER_VARIABLE, None)
+    os.umask(0o077)
+    os.setuid(user)
+    return DeviceLock(device).try_acquire()
+
+
+def test_a_process_that_waits_gets_a_device_that_another_takes_again_at_once(folder: Path) -> None:
+    """As a tuning does from visit to visit."""
+    first, second = DeviceLock("GPU-test"), DeviceLock("GPU-test")
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    deadline = time.monotonic() + 30.0
+    while waiting.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.005)
+        first.release()
+        time.sleep(0.001)
+        first.try_acquire()
+    assert not waiting.is_alive() and not first.try_acquire()
+    second.release()
 
 
 class TestInterrupted:

@@ -8,7 +8,7 @@ import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
 from tunesmith.hw.drivers.nvml import NvmlUnavailable
-from tunesmith.hw.health import GpuHealth, query_gpu_health
+from tunesmith.hw.probe import GpuHealth, query_gpu_health
 
 GPU = f"GPU-{UUIDS[0]}"
 

@@ -9,9 +9,7 @@ import pytest
 
 from tunesmith.hw.errors import TunesmithError, UnknownTarget
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.targets import resolve_target
-from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
-from tunesmith.hw.targets.products import PRODUCT_NAMES, product_limits
+from tunesmith.hw.targets import CAPABILITIES, PRODUCT_NAMES, limits_of, product_limits, resolve_target
 
 KIB = 1024
 

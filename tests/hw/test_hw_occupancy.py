@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
-from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.targets import CAPABILITIES, limits_of
 
 KIB = 1024
 capabilities = st.sampled_from(CAPABILITIES)

@@ -15,7 +15,7 @@ from hw_fakes import MIG_UUID, UUIDS, FakeDriver, FakeGpu, FakeNvml, FakeResult
 from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Inventory, probe, probe_cuda, probe_opencl
-from tunesmith.hw.targets.products import product_limits
+from tunesmith.hw.targets import product_limits
 
 PCI = ("0000:3B:00.0", "0000:5E:00.0", "0000:86:00.0")
 LONG_PCI = tuple("0000" + pci for pci in PCI)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
-from tunesmith.hw.targets import resolve_target
-from tunesmith.hw.targets.compute_capability import CAPABILITIES, limits_of
+from tunesmith.hw.targets import CAPABILITIES, limits_of, resolve_target
 from tunesmith.kernels.build.specialise import specialise
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.space.feasible import (

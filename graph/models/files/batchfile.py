@@ -7,7 +7,6 @@ same, but for failures: it leaves response.body out and puts the server's error,
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from filelock import FileLock
+
 from tunesmith.graph.models.calls import FailureKind
 from tunesmith.graph.models.transport import Completion, Failure, Request, check_completion
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.exclusive import lock_file
 
 URL = "/v1/chat/completions"
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
@@ -49,11 +49,8 @@ def held(path: Path) -> Iterator[None]:
     """Lets one process at a time read and replace the file; others wait. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The lock is of a file beside it: the file itself is another one each time it is replaced.
-    descriptor = lock_file(path.with_name(f".{path.name}.lock"), fcntl.LOCK_EX)
-    try:
+    with FileLock(path.with_name(f".{path.name}.lock")):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
