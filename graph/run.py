@@ -234,8 +234,11 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
-        has_file = started.origin is None or not started.origin.in_memory
-        if has_file and not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+        if (
+            not started.origin.in_memory
+            and not as_recorded
+            and (changed := changed_files(task, settings.task, old.backend))
+        ):
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with those that it was begun with by --as-recorded, or start a new run for the new ones."

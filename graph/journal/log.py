@@ -117,12 +117,6 @@ class RunLog:
         """What the run was begun with."""
         return self.last(RunStarted)
 
-    @property
-    def started_at(self) -> float | None:
-        """When the run was begun, in seconds since the epoch."""
-        found = self.entries(RunStarted)
-        return found[-1].at if found else None
-
     def extended_after(self, entry: Entry[Event]) -> bool:
         """Whether the run was extended after an entry: what ended it then ends it no more."""
         # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +163,3 @@ def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path
         prior = prior_of(RunLog(journal), mine, space)
     assert prior is not None and {"A": 3} not in configs(prior)
     assert [space.config(point) for point in prior.best(space, 4)] == [{"A": 2}, {"A": 1}]
-
-
-def test_a_prior_of_an_earlier_version_is_for_all_templates(tmp_path: Path) -> None:
-    run(tmp_path / "run", evaluations=4)
-    old = '{"name": "the run old", "results": [[{"GROUP": 4, "ITEMS": 4, "UNROLL": 0}, 0.5, null]]}'
-    connection = sqlite3.connect(tmp_path / "run" / "journal.sqlite", isolation_level=None)
-    connection.execute(
-        "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (1, 1.0, 1.0, 'prior', '', ?)", (old,)
-    )
-    connection.close()
-    assert configs(priors(tmp_path / "run")["runs"]) == [{"GROUP": 4, "ITEMS": 4, "UNROLL": 0}]
