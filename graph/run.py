@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
 from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
-from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
+from tunesmith.graph.history import best_roofs, known_shapes, learn, suggest
+from tunesmith.graph.journal.events import BaselineMeasured, EarlierResults, Event, RooflineMeasured, RunStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
@@ -38,19 +39,15 @@ from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, make_more, settings_of
 from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_lanes, require_work
-from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
-from tunesmith.graph.wisdom.database import WisdomError, open_wisdom
-from tunesmith.graph.wisdom.learning import known_shapes, learn, suggest
-from tunesmith.graph.wisdom.roofs import best_roofs
-from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.task import Task
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.reference import ReferenceCheck
@@ -58,7 +55,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
-BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
+BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
 
 
@@ -195,21 +192,14 @@ def begun(
         _clear(folder)
     else:
         require_new_folder(folder, "--run-dir")
-    prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
-    templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
-    require_work(task, templates, limits)
+    limits = limits_of(device, settings)
+    require_work(task, task.sources(device.backend).templates, limits)
     written = settings.transport != "none" or models is not None
-    if prior is not None and not written:
-        require_common(prior, templates)
-    wisdom = open_wisdom() if settings.wisdom else None
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned, limits, written=written)
+    earlier = suggest(task, device, settings, limits, written=written)
     with Journal(folder, create=True) as journal, alone(folder):
-        if suggested is not None:
-            journal.append(suggested)
-        if prior is not None:
+        if earlier is not None:
             # Before the run itself: a run that was begun has all that it needs.
-            journal.append(prior)
+            journal.append(earlier)
         origin = origin_of(None if in_memory else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
@@ -309,8 +299,10 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
         fits=lambda shape: can_launch(context, baseline, shape),
     )
     same = [(one.sizes, one.types) for one in drawn]
-    known = [one for one in _of_others(context, run) if (one.sizes, one.types) not in same]
-    known = [one for one in known if can_launch(context, baseline, one)][:MOST_KNOWN]
+    # Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to.
+    others = shapes_of_others(run.task, run.device.limits.kind, known_shapes(context))
+    known = [one for one in others if (one.sizes, one.types) not in same and can_launch(context, baseline, one)]
+    known = known[:MOST_KNOWN]
     if len(drawn) < run.settings.dispatch_shapes:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     examine_everywhere(context, kernels)
@@ -322,19 +314,6 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
             measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
         finally:
             measuring.close()
-
-
-def _of_others(context: Context, run: OpenRun) -> tuple[Workload, ...]:
-    """Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to."""
-    wisdom = open_wisdom() if run.settings.wisdom else None
-    if wisdom is None:
-        return ()
-    try:
-        found = known_shapes(wisdom, run.task, run.device)
-    except WisdomError as error:
-        context.note("wisdom", str(error), "")
-        return ()
-    return shapes_of_others(run.task, run.device.limits.kind, found)
 
 
 @contextmanager
@@ -350,7 +329,8 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
         run.task, run.device, run.settings, prepared, listener, run.examined, lambda: context.seconds_left()
     ) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
-        context.best_roofs = partial(best_roofs, open_wisdom() if run.settings.wisdom else None, run.device)
+        if run.settings.wisdom:
+            context.best_roofs = partial(best_roofs, run.device)
         try:
             yield context
         finally:
@@ -399,9 +379,8 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
     from tunesmith.graph.results.output import write_results
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
-    wisdom = open_wisdom() if run.settings.wisdom else None
-    if wisdom is not None and verdict is not None and done and verdict.objective == "time":
-        learn(wisdom, context, verdict, run.folder.name)
+    if verdict is not None and done:
+        learn(context, verdict, run.folder.name)
     summary = summarise(context, done)
     try:
         write_results(context, run.folder, summary)

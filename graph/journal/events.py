@@ -15,7 +15,6 @@ from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
-    KnownResult,
     Origin,
     RefusedSeed,
     RoundAccount,
@@ -63,23 +62,15 @@ class Extended(Event):
     dispatch_shapes: int | None = None
 
 
-class PriorKept(Event):
-    """What another run or a table knows, to lead the searches. results: of no known template, those of a table (earlier
-    versions wrote all of a run here, whatever their template); templates: those of a run by its templates. Written by
-    `tune` before the run starts, read by the searches."""
+class EarlierResults(Event):
+    """What earlier runs found. suggestions: configurations that are measured first; prior: the name of the run or table
+    whose `results` lead the searches, empty where none was given. Written by `tune` before the run starts, read by the
+    searches (`graph.history`)."""
 
-    kind: ClassVar[str] = "prior"
-    name: str
-    results: tuple[KnownResult, ...] = ()
-    templates: tuple[TemplateResults, ...] = ()
-
-
-class WisdomKept(Event):
-    """What earlier runs found good for the task, to be measured first. Written by `tune` before the run starts, read by
-    the searches."""
-
-    kind: ClassVar[str] = "wisdom"
-    suggestions: tuple[Suggestion, ...]
+    kind: ClassVar[str] = "history"
+    suggestions: tuple[Suggestion, ...] = ()
+    prior: str = ""
+    results: tuple[TemplateResults, ...] = ()
 
 
 class BaselineMeasured(Event):
@@ -375,8 +366,7 @@ class ExhaustStarted(Event):
 AnyEvent = (
     RunStarted
     | Extended
-    | PriorKept
-    | WisdomKept
+    | EarlierResults
     | BaselineMeasured
     | RooflineMeasured
     | Planned

@@ -25,7 +25,6 @@ from tunesmith.graph.journal.events import (
     Noted,
     PlanApproved,
     Planned,
-    PriorKept,
     RooflineMeasured,
     RunStarted,
     Searched,
@@ -127,11 +126,6 @@ class RunLog:
     def extensions(self) -> list[Extended]:
         """What the run may take beyond its settings, in the order it was granted."""
         return self.events(Extended)
-
-    @property
-    def prior(self) -> PriorKept | None:
-        """What another run or a table knew, if the run was given it."""
-        return self.last(PriorKept)
 
     @property
     def baseline(self) -> Evaluation | None:

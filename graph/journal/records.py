@@ -158,7 +158,8 @@ KnownResult = tuple[Config, float | None, str | None]
 
 
 class TemplateResults(Record):
-    """What another run measured of one of its templates: id and name there, and the results."""
+    """What another run measured of one of its templates: id and name there, and the results. Both are empty for the
+    results of a table, which does not say of which template they are."""
 
     template: str
     name: str

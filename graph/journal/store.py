@@ -131,7 +131,7 @@ class Journal:
                 # No journal was begun in it yet.
                 self._connection.close()
                 self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            if not (reading and version):
+            if not version:
                 self._connection.executescript(_SCHEMA)
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()

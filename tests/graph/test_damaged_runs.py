@@ -17,6 +17,7 @@ import pytest
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
@@ -24,7 +25,6 @@ from tunesmith.graph.results.csv_table import write_csv
 from tunesmith.graph.results.exports.measurements import write_results
 from tunesmith.graph.results.exports.package import Package
 from tunesmith.graph.results.summary import Summary, read_summary, summary_schema
-from tunesmith.graph.setup.prior import read_prior
 from tunesmith.graph.study.compare import compare_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

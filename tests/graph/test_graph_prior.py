@@ -11,13 +11,13 @@ from journal_rows import rows
 from simulated_pool import simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.events import PriorKept, TemplateAdded, TemplateVetoed
+from tunesmith.graph.history import prior_of
+from tunesmith.graph.journal.events import EarlierResults, TemplateAdded, TemplateVetoed
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
-from tunesmith.graph.setup.prior import prior_of
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search import Prior
 from tunesmith.kernels.space.space import Space
@@ -150,10 +150,10 @@ def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path
     launch = Launch(grid=("1",), block=("1",))
     parameters = space.domain.parameters
     mine = Template(name="mine", backend="opencl", source="//", entry="mine", parameters=parameters, launch=launch)
-    kept = PriorKept(
-        name="another run",
-        results=(({"A": 2, "B": 7}, 0.5, None),),
-        templates=(
+    kept = EarlierResults(
+        prior="another run",
+        results=(
+            TemplateResults(template="", name="", results=(({"A": 2, "B": 7}, 0.5, None),)),
             TemplateResults(template="x-1", name="x", results=(({"A": 1}, 0.7, None), ({"A": 3}, 0.1, None))),
             TemplateResults(template="y-1", name="mine", results=(({"A": 1}, None, "compile failed"),)),
         ),

@@ -12,10 +12,10 @@ import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.events import RunStarted, WisdomKept
+from tunesmith.graph.history import MAX_SUGGESTIONS, HistoryError, ResultsStore, StoredResult, open_store, suggest
+from tunesmith.graph.journal.events import EarlierResults, RunStarted
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.wisdom.database import Known, Wisdom, WisdomError, open_wisdom
-from tunesmith.graph.wisdom.learning import SUGGESTIONS, suggest
+from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -25,15 +25,15 @@ SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
 
 
 @pytest.fixture
-def wisdom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any) -> Wisdom:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any) -> ResultsStore:
     monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "deep" / "wisdom.sqlite"))
     simulate_device(monkeypatch)
-    found = open_wisdom()
+    found = open_store()
     assert found is not None
     return found
 
 
-def entry(**changes: Any) -> Known:
+def entry(**changes: Any) -> StoredResult:
     values = {
         "task": "scale_add",
         "template": "runs",
@@ -49,12 +49,12 @@ def entry(**changes: Any) -> Known:
         "high": 0.51,
         "at": "2026-01-01T00:00:00+00:00",
     }
-    return Known.model_validate(values | changes)
+    return StoredResult.model_validate(values | changes)
 
 
-def test_what_a_run_finds_is_measured_first_by_the_next(wisdom: Wisdom, tmp_path: Path) -> None:
+def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
     first = tune(TASK, run_dir=tmp_path / "one", **SETTINGS)
-    kept = wisdom.entries("scale_add")
+    kept = store.entries("scale_add")
     assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
     assert first.summary.general is not None
     SimulatedPool.measured.clear()
@@ -64,61 +64,62 @@ def test_what_a_run_finds_is_measured_first_by_the_next(wisdom: Wisdom, tmp_path
     assert second.summary.ratio <= first.summary.ratio + 1e-9
 
 
-def test_what_is_finished_again_keeps_its_date(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_again_keeps_its_date(
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
-    kept = wisdom.entries()
+    kept = store.entries()
     time.sleep(1.1)
     resume(tmp_path / "run")
-    assert kept and wisdom.entries() == kept
-    wisdom.path.unlink()
+    assert kept and store.entries() == kept
+    store.path.unlink()
     resume(tmp_path / "run")
-    assert wisdom.entries() == kept, "as after a kill before anything was kept"
+    assert store.entries() == kept, "as after a kill before anything was kept"
     with Journal(tmp_path / "run", create=False) as journal:
         (started,) = [entry.event for entry in journal.entries(RunStarted)]
     newer = replace(started.device, driver="another")
     monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((newer,), ()))
     resume(tmp_path / "run")
-    assert wisdom.entries() == kept
+    assert store.entries() == kept
 
 
-def test_another_devices_answers_come_after_this_ones(wisdom: Wisdom, device: Any, tmp_path: Path) -> None:
+def test_another_devices_answers_come_after_this_ones(store: ResultsStore, device: Any, tmp_path: Path) -> None:
     mine = entry(config={"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, device=device.name, ratio=0.9)
-    wisdom.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
+    store.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
     tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
     assert SimulatedPool.measured[:2] == [mine.config, entry().config]
     with Journal(tmp_path / "run", create=False) as journal:
-        found = journal.last(WisdomKept)
+        found = journal.last(EarlierResults)
     assert found is not None and [one.device for one in found.event.suggestions] == [device.name, "another device"]
 
 
-def test_what_does_not_fit_the_space_is_not_measured(wisdom: Wisdom, tmp_path: Path) -> None:
-    wisdom.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
+def test_what_does_not_fit_the_space_is_not_measured(store: ResultsStore, tmp_path: Path) -> None:
+    store.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
     tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
     assert all(config["GROUP"] != 5 for config in SimulatedPool.measured)
 
 
-def test_what_no_template_of_the_run_can_have_takes_no_place(wisdom: Wisdom, device: Any, tmp_path: Path) -> None:
+def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore, device: Any, tmp_path: Path) -> None:
     mine = entry(ratio=0.9, device="a third device")
     others = [entry(template="wide", config={"WIDTH": width}, device=device.name, ratio=0.1) for width in range(7)]
     # Of the template's parameters, but infeasible on every workload, or with a value that it does not have.
     broken = [entry(config=entry().config | one, ratio=0.2) for one in ({"ITEMS": 1}, {"GROUP": 5})]
     whole = entry(template="whole", config={}, ratio=0.01)
-    wisdom.keep([mine, *others, *broken, whole])
+    store.keep([mine, *others, *broken, whole])
     # A model may write a template that has them: they come after what is known to fit.
     task = load_task(TASK)
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    kept = suggest(wisdom, task, device, tuned, [device.limits], written=True)
-    assert kept is not None and len(kept.suggestions) == SUGGESTIONS
+    kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)
+    assert kept is not None and len(kept.suggestions) == MAX_SUGGESTIONS
     assert [one.config for one in kept.suggestions[:3]] == [mine.config, {"WIDTH": 0}, {"WIDTH": 1}]
     tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
     assert SimulatedPool.measured[0] == mine.config
     with Journal(tmp_path / "run", create=False) as journal:
-        found = journal.last(WisdomKept)
+        found = journal.last(EarlierResults)
     assert found is not None and [one.config for one in found.event.suggestions] == [mine.config]
 
 
 def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
-    wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run measures on a busy machine, the third without the database."""
     floors, notes = [], []
@@ -137,45 +138,47 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
     assert f"copy bandwidth measured now, 60 GB/s, is far below the 90 GB/s measured on {today}" in note
 
 
-def test_switched_off_nothing_is_read_or_kept(wisdom: Wisdom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_nothing_is_read_or_kept(
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tune(TASK, run_dir=tmp_path / "one", wisdom=False, **SETTINGS)
-    assert not wisdom.path.exists() and wisdom.entries() == []
-    assert open_wisdom({"TUNESMITH_WISDOM": "off"}) is None
-    at_home = open_wisdom({"XDG_DATA_HOME": str(tmp_path)})
+    assert not store.path.exists() and store.entries() == []
+    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
+    at_home = open_store({"XDG_DATA_HOME": str(tmp_path)})
     assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
-    with pytest.raises(WisdomError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
-        open_wisdom({"TUNESMITH_WISDOM": str(tmp_path)})
+    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
-def test_the_newer_of_two_stays(wisdom: Wisdom) -> None:
+def test_the_newer_of_two_stays(store: ResultsStore) -> None:
     new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
-    assert (wisdom.keep([entry()]), wisdom.keep([new]), wisdom.keep([entry()])) == (1, 1, 0)
-    assert wisdom.entries() == [new]
-    assert wisdom.keep([entry(driver="2")]) == 1
+    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0)
+    assert store.entries() == [new]
+    assert store.keep([entry(driver="2")]) == 1
 
 
-def test_entries_travel_as_a_file(wisdom: Wisdom, tmp_path: Path) -> None:
-    wisdom.keep([entry(), entry(driver="2")])
-    assert wisdom.write_file(tmp_path / "all.json") == 2
-    other = Wisdom(tmp_path / "other.sqlite")
+def test_entries_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:
+    store.keep([entry(), entry(driver="2")])
+    assert store.write_file(tmp_path / "all.json") == 2
+    other = ResultsStore(tmp_path / "other.sqlite")
     assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
-    assert other.entries() == wisdom.entries()
+    assert other.entries() == store.entries()
 
 
-def test_what_cannot_be_used_is_told_in_a_sentence(wisdom: Wisdom, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
-    with pytest.raises(WisdomError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
-        Wisdom(tmp_path / "text").entries()
-    with pytest.raises(WisdomError, match="is not valid JSON"):
-        wisdom.read_file(tmp_path / "text")
+    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+        ResultsStore(tmp_path / "text").entries()
+    with pytest.raises(HistoryError, match="is not valid JSON"):
+        store.read_file(tmp_path / "text")
     for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(WisdomError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
-            wisdom.read_file(tmp_path / "other.json")
-    wisdom.keep([entry()])
-    wisdom.write_file(tmp_path / "all.json")
+        with pytest.raises(HistoryError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
+            store.read_file(tmp_path / "other.json")
+    store.keep([entry()])
+    store.write_file(tmp_path / "all.json")
     (tmp_path / "all.json").write_text((tmp_path / "all.json").read_text().replace('"seconds"', '"second"'))
-    with pytest.raises(WisdomError, match=r"entry 1: unknown key 'second'; did you mean 'seconds'\?"):
-        wisdom.read_file(tmp_path / "all.json")
-    with pytest.raises(WisdomError, match="cannot be read"):
-        wisdom.read_file(tmp_path / "nothing")
+    with pytest.raises(HistoryError, match=r"entry 1: unknown key 'second'; did you mean 'seconds'\?"):
+        store.read_file(tmp_path / "all.json")
+    with pytest.raises(HistoryError, match="cannot be read"):
+        store.read_file(tmp_path / "nothing")
