@@ -7,8 +7,13 @@ line is a thin layer over them.
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
+import platform
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -27,6 +31,7 @@ from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
 from tunesmith.graph.history import best_roofs, known_shapes, learn, suggest
 from tunesmith.graph.journal.events import BaselineMeasured, EarlierResults, Event, RooflineMeasured, RunStarted
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Origin
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.outputs import require_new_folder
@@ -34,19 +39,18 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.roles.testing.examination import examine_everywhere
 from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
-from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, make_more, settings_of
-from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_lanes, require_work
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task, load_task, read_task
 from tunesmith.kernels.spec.task import Task
 
 if TYPE_CHECKING:
@@ -243,6 +247,56 @@ def resumed(
         yield OpenRun(folder, journal, task, device, extend(journal, settings, given))
 
 
+def origin_of(task: str | None) -> Origin:
+    """The origin of a run of `task` that begins now, in this process. task: its name or path; None for one without a
+    file."""
+    program, *arguments = sys.argv or [""]
+    file = None if task is None else find_task(task)
+    return Origin(
+        command=shlex.join([Path(program).name, *arguments]),
+        host=platform.node(),
+        python=platform.python_version(),
+        commit="" if task is None else _commit(LIBRARY if file is None else file.resolve().parent),
+        in_memory=task is None,
+    )
+
+
+def _commit(folder: Path) -> str:
+    """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
+    where there is no such repository, or no git to ask."""
+    # An environment may lie inside the repository of another project, which ignores it.
+    if not _git(folder, "ls-files"):
+        return ""
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def changed_files(begun: Task, name: str, backend: Backend) -> str:
+    """What of the task `name` differs from what a run was `begun` with, as a clause; empty for nothing, and where its
+    files are gone. A run goes on with the task in its journal, and a user who edits a source means the new one."""
+    path = find_task(name)
+    if path is None:
+        return ""
+    try:
+        present = read_task(path)
+    except TunesmithError as error:
+        return str(error).rstrip(".")
+    old = begun.model_dump(mode="json")
+    # Where a run works by rules, its task also has what the rules made.
+    if all(one.model_dump(mode="json") != old for one in (present, with_rules(present, backend)[0])):
+        new = present.model_dump(mode="json")
+        keys = ", ".join(key for key in new if new[key] != old.get(key))
+        return f"{path}: {keys or 'a template'}"
+    return ""
+
+
 def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
     the task. Raises `SettingsError` when there are measurements."""
@@ -252,7 +306,7 @@ def _clear(folder: Path) -> None:
         begun = all(isinstance(event, BEFORE_WORK) for event in events)
         baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
-            known = quote(str(folder))
+            known = shlex.quote(str(folder))
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
@@ -376,14 +430,23 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
     journal does not have that yet."""
     from tunesmith.graph.build import ended_by
-    from tunesmith.graph.results.output import write_results
+    from tunesmith.graph.results.export import export_best
+    from tunesmith.graph.results.exports.package import Package
+    from tunesmith.graph.results.exports.rendering import dispatch_module
+    from tunesmith.graph.results.report import render_report
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
     if verdict is not None and done:
         learn(context, verdict, run.folder.name)
     summary = summarise(context, done)
+    best = run.folder / "best"
     try:
-        write_results(context, run.folder, summary)
+        export_best(context, best, summary)
+        if best.is_dir():
+            rule = dispatch_module(Package(run.folder, run.task), runnable=True)
+            (best / "dispatch.py").write_text(rule, encoding="utf-8")
+        (run.folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+        (run.folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
     except OSError as error:
         raise _unwritable(run.folder, error) from error
     return RunResult(folder=run.folder, summary=summary)
