@@ -292,13 +292,13 @@ class TemplateAccount(SearchAccount):
     """The search of one template. rng: what its random numbers derive from."""
 
     template: str
-    rng: dict[str, Any] = Field(default_factory=dict)
+    rng: dict[str, Any]
 
 
 class RoundAccount(SearchAccount):
     """The searches of a round: their sum, and each of them."""
 
-    templates: tuple[TemplateAccount, ...] = ()
+    templates: tuple[TemplateAccount, ...]
 
 
 class RefusedSeed(Record):

@@ -253,7 +253,7 @@ class Package:
             "summary": self.task.summary,
             "device": self.dispatch["device"],
             "driver": self.dispatch["driver"],
-            "compiler": self.dispatch.get("compiler", ""),
+            "compiler": self.dispatch["compiler"],
             "tunesmith": __version__,
             **self._origin(),
             "verdict": self.dispatch["verdict"],
