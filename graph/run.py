@@ -7,8 +7,13 @@ line is a thin layer over them.
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
+import platform
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -24,8 +28,10 @@ from pydantic import BaseModel, ConfigDict
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
 from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
-from tunesmith.graph.journal.events import BaselineMeasured, Event, PriorKept, RooflineMeasured, RunStarted, WisdomKept
+from tunesmith.graph.history import best_roofs, known_shapes, learn, suggest
+from tunesmith.graph.journal.events import BaselineMeasured, EarlierResults, Event, RooflineMeasured, RunStarted
 from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import Origin
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.outputs import require_new_folder
@@ -33,24 +39,19 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.roles.testing.examination import examine_everywhere
 from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
-from tunesmith.graph.setup.changes import changed_files
 from tunesmith.graph.setup.device_choice import choose_device, inventory_for
 from tunesmith.graph.setup.extension import extend, make_more, settings_of
-from tunesmith.graph.setup.origin import origin_of
 from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_lanes, require_work
-from tunesmith.graph.setup.prior import read_prior, require_common
 from tunesmith.graph.state import Plan
-from tunesmith.graph.wisdom.database import WisdomError, open_wisdom
-from tunesmith.graph.wisdom.learning import known_shapes, learn, suggest
-from tunesmith.graph.wisdom.roofs import best_roofs
-from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task, load_task, read_task
+from tunesmith.kernels.spec.task import Task
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.reference import ReferenceCheck
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
 
-BEFORE_WORK = (PriorKept, WisdomKept, RunStarted, BaselineMeasured, RooflineMeasured)
+BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
 
 
@@ -195,21 +196,14 @@ def begun(
         _clear(folder)
     else:
         require_new_folder(folder, "--run-dir")
-    prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
-    templates, limits = task.sources(device.backend).templates, limits_of(device, settings)
-    require_work(task, templates, limits)
+    limits = limits_of(device, settings)
+    require_work(task, task.sources(device.backend).templates, limits)
     written = settings.transport != "none" or models is not None
-    if prior is not None and not written:
-        require_common(prior, templates)
-    wisdom = open_wisdom() if settings.wisdom else None
-    tuned = task.workloads_for(device.limits.kind, held_out=False)
-    suggested = None if wisdom is None else suggest(wisdom, task, device, tuned, limits, written=written)
+    earlier = suggest(task, device, settings, limits, written=written)
     with Journal(folder, create=True) as journal, alone(folder):
-        if suggested is not None:
-            journal.append(suggested)
-        if prior is not None:
+        if earlier is not None:
             # Before the run itself: a run that was begun has all that it needs.
-            journal.append(prior)
+            journal.append(earlier)
         origin = origin_of(None if in_memory else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
@@ -234,8 +228,11 @@ def resumed(
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = settings_of(log, started.settings)
         task, old = started.task, started.device
-        has_file = started.origin is None or not started.origin.in_memory
-        if has_file and not as_recorded and (changed := changed_files(task, settings.task, old.backend)):
+        if (
+            not started.origin.in_memory
+            and not as_recorded
+            and (changed := changed_files(task, settings.task, old.backend))
+        ):
             raise SettingsError(
                 f"The files of the task {task.name} have changed since the run in {folder} was begun ({changed}): go "
                 "on with those that it was begun with by --as-recorded, or start a new run for the new ones."
@@ -250,6 +247,56 @@ def resumed(
         yield OpenRun(folder, journal, task, device, extend(journal, settings, given))
 
 
+def origin_of(task: str | None) -> Origin:
+    """The origin of a run of `task` that begins now, in this process. task: its name or path; None for one without a
+    file."""
+    program, *arguments = sys.argv or [""]
+    file = None if task is None else find_task(task)
+    return Origin(
+        command=shlex.join([Path(program).name, *arguments]),
+        host=platform.node(),
+        python=platform.python_version(),
+        commit="" if task is None else _commit(LIBRARY if file is None else file.resolve().parent),
+        in_memory=task is None,
+    )
+
+
+def _commit(folder: Path) -> str:
+    """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
+    where there is no such repository, or no git to ask."""
+    # An environment may lie inside the repository of another project, which ignores it.
+    if not _git(folder, "ls-files"):
+        return ""
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def changed_files(begun: Task, name: str, backend: Backend) -> str:
+    """What of the task `name` differs from what a run was `begun` with, as a clause; empty for nothing, and where its
+    files are gone. A run goes on with the task in its journal, and a user who edits a source means the new one."""
+    path = find_task(name)
+    if path is None:
+        return ""
+    try:
+        present = read_task(path)
+    except TunesmithError as error:
+        return str(error).rstrip(".")
+    old = begun.model_dump(mode="json")
+    # Where a run works by rules, its task also has what the rules made.
+    if all(one.model_dump(mode="json") != old for one in (present, with_rules(present, backend)[0])):
+        new = present.model_dump(mode="json")
+        keys = ", ".join(key for key in new if new[key] != old.get(key))
+        return f"{path}: {keys or 'a template'}"
+    return ""
+
+
 def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
     the task. Raises `SettingsError` when there are measurements."""
@@ -259,7 +306,7 @@ def _clear(folder: Path) -> None:
         begun = all(isinstance(event, BEFORE_WORK) for event in events)
         baselines = [event.evaluation for event in events if isinstance(event, BaselineMeasured)]
         if not begun or any(baseline.failure is None for baseline in baselines):
-            known = quote(str(folder))
+            known = shlex.quote(str(folder))
             raise SettingsError(
                 f"--run-dir: {folder} holds a run already; go on with `tunesmith resume {known}`, or choose another."
             )
@@ -306,8 +353,10 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
         fits=lambda shape: can_launch(context, baseline, shape),
     )
     same = [(one.sizes, one.types) for one in drawn]
-    known = [one for one in _of_others(context, run) if (one.sizes, one.types) not in same]
-    known = [one for one in known if can_launch(context, baseline, one)][:MOST_KNOWN]
+    # Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to.
+    others = shapes_of_others(run.task, run.device.limits.kind, known_shapes(context))
+    known = [one for one in others if (one.sizes, one.types) not in same and can_launch(context, baseline, one)]
+    known = known[:MOST_KNOWN]
     if len(drawn) < run.settings.dispatch_shapes:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     examine_everywhere(context, kernels)
@@ -319,19 +368,6 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
             measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
         finally:
             measuring.close()
-
-
-def _of_others(context: Context, run: OpenRun) -> tuple[Workload, ...]:
-    """Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to."""
-    wisdom = open_wisdom() if run.settings.wisdom else None
-    if wisdom is None:
-        return ()
-    try:
-        found = known_shapes(wisdom, run.task, run.device)
-    except WisdomError as error:
-        context.note("wisdom", str(error), "")
-        return ()
-    return shapes_of_others(run.task, run.device.limits.kind, found)
 
 
 @contextmanager
@@ -347,7 +383,8 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
         run.task, run.device, run.settings, prepared, listener, run.examined, lambda: context.seconds_left()
     ) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
-        context.best_roofs = partial(best_roofs, open_wisdom() if run.settings.wisdom else None, run.device)
+        if run.settings.wisdom:
+            context.best_roofs = partial(best_roofs, run.device)
         try:
             yield context
         finally:
@@ -393,15 +430,23 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
     journal does not have that yet."""
     from tunesmith.graph.build import ended_by
-    from tunesmith.graph.results.output import write_results
+    from tunesmith.graph.results.export import export_best
+    from tunesmith.graph.results.exports.package import Package
+    from tunesmith.graph.results.exports.rendering import dispatch_module
+    from tunesmith.graph.results.report import render_report
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
-    wisdom = open_wisdom() if run.settings.wisdom else None
-    if wisdom is not None and verdict is not None and done and verdict.objective == "time":
-        learn(wisdom, context, verdict, run.folder.name)
+    if verdict is not None and done:
+        learn(context, verdict, run.folder.name)
     summary = summarise(context, done)
+    best = run.folder / "best"
     try:
-        write_results(context, run.folder, summary)
+        export_best(context, best, summary)
+        if best.is_dir():
+            rule = dispatch_module(Package(run.folder, run.task), runnable=True)
+            (best / "dispatch.py").write_text(rule, encoding="utf-8")
+        (run.folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
+        (run.folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
     except OSError as error:
         raise _unwritable(run.folder, error) from error
     return RunResult(folder=run.folder, summary=summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
@@ -35,7 +35,7 @@ the parent is searched further."""
 class Branch(BaseModel):
     """One template or kernel of a round. parent: what it starts from, by its id (or by its name, where the task brings
     it), or "baseline"; moves: what to change in it, in words; seeds: configurations of the parent to try first, where
-    it is searched further. Plans of earlier versions have no kind: moves ask for a template."""
+    it is searched further."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,11 +43,6 @@ class Branch(BaseModel):
     kind: BranchKind
     moves: tuple[str, ...] = ()
     seeds: tuple[Config, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _tell_the_kind(cls, data: Any) -> Any:
-        return {"kind": "template" if data.get("moves") else "search", **data} if isinstance(data, dict) else data
 
     @property
     def written(self) -> bool:
@@ -58,11 +53,7 @@ class Branch(BaseModel):
 class Plan(BaseModel):
     """What a round is to do. bottleneck: what limits the best known kernel; workloads: what to tune on; evaluations:
     this round's share; branches: the round's templates, of which several are tuned side by side; expected: what the
-    round may gain; analysis: why this plan, in a few sentences.
-
-    Earlier versions planned by rules without branches, with the name of one of the task's templates and its seeds; such
-    a plan is read as one branch.
-    """
+    round may gain; analysis: why this plan, in a few sentences."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,18 +65,6 @@ class Plan(BaseModel):
     branches: tuple[Branch, ...]
     expected: str = ""
     analysis: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_template_as_branch(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "template" not in data:
-            return data
-        old = {key: value for key, value in data.items() if key not in ("template", "moves", "seeds")}
-        return (
-            old
-            if old.get("branches")
-            else {**old, "branches": [{"parent": data["template"], "seeds": data.get("seeds", ())}]}
-        )
 
     @field_validator("branches")
     @classmethod

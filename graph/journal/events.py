@@ -1,21 +1,20 @@
 """The kinds of entries of a journal: one model for each, found by the `kind` that stands beside its data.
 
-Owns what each kind contains, and how entries of earlier versions are read: under a former kind (`former`), or in a
-former shape (`upgraded`). Who writes and who reads a kind stands in its docstring. An entry belongs to a stage: "" for
-the whole run, "round-2" for a round, "round-2-trial" for the trials of a round's new templates.
+Owns what each kind contains; a change of a field or a kind needs a new `FORMAT` in `tunesmith.graph.journal.store`.
+Who writes and who reads a kind stands in its docstring. An entry belongs to a stage: "" for the whole run, "round-2"
+for a round, "round-2-trial" for the trials of a round's new templates.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.journal.records import (
     CallUsage,
     Examination,
     FinalistResult,
-    KnownResult,
     Origin,
     RefusedSeed,
     RoundAccount,
@@ -36,41 +35,21 @@ from tunesmith.kernels.spec.template import Template
 
 
 class Event(BaseModel):
-    """Base of all kinds. `kind` names it in the journal; `former`: names under which earlier versions wrote it."""
+    """Base of all kinds. `kind` names it in the journal."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     kind: ClassVar[str]
-    former: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """The data of an entry in the present shape; `data` may be in the shape of an earlier version."""
-        return data
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Event]) -> Event:
-        return handler(cls.upgraded(data) if isinstance(data, dict) else data)
-
-
-def _under(name: str, data: dict[str, Any], *others: str) -> dict[str, Any]:
-    """`data` with all but `others` below the key `name`, where earlier versions had no such level."""
-    if not data or name in data:
-        return data
-    beside = {key: data[key] for key in others if key in data}
-    return {name: {key: value for key, value in data.items() if key not in others}, **beside}
 
 
 class RunStarted(Event):
-    """The first entry of a run, written by `tune`; resume and `--prior` read it. origin: None in journals of versions
-    that did not keep it."""
+    """The first entry of a run, written by `tune`; resume and `--prior` read it."""
 
     kind: ClassVar[str] = "run"
     settings: Settings
     task: Task
     device: Device
-    origin: Origin | None = None
+    origin: Origin
 
 
 class Extended(Event):
@@ -83,23 +62,15 @@ class Extended(Event):
     dispatch_shapes: int | None = None
 
 
-class PriorKept(Event):
-    """What another run or a table knows, to lead the searches. results: of no known template, those of a table (earlier
-    versions wrote all of a run here, whatever their template); templates: those of a run by its templates. Written by
-    `tune` before the run starts, read by the searches."""
+class EarlierResults(Event):
+    """What earlier runs found. suggestions: configurations that are measured first; prior: the name of the run or table
+    whose `results` lead the searches, empty where none was given. Written by `tune` before the run starts, read by the
+    searches (`graph.history`)."""
 
-    kind: ClassVar[str] = "prior"
-    name: str
-    results: tuple[KnownResult, ...] = ()
-    templates: tuple[TemplateResults, ...] = ()
-
-
-class WisdomKept(Event):
-    """What earlier runs found good for the task, to be measured first. Written by `tune` before the run starts, read by
-    the searches."""
-
-    kind: ClassVar[str] = "wisdom"
-    suggestions: tuple[Suggestion, ...]
+    kind: ClassVar[str] = "history"
+    suggestions: tuple[Suggestion, ...] = ()
+    prior: str = ""
+    results: tuple[TemplateResults, ...] = ()
 
 
 class BaselineMeasured(Event):
@@ -108,10 +79,6 @@ class BaselineMeasured(Event):
     kind: ClassVar[str] = "baseline"
     evaluation: Evaluation
 
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("evaluation", data)
-
 
 class RooflineMeasured(Event):
     """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
@@ -119,20 +86,12 @@ class RooflineMeasured(Event):
     kind: ClassVar[str] = "roofline"
     roofline: Roofline
 
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("roofline", data)
-
 
 class Planned(Event):
     """The plan of a round, written by the planner."""
 
     kind: ClassVar[str] = "plan"
     plan: Plan
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("plan", data)
 
 
 class ApprovalAwaited(Event):
@@ -148,10 +107,6 @@ class PlanApproved(Event):
     kind: ClassVar[str] = "approved"
     plan: Plan
 
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("plan", data)
-
 
 class WritingStarted(Event):
     """A turn of writing templates begins: what the model is asked in it depends on earlier entries only. turn: how
@@ -164,8 +119,7 @@ class WritingStarted(Event):
 class TemplateAdded(Event):
     """A template enters the run. parent: the id of the template that it was made from, "baseline", or "library" for
     one that the task brings; moves: what was changed; answers: how many a model needed for it; made_by: the kind of
-    branch it came from (earlier versions wrote templates only). Written by templaters, read by everything that needs a
-    template's source."""
+    branch it came from. Written by templaters, read by everything that needs a template's source."""
 
     kind: ClassVar[str] = "template"
     template: Template
@@ -220,7 +174,6 @@ class TemplateVetoed(Event):
     """A role took a template out of the run, by `graph.roles.veto`. Tree and tester leave it out."""
 
     kind: ClassVar[str] = "vetoed"
-    former: ClassVar[tuple[str, ...]] = ("struck",)
     template: str
     why: str
 
@@ -238,18 +191,9 @@ class StepTaken(Event):
     update: dict[str, Any]
 
 
-class SentBack(Event):
-    """A role sent the round back to another role. Written by earlier versions only: now it is the `goto` of a step."""
-
-    kind: ClassVar[str] = "sent_back"
-    by: str
-    to: str
-    objections: tuple[str, ...] = ()
-
-
 class Noted(Event):
     """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
-    failure, where that is the reason; earlier versions did not keep it. Written by `Context.note`."""
+    failure, where that is the reason. Written by `Context.note`."""
 
     kind: ClassVar[str] = "note"
     role: str
@@ -267,8 +211,7 @@ class RoleKept(Event):
 
 class SearchStarted(Event):
     """The searches of a round begin. workers: for how many configurations at a time they are made, which decides what
-    they ask, so that a resume with another number of GPUs asks the same. Written and read by the tuner; missing in
-    journals of earlier versions."""
+    they ask, so that a resume with another number of GPUs asks the same. Written and read by the tuner."""
 
     kind: ClassVar[str] = "search_started"
     workers: int
@@ -292,12 +235,6 @@ class Evaluated(Event):
     key: str = ""
     evaluation: Evaluation
 
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        if "point" in data:
-            data = {"number": data["point"]} | {key: value for key, value in data.items() if key != "point"}
-        return _under("evaluation", data, "number", "key")
-
 
 class Searched(RoundAccount, Event):
     """The searches of a round have ended. Written by the tuner; read by the tester, `--more` and the summary."""
@@ -309,11 +246,10 @@ class Compared(Event):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    opponents: how those did that were timed, `against` in the order of the entries. Empty in journals of versions that
-    did not keep them. baseline_energy: None where energy was not measured."""
+    opponents: how those did that were timed, `against` in the order of the entries. baseline_energy: None where energy
+    was not measured."""
 
     kind: ClassVar[str] = "comparison"
-    former: ClassVar[tuple[str, ...]] = ("duel",)
     workload: str
     entries: tuple[FinalistResult, ...]
     baseline_code: str = ""
@@ -327,10 +263,6 @@ class Examined(Event):
 
     kind: ClassVar[str] = "examined"
     examination: Examination
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("examination", data)
 
 
 class ShapeCompared(Event):
@@ -350,10 +282,6 @@ class VerdictReached(Event):
 
     kind: ClassVar[str] = "verdict"
     verdict: Verdict
-
-    @classmethod
-    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return _under("verdict", data)
 
 
 class Explained(Event):
@@ -438,8 +366,7 @@ class ExhaustStarted(Event):
 AnyEvent = (
     RunStarted
     | Extended
-    | PriorKept
-    | WisdomKept
+    | EarlierResults
     | BaselineMeasured
     | RooflineMeasured
     | Planned
@@ -453,7 +380,6 @@ AnyEvent = (
     | BranchAbandoned
     | TemplateVetoed
     | StepTaken
-    | SentBack
     | Noted
     | RoleKept
     | SearchStarted
@@ -471,5 +397,5 @@ AnyEvent = (
     | ModelMethodFound
     | ExhaustStarted
 )
-KINDS: dict[str, type[AnyEvent]] = {name: event for event in get_args(AnyEvent) for name in (event.kind, *event.former)}
-"""The models by the kinds that they are stored under, former ones included."""
+KINDS: dict[str, type[AnyEvent]] = {event.kind: event for event in get_args(AnyEvent)}
+"""The models by the kinds that they are stored under."""

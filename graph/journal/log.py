@@ -25,7 +25,6 @@ from tunesmith.graph.journal.events import (
     Noted,
     PlanApproved,
     Planned,
-    PriorKept,
     RooflineMeasured,
     RunStarted,
     Searched,
@@ -117,12 +116,6 @@ class RunLog:
         """What the run was begun with."""
         return self.last(RunStarted)
 
-    @property
-    def started_at(self) -> float | None:
-        """When the run was begun, in seconds since the epoch."""
-        found = self.entries(RunStarted)
-        return found[-1].at if found else None
-
     def extended_after(self, entry: Entry[Event]) -> bool:
         """Whether the run was extended after an entry: what ended it then ends it no more."""
         # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
@@ -133,11 +126,6 @@ class RunLog:
     def extensions(self) -> list[Extended]:
         """What the run may take beyond its settings, in the order it was granted."""
         return self.events(Extended)
-
-    @property
-    def prior(self) -> PriorKept | None:
-        """What another run or a table knew, if the run was given it."""
-        return self.last(PriorKept)
 
     @property
     def baseline(self) -> Evaluation | None:

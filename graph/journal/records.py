@@ -22,11 +22,11 @@ ENERGY_MARGIN = 0.03
 class Record(BaseModel):
     """Base of all records. Infinities and NaN are kept, as Python's json module writes and reads them."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values only, under the keys of summary.json."""
-        return self.model_dump(mode="json", by_alias=True)
+        """JSON values only, as in summary.json."""
+        return self.model_dump(mode="json")
 
     def __getitem__(self, key: str) -> Any:
         return self.to_json()[key]
@@ -110,8 +110,7 @@ class Dispatched(BestHere):
 class OpponentRow(Record):
     """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
     configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
-    not timed. why: it was not timed. over_baseline: it against the baseline; None also in runs of versions that did not
-    keep it."""
+    not timed. why: it was not timed. over_baseline: it against the baseline."""
 
     name: str
     label: str
@@ -128,7 +127,8 @@ class WorkloadRow(Record):
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
     one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured.
     best_exported: whether `best` serves this shape in best/; else the general configuration or the baseline does, as
-    the 99 % intervals of both overlap, it saves less than 1 %, or the workload is held out; None in older runs."""
+    the 99 % intervals of both overlap, it saves less than 1 %, or the workload is held out; None where there is no
+    best."""
 
     workload: str
     sizes: dict[str, int]
@@ -158,7 +158,8 @@ KnownResult = tuple[Config, float | None, str | None]
 
 
 class TemplateResults(Record):
-    """What another run measured of one of its templates: id and name there, and the results."""
+    """What another run measured of one of its templates: id and name there, and the results. Both are empty for the
+    results of a table, which does not say of which template they are."""
 
     template: str
     name: str
@@ -291,13 +292,13 @@ class TemplateAccount(SearchAccount):
     """The search of one template. rng: what its random numbers derive from."""
 
     template: str
-    rng: dict[str, Any] = Field(default_factory=dict)
+    rng: dict[str, Any]
 
 
 class RoundAccount(SearchAccount):
     """The searches of a round: their sum, and each of them."""
 
-    templates: tuple[TemplateAccount, ...] = ()
+    templates: tuple[TemplateAccount, ...]
 
 
 class RefusedSeed(Record):

@@ -18,14 +18,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from tunesmith import __version__
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.files.schema_errors import sentence
 
-FORMAT = 2
-"""Of the table and of all events in it. Events of format 1 are read, and such a journal is continued in this format."""
-READABLE = (0, 1, FORMAT)
-"""0: a file in which no journal was begun yet."""
+FORMAT = 3
+"""Of the table and of all events in it; the only one that is read. A file in which no journal was begun yet has 0."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -120,10 +119,11 @@ class Journal:
         try:
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in READABLE:
+            if version not in (0, FORMAT):
                 raise JournalError(
-                    f"{path} has the format {version}, which this version of Tunesmith cannot read: it reads up to "
-                    f"{FORMAT}. Use the version that began the run."
+                    f"{path} was written by a version of Tunesmith with the journal format {version}, and this one "
+                    f"({__version__}) reads format {FORMAT} only: use the version that began the run, or tune again in "
+                    "another folder."
                 )
             if not version and (others := self._connection.execute(_FOREIGN).fetchall()):
                 raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {others[0][0]}; {RESTORE}.")
@@ -131,7 +131,7 @@ class Journal:
                 # No journal was begun in it yet.
                 self._connection.close()
                 self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            if not (reading and version):
+            if not version:
                 self._connection.executescript(_SCHEMA)
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
             ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
@@ -253,5 +253,5 @@ def _of_kinds(kinds: tuple[type[Event], ...]) -> tuple[str, list[str]]:
     """The condition that selects entries of `kinds`, and its values; of all where there are none."""
     if Event in kinds:
         return "1", []
-    names = [name for kind in kinds for name in (kind.kind, *kind.former)]
+    names = [kind.kind for kind in kinds]
     return (f"kind IN ({', '.join('?' * len(names))})" if len(names) > 1 else "kind = ?"), names

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.expression import ExpressionError
@@ -43,12 +43,6 @@ class BranchAnswer(_Answer):
     seeds: list[list[Setting]] = Field(
         description="configurations of the parent to try first, only in a search of it; may be empty"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _tell_the_kind(cls, data: Any) -> Any:
-        # Recordings of earlier versions have answers without a kind.
-        return {"kind": "template" if data.get("moves") else "search", **data} if isinstance(data, dict) else data
 
 
 class PlanAnswer(_Answer):

@@ -11,12 +11,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.findings import Dispatching, dispatching
-from tunesmith.graph.journal.events import Explained, Searched
+from tunesmith.graph.journal.events import Explained, RunStarted, Searched
 from tunesmith.graph.journal.measurements import failure_examples, failures_by_kind
 from tunesmith.graph.journal.records import (
     ExaminationRow,
@@ -27,7 +27,7 @@ from tunesmith.graph.journal.records import (
     RoundAccount,
     Verdict,
 )
-from tunesmith.graph.journal.store import JournalError, run_around
+from tunesmith.graph.journal.store import Journal, JournalError, run_around
 from tunesmith.graph.journal.tree import Node
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.roles.planning.planner import no_template
@@ -60,8 +60,8 @@ class StageAccount(RoundAccount):
 
 class TemplateRow(Record):
     """A template of the run, in short. parent: the template that it was made from, "baseline", or "library" for one of
-    the task; ratio: the least time over baseline that a search saw; vetoed (key "struck"): why a role took it
-    out, empty if none did."""
+    the task; ratio: the least time over baseline that a search saw; vetoed: why a role took it out, empty if
+    none did."""
 
     id: str
     parent: str
@@ -69,7 +69,7 @@ class TemplateRow(Record):
     round: int
     evaluations: int
     ratio: float | None
-    vetoed: str = Field("", alias="struck")
+    vetoed: str
 
 
 class Explanation(Record):
@@ -84,8 +84,7 @@ class Summary(Verdict):
     run ended, empty where it has not; seconds: working time of all sessions; from_cache: evaluations for which
     nothing had to be compiled; failures: evaluations that failed, by kind; examined: the winners' full verdicts;
     dispatching: which kernel serves a shape that is no workload, and what that costs; None where nothing was right;
-    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch;
-    origin: None in runs of versions that did not keep it."""
+    models: None where none was used; versions: of the packages that took part; started_at: seconds since the epoch."""
 
     task: str
     summary: str
@@ -108,8 +107,8 @@ class Summary(Verdict):
     dispatching: Dispatching | None = None
     roofline: Roofline
     versions: dict[str, str]
-    started_at: float | None = None
-    origin: Origin | None = None
+    started_at: float
+    origin: Origin
 
     @property
     def ending(self) -> str:
@@ -132,8 +131,7 @@ class Summary(Verdict):
 def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
-    found = log.evaluations()
-    reached = log.verdict()
+    begun, found, reached = log.entries(RunStarted)[-1], log.evaluations(), log.verdict()
     verdict = reached or Verdict(sentence=_without_verdict(context, done, len(found)))
     usage = models_summary(context.settings, context.journal)
     return Summary(
@@ -163,8 +161,8 @@ def summarise(context: Context, done: str) -> Summary:
         dispatching=None if reached is None else dispatching(context, reached),
         roofline=context.roofline(),
         versions=dict(_versions()),
-        started_at=log.started_at,
-        origin=None if log.started is None else log.started.origin,
+        started_at=begun.at,
+        origin=begun.event.origin,
     )
 
 
@@ -187,9 +185,12 @@ def read_summary(folder: Path) -> Summary:
     try:
         return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
+        if (folder / "journal.sqlite").is_file():
+            # Refuses a run of another version, which `resume` cannot write anew.
+            Journal(folder, create=False, reading=True).close()
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise JournalError(f"{path} is damaged or of another version ({where}: {sentence(first)}); {again}.") from error
+        raise JournalError(f"{path} is damaged ({where}: {sentence(first)}); {again}.") from error
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
@@ -198,7 +199,7 @@ def read_summary(folder: Path) -> Summary:
 
 def summary_schema() -> str:
     """The JSON schema of summary.json, as docs/summary.schema.json has it."""
-    schema = Summary.model_json_schema(by_alias=True, mode="serialization")
+    schema = Summary.model_json_schema(mode="serialization")
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
 
 

@@ -1,1 +1,1 @@
-"""What happens before the first round: the device, the preconditions, the seeds, more of a run that was begun."""
+"""What happens before the first round: the device, the preconditions, more of a run that was begun."""

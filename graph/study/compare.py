@@ -156,8 +156,8 @@ def _facts(summary: Summary, began: RunStarted | None) -> dict[str, str]:
         "configurations measured": str(summary.evaluations),
         "seconds": f"{summary.seconds:.0f}",
         "ended by": summary.ended_by or "interruption",
-        "commit": "" if summary.origin is None else summary.origin.commit,
-        "host": "" if summary.origin is None else summary.origin.host,
+        "commit": summary.origin.commit,
+        "host": summary.origin.host,
     }
     found |= {f"version of {name}": version for name, version in summary.versions.items()}
     found |= {f"setting {name}": _text(value) for name, value in summary.settings.items() if name not in NOT_COMPARED}

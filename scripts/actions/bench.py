@@ -21,9 +21,8 @@ from tunesmith.actors.judging.steps import PREPARE_SECONDS
 from tunesmith.actors.process.isolated import Isolated, preload
 from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.view.tables import console, print_table
+from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup.device_choice import choose_device
-from tunesmith.graph.wisdom.database import open_wisdom
-from tunesmith.graph.wisdom.roofs import best_roofs
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline, Timed
@@ -124,7 +123,7 @@ def _measure(
             _prepare(examiner, task, workloads[0])
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
             found = roofs if isinstance(roofs, Roofline) else Roofline()
-            roofline, said = best_roofs(open_wisdom(), device, found)
+            roofline, said = best_roofs(device, found)
             rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
     roofline, beaten = roofline.without_beaten(_timed(task, rows))
     for row, workload in zip(rows, workloads, strict=True):

@@ -1,4 +1,4 @@
-"""`wisdom`: the database of earlier results, for people and for other machines."""
+"""`wisdom`: the store of earlier results, for people and for other machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tunesmith.cli.view.tables import console, print_table
-from tunesmith.graph.wisdom.database import VARIABLE, Known, Wisdom, WisdomError, open_wisdom
+from tunesmith.graph.history import VARIABLE, HistoryError, ResultsStore, StoredResult, open_store
 from tunesmith.kernels.spec.parameter import described
 
 ACTIONS = ("list", "show", "export", "import")
@@ -20,37 +20,37 @@ ACTIONS = ("list", "show", "export", "import")
 def run_wisdom(action: str, what: str | None, *, force: bool = False, as_json: bool) -> None:
     """Carries out one of `ACTIONS`. Raises `TunesmithError`."""
     if action not in ACTIONS:
-        raise WisdomError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
+        raise HistoryError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
     if what is None and action != "list":
         needed = "a task, as in `tunesmith wisdom show softmax`" if action == "show" else "a file"
-        raise WisdomError(f"wisdom {action}: name {needed}.")
+        raise HistoryError(f"wisdom {action}: name {needed}.")
     if force and action != "export":
-        raise WisdomError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
-    wisdom = open_wisdom()
-    if wisdom is None:
-        raise WisdomError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
+        raise HistoryError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
+    store = open_store()
+    if store is None:
+        raise HistoryError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
     if action == "export":
-        typer.echo(f"{wisdom.write_file(Path(str(what)), force=force)} results written to {what}")
+        typer.echo(f"{store.write_file(Path(str(what)), force=force)} results written to {what}")
     elif action == "import":
-        typer.echo(f"{wisdom.read_file(Path(str(what)))} new results in {wisdom.path}")
+        typer.echo(f"{store.read_file(Path(str(what)))} new results in {store.path}")
     else:
-        _show(wisdom, what, in_short=action == "list", as_json=as_json)
+        _show(store, what, in_short=action == "list", as_json=as_json)
 
 
-def _show(wisdom: Wisdom, task: str | None, *, in_short: bool, as_json: bool) -> None:
-    entries = wisdom.entries(task)
+def _show(store: ResultsStore, task: str | None, *, in_short: bool, as_json: bool) -> None:
+    entries = store.entries(task)
     if as_json:
         json.dump([entry.model_dump(mode="json") for entry in entries], sys.stdout, indent=2)
         sys.stdout.write("\n")
     elif not entries:
-        typer.echo(f"{wisdom.path} has nothing" + ("." if task is None else f" on the task {task}."))
+        typer.echo(f"{store.path} has nothing" + ("." if task is None else f" on the task {task}."))
     else:
         print_table(console(), _by_device(entries) if in_short else _by_shape(entries))
 
 
-def _by_device(entries: list[Known]) -> Table:
+def _by_device(entries: list[StoredResult]) -> Table:
     table = Table("task", "device", "driver", "shapes", "configurations", "newest")
-    groups: dict[tuple[str, str, str], list[Known]] = {}
+    groups: dict[tuple[str, str, str], list[StoredResult]] = {}
     for one in entries:
         groups.setdefault((one.task, one.device, one.driver), []).append(one)
     for key, found in sorted(groups.items()):
@@ -61,7 +61,7 @@ def _by_device(entries: list[Known]) -> Table:
     return table
 
 
-def _by_shape(entries: list[Known]) -> Table:
+def _by_shape(entries: list[StoredResult]) -> Table:
     table = Table("device", "driver", "shape", "template", "configuration", "microseconds", "speed-up", "99 %")
     for one in sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds)):
         shape = "x".join(map(str, one.sizes.values())) + "".join(f" {dtype}" for dtype in one.types.values())

@@ -749,7 +749,7 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     assert code == case.code and case.told in " ".join((out + err).split()), err
     assert "Traceback" not in err and "bug in Tunesmith" not in err
     if code == 2:
-        # A journal that is opened to be continued may be upgraded.
+        # A run that is resumed may have got entries before it came to the mistake.
         lost = [path for path, data in before.items() if path.read_bytes() != data]
         assert [path for path in lost if case.command[0] != "resume" or path.name != "journal.sqlite"] == []
         assert out == "" and last_line(out, err).startswith("tunesmith: ") and err.strip().endswith((".", "?"))

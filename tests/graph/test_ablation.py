@@ -328,7 +328,7 @@ def test_repeats_do_not_learn_from_each_other(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom"))
     run(tmp_path / "a", arms=["template+search"])
     assert not list(tmp_path.glob("wisdom*")), "nothing is kept of an ablation"
-    assert not entries(tmp_path / "a" / "template+search-2", "wisdom")
+    assert not entries(tmp_path / "a" / "template+search-2", "history")
 
 
 @pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])

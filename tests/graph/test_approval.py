@@ -52,7 +52,7 @@ def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
     with pytest.raises(Waiting):
         run(folder, script, rounds=1, approve="plans")
     file = folder / "plan-1.json"
-    edit(file, evaluations=4, branches=[{"parent": "baseline", "moves": ["greedy"], "seeds": []}])
+    edit(file, evaluations=4, branches=[{"parent": "baseline", "kind": "template", "moves": ["greedy"], "seeds": []}])
     result, _ = go_on(folder, script)
     assert result.valid and result.summary["evaluations"] == 4
     assert result.summary["templates"][0]["moves"] == ["greedy"]
@@ -92,7 +92,10 @@ def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> N
         ({"workloads": []}, "workloads: name at least one of 16384"),
         ({"evaluations": 9999}, "evaluations: give 1 to 12, what is left of the budget"),
         ({"round": 7}, "round is 7, but the run is in round 1"),
-        ({"branches": [{"parent": "ghost", "moves": ["x"], "seeds": []}]}, "There is no template 'ghost'"),
+        (
+            {"branches": [{"parent": "ghost", "kind": "template", "moves": ["x"]}]},
+            "There is no template 'ghost'",
+        ),
         ({"branches": []}, "key branches: a plan needs at least one branch"),
         ({"bottleneck": "gremlins"}, "key bottleneck: choose 'memory'"),
         ({"workload": ["16384"]}, "unknown key 'workload'; did you mean 'workloads'?"),
@@ -125,7 +128,7 @@ def test_moves_need_a_model(tmp_path: Path) -> None:
     with pytest.raises(Waiting):
         run(folder, None, task=LIBRARY, rounds=1, approve="plans")
     planned = json.loads((folder / "plan-1.json").read_text())["branches"]
-    edit(folder / "plan-1.json", branches=[{"parent": "baseline", "moves": ["x"], "seeds": []}])
+    edit(folder / "plan-1.json", branches=[{"parent": "baseline", "kind": "template", "moves": ["x"], "seeds": []}])
     with pytest.raises(PlanError, match="only a search needs no model"):
         resume(folder)
     edit(folder / "plan-1.json", branches=planned, evaluations=3)

@@ -14,10 +14,10 @@ from tunesmith.actors.judging.judge import Verdict
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
 from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.history import ResultsStore, StoredResult
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.wisdom.database import Known, Wisdom
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.files.taskfile import load_task
@@ -190,7 +190,7 @@ def test_shapes_of_earlier_runs_are_measured_again_and_fitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
 ) -> None:
     monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
-    entry = Known(
+    entry = StoredResult(
         task="scale_add",
         template="runs",
         config={"GROUP": 16, "ITEMS": 16, "UNROLL": 1},
@@ -212,7 +212,7 @@ def test_shapes_of_earlier_runs_are_measured_again_and_fitted(
         entry.model_copy(update={"sizes": {"n": 5000}}),
         entry.model_copy(update={"sizes": {"n": 0}}),
     ]
-    Wisdom(tmp_path / "wisdom.sqlite").keep([entry, *others])
+    ResultsStore(tmp_path / "wisdom.sqlite").keep([entry, *others])
     result = tune(TASK, run_dir=tmp_path / "run", dispatch_shapes=4, **SETTINGS)
     fitted = [event.workload for event in shapes_of(tmp_path / "run") if event.fitted]
     assert [one.sizes["n"] for one in fitted if one.name.startswith("known-")] == [70_000]
@@ -227,7 +227,7 @@ def test_what_was_fitted_is_no_test_when_it_is_drawn_later(
 ) -> None:
     drawn = draw_shapes(load_task(TASK), device.limits.kind, 6, seed=0)
     monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
-    known = Known(
+    known = StoredResult(
         task="scale_add",
         template="runs",
         config={"GROUP": 16, "ITEMS": 16, "UNROLL": 1},
@@ -242,7 +242,7 @@ def test_what_was_fitted_is_no_test_when_it_is_drawn_later(
         high=0.6,
         at="2026-01-01T00:00:00+00:00",
     )
-    Wisdom(tmp_path / "wisdom.sqlite").keep([known])
+    ResultsStore(tmp_path / "wisdom.sqlite").keep([known])
     folder = tmp_path / "run"
     tune(TASK, run_dir=folder, dispatch_shapes=4, **SETTINGS)
     assert [event.workload.sizes for event in shapes_of(folder) if event.workload.name[:6] == "known-"] == [known.sizes]

@@ -138,9 +138,9 @@ class TestReviewer:
             return explain()
 
         result, _ = run(tmp_path / "run", script, rounds=2, evaluations=20, roles=self.roles)
-        vetoed = [made for made in result.summary["templates"] if made["struck"]]
+        vetoed = [made for made in result.summary["templates"] if made["vetoed"]]
         assert len(vetoed) == 2 and all(made["evaluations"] == 1 for made in vetoed), "only its trial was measured"
-        assert vetoed[0]["struck"] == "inline assembly is not portable"
+        assert vetoed[0]["vetoed"] == "inline assembly is not portable"
         second = next(call for call in asked if call.role == "plan" and call.stage == "round-2").messages[1].content
         assert "vetoed: inline assembly is not portable" in second
         assert result.valid and result.summary["general"]["template"].startswith("template-2")
@@ -162,7 +162,7 @@ class TestReviewer:
         assert "An earlier template was refused" in again[1].messages[1].content
         assert "inline assembly is not portable" in again[1].messages[1].content
         assert not result.valid and result.summary["ended_by"] == "rounds"
-        assert len([made for made in result.summary["templates"] if made["struck"]]) == 3
+        assert len([made for made in result.summary["templates"] if made["vetoed"]]) == 3
 
     def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
         def script(call: Call) -> Any:
@@ -286,7 +286,7 @@ def test_the_page_from_start_to_end_on_a_device(
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["settings"]["evaluations"] == 12 and summary["settings"]["rounds"] == 1
-    assert {made["id"].split("-")[0]: made["struck"] for made in summary["templates"]} == {
+    assert {made["id"].split("-")[0]: made["vetoed"] for made in summary["templates"]} == {
         "risky": "inline assembly is not portable",
         "runs": "",
     }

@@ -157,13 +157,16 @@ def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
         Journal(tmp_path, create=False)
 
 
-def test_a_journal_of_a_newer_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [1, FORMAT - 1, FORMAT + 1])
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, other: int, reading: bool) -> None:
     Journal(tmp_path, create=True).close()
     connection = sqlite3.connect(tmp_path / "journal.sqlite")
-    connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    connection.execute(f"PRAGMA user_version = {other}")
     connection.close()
-    with pytest.raises(JournalError, match=f"has the format {FORMAT + 1}"):
-        Journal(tmp_path, create=False)
+    said = rf"journal format {other}, and this one \(.*\) reads format {FORMAT} only: use the version"
+    with pytest.raises(JournalError, match=said):
+        Journal(tmp_path, create=False, reading=reading)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.graph.setup.origin import origin_of
+from tunesmith.graph.run import origin_of
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -10,10 +10,10 @@ import pytest
 from simulated_pool import simulate_device
 
 from tunesmith.graph import tune
+from tunesmith.graph.history import ResultsStore
 from tunesmith.graph.outputs import OutputError
 from tunesmith.graph.results.csv_table import write_csv
 from tunesmith.graph.study.exhaust import exhaust
-from tunesmith.graph.wisdom.database import Wisdom
 from tunesmith.kernels.search.cachefile import read_cache
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
@@ -28,7 +28,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
 def write(request: pytest.FixtureRequest, simulated: None, tmp_path: Path) -> Callable[..., int]:
     """Writes a file that repeating the command may replace."""
     if request.param == "wisdom":
-        return Wisdom(tmp_path / "wisdom.sqlite").write_file
+        return ResultsStore(tmp_path / "wisdom.sqlite").write_file
     run = tmp_path / "run"
     tune(TASK, run_dir=run, backend="opencl", strategy="random", evaluations=2, rounds=1, wisdom=False)
     return lambda out, **how: write_csv(run, out, **how)

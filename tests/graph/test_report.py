@@ -234,8 +234,7 @@ def test_bars_say_what_is_not_exported(found: Found) -> None:
 def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     log, summary, _ = found
     nothing = {"general": None, "ratio": None, "tuned": (), "held_out": (), "dispatch": (), "examined": ()}
-    older = {"origin": None, "started_at": None, "sentence": "no valid configuration was found."}
-    poor = summary.model_copy(update=nothing | older)
+    poor = summary.model_copy(update=nothing | {"sentence": "no valid configuration was found."})
     page = render_report(log, poor)
     assert "no valid configuration was found." in page and "The search" in page
     assert 'id="source"' not in page and 'id="speed-up"' not in page and "best/" not in page and ">None<" not in page

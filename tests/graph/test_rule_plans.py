@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from journal_rows import rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.events import Event, Planned
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
-from tunesmith.graph.state import Branch
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.parameter import config_key
 
@@ -75,43 +72,6 @@ def test_a_run_that_goes_on_takes_up_where_the_turns_were(task: Path, tmp_path: 
     tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=8, rounds=2, seed=1)
     resume(folder, more=9, rounds=3)
     assert [scope for scope, _ in plans(folder)] == ["general", "workload", "workload", "workload", "general"]
-
-
-def test_a_plan_of_an_earlier_version_is_read_as_one_branch(
-    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It named a template of the task and its seeds, and had no branches; its run is resumed."""
-    seed = {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}
-    append, plans = Journal.append, list[dict[str, Any]]()
-
-    class Killed(BaseException):
-        pass
-
-    def killed(self: Journal, event: Event, stage: str = "") -> int:
-        if isinstance(event, Planned):
-            plans.append(event.plan.model_dump(mode="json"))
-            raise Killed
-        return append(self, event, stage)
-
-    folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", killed)
-        with pytest.raises(Killed):
-            tune(task, run_dir=folder, backend="opencl", strategy="random", evaluations=5, rounds=1, seed=1)
-    old = {key: value for key, value in plans[0].items() if key != "branches"}
-    old |= {"template": "runs", "moves": ["GROUP"], "seeds": [seed], "branches": []}
-    connection = sqlite3.connect(folder / "journal.sqlite", isolation_level=None)
-    connection.execute("PRAGMA user_version = 1")
-    connection.execute(
-        "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (1, 1.0, 1.0, 'plan', 'round-1', ?)",
-        (json.dumps(old),),
-    )
-    connection.close()
-    assert resume(folder).summary["evaluations"] == 5
-    assert rows(folder, "asked")[0].data["config"] == seed
-    with Journal(folder, create=False) as journal:
-        (plan,) = RunLog(journal).plans
-    assert plan.branches == (Branch(parent="runs", kind="search", seeds=(seed,)),)
 
 
 def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(

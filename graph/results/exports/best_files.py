@@ -68,7 +68,7 @@ class DispatchFile(_Part):
     backend: Literal["cuda", "opencl"]
     driver: str
     verdict: str
-    compiler: str = ""
+    compiler: str
     rule: RuleNode
     shapes: list[Shape]
     policies: list[dict[str, Any]]

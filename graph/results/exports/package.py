@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tunesmith import __version__
+from tunesmith.graph.journal.events import RunStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, run_around
 from tunesmith.graph.results.exports.best_files import DispatchFile, LaunchFile, MachineCode, RuleNode
@@ -252,7 +253,7 @@ class Package:
             "summary": self.task.summary,
             "device": self.dispatch["device"],
             "driver": self.dispatch["driver"],
-            "compiler": self.dispatch.get("compiler", ""),
+            "compiler": self.dispatch["compiler"],
             "tunesmith": __version__,
             **self._origin(),
             "verdict": self.dispatch["verdict"],
@@ -266,14 +267,13 @@ class Package:
         }
 
     def _origin(self) -> dict[str, str]:
-        """When and how the run was begun, and the commit of the task's files; empty texts for what it did not keep."""
+        """When and how the run was begun, and the commit of the task's files, empty where there is none."""
         with Journal(self.folder, create=False, reading=True) as journal:
-            log = RunLog(journal)
-            origin, at = None if log.started is None else log.started.origin, log.started_at
+            begun = RunLog(journal).entries(RunStarted)[-1]
         return {
-            "tuned_at": "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"),
-            "commit": "" if origin is None else origin.commit,
-            "command": "" if origin is None else origin.command,
+            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
+            "commit": begun.event.origin.commit,
+            "command": begun.event.origin.command,
         }
 
     def _folders(self, about: Mapping[str, LaunchFile]) -> list[str]:

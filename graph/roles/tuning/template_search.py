@@ -6,13 +6,12 @@ Owns nothing of the pool and nothing of how several searches share it; that is t
 from __future__ import annotations
 
 from tunesmith.graph.context import Context
+from tunesmith.graph.history import prior_of, suggestions_of
 from tunesmith.graph.journal.events import SeedsRefused
 from tunesmith.graph.journal.measurements import failures_by_kind, observation, racing
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.roles.rejections import defects, has
-from tunesmith.graph.setup.prior import prior_of
 from tunesmith.graph.state import Plan
-from tunesmith.graph.wisdom.suggestions import suggestions_for
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.space.feasible import feasible, require_points, rules
@@ -126,5 +125,5 @@ class TemplateSearch:
         if refused and all(event.template != mine for event in log.events(SeedsRefused, self.stage)):
             self.context.journal.append(SeedsRefused(template=mine, refused=tuple(refused)), self.stage)
         # What earlier runs found good is measured like everything else.
-        seeds = [*given, *suggestions_for(log), self.template.default_config]
+        seeds = [*given, *suggestions_of(log), self.template.default_config]
         return [config for config in seeds if self.space.index(config) is not None]

@@ -1,0 +1,466 @@
+"""Results of earlier runs, for a run to begin with: those in the user's results store, and those of `tune --prior`.
+
+The store is one SQLite file, which several runs may use at once. TUNESMITH_WISDOM names it, or is `off`; left out it is
+`tunesmith/wisdom.sqlite` in XDG_DATA_HOME, or in ~/.local/share (XDG base directory specification). What a run takes
+from it and from a prior is kept in the run's own journal (`EarlierResults`), so that a resumed run has the same even
+where the sources are gone. How a search uses a prior is in `tunesmith.kernels.search.prior`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tunesmith import __version__
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import EarlierResults, VerdictReached
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.measurements import observation, quantities_of
+from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.outputs import require_writable_file
+from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import Device
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.search import Observation, Prior
+from tunesmith.kernels.space.domain import Domain
+from tunesmith.kernels.space.feasible import device_names, rules
+from tunesmith.kernels.space.rule import Reason, Rule
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.files.schema_errors import explain
+from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import Template
+
+VARIABLE = "TUNESMITH_WISDOM"
+FORMAT = 1
+"""Of the store and of its exported files."""
+MAX_SUGGESTIONS = 6
+"""Most configurations that a run takes from the store: each costs an evaluation."""
+ROOF_REPORT_RATIO = 0.8
+"""Share of the best value of a roof below which the value that was measured now is reported."""
+COPY = "copy of "
+"""With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
+_EXPORTED = "name one that `tunesmith wisdom export` wrote"
+_COLUMNS = ("task", "template", "config", "backend", "device", "driver", "workload", "entry")
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS results (
+    {", ".join(f"{name} TEXT NOT NULL" for name in _COLUMNS)},
+    PRIMARY KEY (task, template, config, backend, device, driver, workload)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS roofs (
+    device TEXT NOT NULL, roof TEXT NOT NULL, rate REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (device, roof)
+) WITHOUT ROWID;
+"""
+
+
+class HistoryError(TunesmithError):
+    """The results store, or a file of its entries, cannot be used."""
+
+
+class StoredResult(BaseModel):
+    """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval
+    from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    template: str
+    config: Config
+    backend: str
+    device: str
+    driver: str
+    sizes: dict[str, int]
+    types: dict[str, str]
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    at: str
+    run: str = ""
+    tunesmith: str = ""
+
+
+class ResultsStore:
+    """The results in the file `path`, which is made when something is first kept. All methods raise `HistoryError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def keep(self, entries: Iterable[StoredResult]) -> int:
+        """Writes entries; of two on the same configuration, device, driver and shape the newer stays. Gives how many
+        were written."""
+        with self._open(create=True) as connection, connection:
+            return connection.executemany(
+                f"INSERT INTO results VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT DO UPDATE SET entry = "
+                "excluded.entry WHERE json_extract(excluded.entry, '$.at') > json_extract(entry, '$.at')",
+                [
+                    (
+                        *(one.task, one.template, config_key(one.config), one.backend, one.device, one.driver),
+                        json.dumps({"sizes": one.sizes, "types": one.types}, sort_keys=True),
+                        one.model_dump_json(),
+                    )
+                    for one in entries
+                ],
+            ).rowcount
+
+    def entries(self, task: str | None = None) -> list[StoredResult]:
+        """All entries, or those of a task, by name."""
+        if not self.path.is_file():
+            return []
+        where, values = ("", ()) if task is None else (" WHERE task = ?", (task,))
+        with self._open(create=False) as connection:
+            rows = connection.execute(f"SELECT entry FROM results{where}", values).fetchall()
+        try:
+            return [StoredResult.model_validate_json(text) for (text,) in rows]
+        except ValidationError as error:
+            raise self._damaged(error) from error
+
+    def best_roofs(self, device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
+        """The best value ever measured of each roof of `device`, `measured` included, which is kept: what a busy
+        machine measures now is no limit. Also a sentence for each kind of roof that is now far below it."""
+        # A GPU has an identity of its own; a CPU is its machine's.
+        name = device.uuid or f"{device.name} of {platform.node()}"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        rates = {f"{COPY}{size}": rate for size, rate in measured.bandwidth} | dict(measured.peak_flops)
+        with self._open(create=True) as connection, connection:
+            connection.executemany(
+                "INSERT INTO roofs VALUES (?, ?, ?, ?) ON CONFLICT (device, roof) "
+                "DO UPDATE SET rate = excluded.rate, at = excluded.at WHERE excluded.rate > rate",
+                [(name, roof, rate, now) for roof, rate in rates.items()],
+            )
+            rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (name,)).fetchall()
+        best = {roof: (rate, at) for roof, rate, at in rows}
+        copies = {roof: one for roof, one in best.items() if roof.startswith(COPY)}
+        roofs = replace(
+            measured,
+            bandwidth=tuple((int(roof.removeprefix(COPY)), rate) for roof, (rate, _) in copies.items()),
+            peak_flops={roof: rate for roof, (rate, _) in best.items() if roof not in copies},
+        )
+        pairs = [("copy bandwidth", measured.peak_bandwidth or 0.0, *max(copies.values(), default=(0.0, "")), "GB/s")]
+        pairs += [(f"{roof} peak", rate, *best[roof], "GFLOP/s") for roof, rate in measured.peak_flops.items()]
+        return roofs, tuple(
+            f"The {what} measured now, {rate / 1e9:.3g} {unit}, is far below the {highest / 1e9:.3g} {unit} measured "
+            f"on {at[:10]}, from which floors are computed: something else probably uses the device, so times may be "
+            "too long."
+            for what, rate, highest, at, unit in pairs
+            if 0.0 < rate < ROOF_REPORT_RATIO * highest
+        )
+
+    def write_file(self, path: Path, *, force: bool = False) -> int:
+        """All entries as JSON, for another machine; force: also over a file of others. Gives their number. Raises also
+        `OutputError` where `path` must not be written."""
+        require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
+        entries = self.entries()
+        data = {"wisdom": FORMAT, "entries": [entry.model_dump(mode="json") for entry in entries]}
+        try:
+            path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be written ({error.strerror}); choose another file.") from error
+        return len(entries)
+
+    def read_file(self, path: Path) -> int:
+        """Keeps the entries of a file that `write_file` wrote. Gives how many were new."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be read ({error.strerror}); {_EXPORTED}.") from error
+        except (ValueError, RecursionError) as error:
+            raise HistoryError(f"{path} is not valid JSON ({_first_line(error)}); {_EXPORTED}.") from error
+        if not isinstance(data, dict) or "wisdom" not in data or not isinstance(data.get("entries"), list):
+            raise HistoryError(f"{path} holds no results of earlier runs; {_EXPORTED}.")
+        if data["wisdom"] != FORMAT:
+            raise HistoryError(f"{path} has the format {data['wisdom']}, and this version reads {FORMAT}.")
+        found = []
+        for number, one in enumerate(data["entries"], 1):
+            try:
+                found.append(StoredResult.model_validate(one))
+            except ValidationError as error:
+                why = explain(error, StoredResult, one)
+                end = "" if why.endswith("?") else "; export the file again."
+                raise HistoryError(f"{path}, entry {number}: {why}{end}") from error
+        return self.keep(found)
+
+    @contextmanager
+    def _open(self, *, create: bool) -> Iterator[sqlite3.Connection]:
+        try:
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self.path, timeout=10)) as connection:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version not in (0, FORMAT):
+                    raise HistoryError(
+                        f"{self.path} has the format {version}, and this version reads {FORMAT}: set {VARIABLE} to "
+                        "another file, or to off."
+                    )
+                if create:
+                    connection.executescript(_SCHEMA)
+                    connection.execute(f"PRAGMA user_version = {FORMAT}")
+                yield connection
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> HistoryError:
+        return HistoryError(
+            f"The database of earlier results {self.path} cannot be used ({_first_line(error)}): delete it, or set "
+            f"{VARIABLE} to another file or to off."
+        )
+
+
+def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | None:
+    """The results store of this user, or None where it is switched off, or there is no home to keep it in."""
+    environment = os.environ if environment is None else environment
+    where = environment.get(VARIABLE, "")
+    if where.lower() == "off":
+        return None
+    if where:
+        path = named_path(VARIABLE, where)
+        if path.is_dir():
+            raise HistoryError(
+                f"{VARIABLE}: {path} is a folder; name a file, such as {path / 'wisdom.sqlite'}, or off."
+            )
+        return ResultsStore(path)
+    data = Path(environment.get("XDG_DATA_HOME", ""))
+    try:
+        data = data if data.is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:
+        return None
+    return ResultsStore(data / "tunesmith" / "wisdom.sqlite")
+
+
+# What a run begins with
+
+
+def suggest(
+    task: Task, device: Device, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
+) -> EarlierResults | None:
+    """What a run of `task` on `device` begins with: the results of `settings.prior`, and the configurations of the
+    results store to measure first; None where there is neither. Raises `TunesmithError`.
+
+    What was found on the same model of device comes first, whatever its driver, and there what was found on the shapes
+    of this run. Of equals the configuration that gained most is first. Those that no template of the task can have
+    under `limits` are left out; where a model writes further templates (`written`), whose parameters nobody knows yet,
+    they come after all others.
+    """
+    templates = task.sources(device.backend).templates
+    tuned = task.workloads_for(device.limits.kind, held_out=False)
+    prior = None if settings.prior is None else read_prior(named_path("--prior", settings.prior))
+    if prior is not None and not written:
+        _require_common(prior, templates)
+    store = open_store() if settings.wisdom else None
+    shapes = [(one.sizes, one.types) for one in tuned]
+    ranked = sorted(
+        # A model's whole kernel has no parameters, and suggests nothing.
+        (one for one in (store.entries(task.name) if store else ()) if one.backend == device.backend and one.config),
+        key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
+    )
+    # Runs with a model keep under the same task what is of templates that only they have.
+    fit = _fitting(templates, tuned, limits)
+    kept = [one for one in ranked if fit(one.config)]
+    kept += [one for one in ranked if written and not fit(one.config)]
+    found: dict[str, Suggestion] = {}
+    for one in kept:
+        suggestion = Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
+        found.setdefault(config_key(one.config), suggestion)
+    if not found:
+        return prior
+    return (prior or EarlierResults()).model_copy(update={"suggestions": tuple(found.values())[:MAX_SUGGESTIONS]})
+
+
+def _fitting(
+    templates: Sequence[Template], workloads: Sequence[Workload], limits: Sequence[DeviceLimits]
+) -> Callable[[Config], bool]:
+    """Whether a configuration is a feasible point of some template on one of `workloads`."""
+    conditions = [
+        (Domain(template.parameters), [rule for one in limits for rule in rules(template, [workload], one)])
+        for template in templates
+        if all(template.runs_on(device_names(one)) for one in limits)
+        for workload in workloads
+    ]
+    return lambda config: any(
+        not isinstance(domain.encode(config), Reason) and _all_hold(each, config) for domain, each in conditions
+    )
+
+
+def _all_hold(conditions: Sequence[Rule], config: Config) -> bool:
+    try:
+        return all(rule.holds(config) for rule in conditions)
+    except ExpressionError:
+        # A constraint without a value, such as a division by zero, admits nothing.
+        return False
+
+
+def read_prior(path: Path) -> EarlierResults:
+    """The results in `path` (a run's folder, or a table in Kernel Tuner's format), as a journal keeps them. Raises
+    `TunesmithError`."""
+    if path.is_dir():
+        return _prior_of_run(path)
+    if not path.is_file():
+        raise SettingsError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
+    table = Prior.from_table(path)
+    results = tuple((config, one.value, one.failure) for config, one in table.results)
+    return EarlierResults(prior=table.name, results=(TemplateResults(template="", name="", results=results),))
+
+
+def _prior_of_run(folder: Path) -> EarlierResults:
+    """The evaluations that a run made on all its tuned workloads at once; those on one alone are of another scale.
+    Templates that never came into the run, or that a role took out of it, are left out."""
+    with Journal(folder, create=False, reading=True) as journal:
+        log = RunLog(journal)
+        started, baseline = log.started, log.baseline
+        if started is None or baseline is None:
+            raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
+        of, vetoed = log.objective, log.vetoed()
+        base = quantities_of(baseline, of)
+        weights = {workload.name: workload.weight for workload in started.task.workloads}
+        found: dict[str, list[KnownResult]] = {}
+        for evaluation in log.evaluations():
+            whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
+            if whole and log.has_template(evaluation.template) and evaluation.template not in vetoed:
+                seen = observation(evaluation, list(base), base, weights, of)
+                found.setdefault(evaluation.template, []).append((evaluation.config, seen.value, seen.failure))
+        results = tuple(
+            TemplateResults(template=one, name=log.template(one).name, results=tuple(rows))
+            for one, rows in found.items()
+        )
+    name = f"the run {folder.name}"
+    # Raises where nothing was measured: before this run begins, not in its first search.
+    _prior((row for one in results for row in one.results), name)
+    return EarlierResults(prior=name, results=results)
+
+
+def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> None:
+    """Raises `SettingsError` when no template has all its parameters in the prior, which is then of no use."""
+    known = {frozenset(config) for one in earlier.results for config, _, _ in one.results}
+    wanted = [{parameter.name for parameter in template.parameters} for template in templates]
+    if wanted and not any(names <= one for names in wanted for one in known):
+        missing, had = min(
+            ((sorted(names - one), sorted(one)) for names in wanted for one in known), key=lambda pair: len(pair[0])
+        )
+        raise SettingsError(
+            f"--prior: the results of {earlier.prior} have the parameters {', '.join(had) or '(none)'}; this "
+            f"task's templates also need {', '.join(missing)}. Give results of the same or a similar template."
+        )
+
+
+# What a search takes from it
+
+
+def suggestions_of(log: RunLog) -> list[Config]:
+    """The configurations that earlier runs found good, in the order in which they are to be tried."""
+    kept = log.last(EarlierResults)
+    return [] if kept is None else [one.config for one in kept.suggestions]
+
+
+def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
+    """The prior of a run for the search of `template`; None when it has none.
+
+    Two templates may have the same parameters and mean other things by them. So these are the results of that template
+    in the other run, by its id, or else of those that have its name. Where they say nothing of a point of `space`, they
+    are those of no known template and, as far as `space` has the configuration, those of the other templates.
+    """
+    kept = log.last(EarlierResults)
+    results = () if kept is None else kept.results
+    for rows in (
+        [row for one in results if one.template == template.id for row in one.results],
+        [row for one in results if one.name == template.name for row in one.results],
+        [row for one in results for row in one.results if not one.template or space.index(row[0]) is not None],
+    ):
+        if (
+            kept
+            and any(value is not None for _, value, _ in rows)
+            and (prior := _prior(rows, kept.prior)).best(space, 1)
+        ):
+            return prior
+    return None
+
+
+def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
+    return Prior(((config, Observation(value, failure=failure)) for config, value, failure in rows), name)
+
+
+# What a run adds to the store, and takes from it at its end
+
+
+def learn(context: Context, verdict: Verdict, run: str) -> None:
+    """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
+    where they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is
+    told, and costs nothing else."""
+    store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
+    reached, started = context.journal.last(VerdictReached), context.log.started
+    if store is None or reached is None or started is None or started.device.driver != context.device.driver:
+        # With another driver it is not known which of the two it was measured with.
+        return
+    # A run that had ended may be finished again, days later.
+    at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
+    device, found = context.device, list[StoredResult]()
+    for row in (*verdict.tuned, *verdict.held_out):
+        for winner, figures in ((row.best, row.best), (verdict.general, row.general)):
+            if winner is not None and figures is not None and figures.verdict == "faster":
+                found.append(
+                    StoredResult(
+                        task=context.task.name,
+                        template=context.template(winner.template).name,
+                        config=winner.config,
+                        backend=device.backend,
+                        device=device.name,
+                        driver=device.driver,
+                        sizes=row.sizes,
+                        types=row.types,
+                        seconds=figures.seconds,
+                        ratio=figures.ratio,
+                        low=figures.low,
+                        high=figures.high,
+                        at=at,
+                        run=run,
+                        tunesmith=__version__,
+                    )
+                )
+    if found:
+        try:
+            store.keep(found)
+        except HistoryError as error:
+            context.note("wisdom", str(error), "")
+
+
+def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]]:
+    """Sizes and types on which runs of the task on this model of device found something faster than the baseline, those
+    that gained most first, each once. A store that cannot be read is told."""
+    device = context.device
+    store = open_store() if context.settings.wisdom else None
+    try:
+        entries = [] if store is None else store.entries(context.task.name)
+    except HistoryError as error:
+        context.note("wisdom", str(error), "")
+        return []
+    found: list[tuple[dict[str, int], dict[str, str]]] = []
+    for one in sorted(entries, key=lambda one: one.ratio):
+        if (one.backend, one.device) == (device.backend, device.name) and (one.sizes, one.types) not in found:
+            found.append((one.sizes, one.types))
+    return found
+
+
+def best_roofs(device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
+    """`ResultsStore.best_roofs` of this user's store; `measured` where it is off, also with the reason where it cannot
+    be used."""
+    store = open_store()
+    try:
+        return (measured, ()) if store is None else store.best_roofs(device, measured)
+    except HistoryError as error:
+        return measured, (str(error),)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

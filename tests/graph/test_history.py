@@ -1,0 +1,344 @@
+"""What earlier runs found begins the next: from the results store, and by `--prior`; on a simulated device."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journal_rows import rows
+from simulated_pool import SimulatedPool, simulate_device
+
+from tunesmith.graph import resume, tune
+from tunesmith.graph.history import (
+    MAX_SUGGESTIONS,
+    HistoryError,
+    ResultsStore,
+    StoredResult,
+    open_store,
+    prior_of,
+    suggest,
+)
+from tunesmith.graph.journal.events import EarlierResults, RunStarted, TemplateAdded, TemplateVetoed
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.records import TemplateResults
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.run import RunResult
+from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import Inventory
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.search import Prior
+from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Launch, Template
+
+TASK = str(Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml")
+SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
+
+
+@pytest.fixture(autouse=True)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResultsStore:
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "deep" / "wisdom.sqlite"))
+    found = open_store()
+    assert found is not None
+    return found
+
+
+def entry(**changes: Any) -> StoredResult:
+    values = {
+        "task": "scale_add",
+        "template": "runs",
+        "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1},
+        "backend": "opencl",
+        "device": "another device",
+        "driver": "1",
+        "sizes": {"n": 16384},
+        "types": {},
+        "seconds": 1e-6,
+        "ratio": 0.5,
+        "low": 0.49,
+        "high": 0.51,
+        "at": "2026-01-01T00:00:00+00:00",
+    }
+    return StoredResult.model_validate(values | changes)
+
+
+def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
+    first = tune(TASK, run_dir=tmp_path / "one", **SETTINGS)
+    kept = store.entries("scale_add")
+    assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
+    assert first.summary.general is not None
+    SimulatedPool.measured.clear()
+    second = tune(TASK, run_dir=tmp_path / "two", seed=5, **SETTINGS)
+    assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
+    assert second.summary.ratio is not None and first.summary.ratio is not None
+    assert second.summary.ratio <= first.summary.ratio + 1e-9
+
+
+def test_what_is_finished_again_keeps_its_date(
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    kept = store.entries()
+    time.sleep(1.1)
+    resume(tmp_path / "run")
+    assert kept and store.entries() == kept
+    store.path.unlink()
+    resume(tmp_path / "run")
+    assert store.entries() == kept, "as after a kill before anything was kept"
+    with Journal(tmp_path / "run", create=False) as journal:
+        (started,) = [entry.event for entry in journal.entries(RunStarted)]
+    newer = replace(started.device, driver="another")
+    monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((newer,), ()))
+    resume(tmp_path / "run")
+    assert store.entries() == kept
+
+
+def test_another_devices_answers_come_after_this_ones(store: ResultsStore, device: Any, tmp_path: Path) -> None:
+    mine = entry(config={"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, device=device.name, ratio=0.9)
+    store.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert SimulatedPool.measured[:2] == [mine.config, entry().config]
+    with Journal(tmp_path / "run", create=False) as journal:
+        found = journal.last(EarlierResults)
+    assert found is not None and [one.device for one in found.event.suggestions] == [device.name, "another device"]
+
+
+def test_what_does_not_fit_the_space_is_not_measured(store: ResultsStore, tmp_path: Path) -> None:
+    store.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert all(config["GROUP"] != 5 for config in SimulatedPool.measured)
+
+
+def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore, device: Any, tmp_path: Path) -> None:
+    mine = entry(ratio=0.9, device="a third device")
+    others = [entry(template="wide", config={"WIDTH": width}, device=device.name, ratio=0.1) for width in range(7)]
+    # Of the template's parameters, but infeasible on every workload, or with a value that it does not have.
+    broken = [entry(config=entry().config | one, ratio=0.2) for one in ({"ITEMS": 1}, {"GROUP": 5})]
+    whole = entry(template="whole", config={}, ratio=0.01)
+    store.keep([mine, *others, *broken, whole])
+    # A model may write a template that has them: they come after what is known to fit.
+    task = load_task(TASK)
+    kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)
+    assert kept is not None and len(kept.suggestions) == MAX_SUGGESTIONS
+    assert [one.config for one in kept.suggestions[:3]] == [mine.config, {"WIDTH": 0}, {"WIDTH": 1}]
+    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    assert SimulatedPool.measured[0] == mine.config
+    with Journal(tmp_path / "run", create=False) as journal:
+        found = journal.last(EarlierResults)
+    assert found is not None and [one.config for one in found.event.suggestions] == [mine.config]
+
+
+def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
+    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run measures on a busy machine, the third without the database."""
+    floors, notes = [], []
+    for name, copy, peak, known in [("idle", 90e9, 5e11, True), ("busy", 60e9, 8e11, True), ("off", 60e9, 8e11, False)]:
+        roofs = Roofline(((1 << 20, copy), (1 << 24, copy / 2)), {"float32": peak}, 1e-7)
+        monkeypatch.setattr(SimulatedPool, "calibrate", lambda self, roofs=roofs: roofs)
+        summary = tune(TASK, run_dir=tmp_path / name, wisdom=known, **SETTINGS).summary
+        (row,) = summary.tuned
+        floors.append(row.floor_seconds)
+        notes += [note for note in summary.notes if "measured now" in note]
+        assert summary.roofline.peak_flops == {"float32": peak}
+    moved = 3 * 16384 * 4
+    assert floors == pytest.approx([moved / 90e9, moved / 90e9, moved / 60e9])
+    today = datetime.now(UTC).date()
+    (note,) = notes
+    assert f"copy bandwidth measured now, 60 GB/s, is far below the 90 GB/s measured on {today}" in note
+
+
+def test_switched_off_nothing_is_read_or_kept(store: ResultsStore, tmp_path: Path) -> None:
+    tune(TASK, run_dir=tmp_path / "one", wisdom=False, **SETTINGS)
+    assert not store.path.exists() and store.entries() == []
+    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
+    at_home = open_store({"XDG_DATA_HOME": str(tmp_path)})
+    assert at_home is not None and at_home.path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
+
+
+def test_the_newer_of_two_stays(store: ResultsStore) -> None:
+    new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
+    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0)
+    assert store.entries() == [new]
+    assert store.keep([entry(driver="2")]) == 1
+
+
+def test_entries_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:
+    store.keep([entry(), entry(driver="2")])
+    assert store.write_file(tmp_path / "all.json") == 2
+    other = ResultsStore(tmp_path / "other.sqlite")
+    assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
+    assert other.entries() == store.entries()
+
+
+def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 40)
+    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+        ResultsStore(tmp_path / "text").entries()
+    with pytest.raises(HistoryError, match="is not valid JSON"):
+        store.read_file(tmp_path / "text")
+    for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}'):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(HistoryError, match=r"holds no results of earlier runs; name one that .* wrote\.$"):
+            store.read_file(tmp_path / "other.json")
+    store.keep([entry()])
+    store.write_file(tmp_path / "all.json")
+    (tmp_path / "all.json").write_text((tmp_path / "all.json").read_text().replace('"seconds"', '"second"'))
+    with pytest.raises(HistoryError, match=r"entry 1: unknown key 'second'; did you mean 'seconds'\?"):
+        store.read_file(tmp_path / "all.json")
+    with pytest.raises(HistoryError, match="cannot be read"):
+        store.read_file(tmp_path / "nothing")
+
+
+def run(folder: Path, **settings: Any) -> RunResult:
+    return tune(TASK, run_dir=folder, **(SETTINGS | settings))
+
+
+def asks(folder: Path) -> list[dict[str, Any]]:
+    return [row.data["config"] for row in rows(folder, "asked")]
+
+
+def test_the_best_of_an_earlier_run_is_among_the_first(tmp_path: Path) -> None:
+    best = run(tmp_path / "long", evaluations=12).summary["general"]["config"]
+    run(tmp_path / "transferred", evaluations=5, prior=str(tmp_path / "long"))
+    assert best in asks(tmp_path / "transferred")
+    with Journal(tmp_path / "transferred", create=False) as journal:
+        log = RunLog(journal)
+        (template,) = log.events(TemplateAdded)
+        prior = prior_of(log, template.template, Space.build(template.template.parameters, []))
+    assert prior is not None and len(prior.results) == 12 and "long" in prior.name
+
+
+def test_the_store_and_a_prior_are_kept_as_one_entry(store: ResultsStore, tmp_path: Path) -> None:
+    run(tmp_path / "first")
+    run(tmp_path / "second", evaluations=4, prior=str(tmp_path / "first"))
+    (kept,) = rows(tmp_path / "second", "history")
+    assert kept.data["suggestions"] and kept.data["results"] and kept.data["prior"] == "the run first"
+
+
+def test_a_resumed_run_needs_the_source_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path / "source", evaluations=12)
+    whole = run(tmp_path / "whole", evaluations=6, prior=str(tmp_path / "source"))
+    append, written = Journal.append, [0]
+
+    def append_and_end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == 9:
+            raise KeyboardInterrupt
+        return sequence
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", append_and_end)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "ended", evaluations=6, prior=str(tmp_path / "source"))
+    shutil.rmtree(tmp_path / "source")
+    resume(tmp_path / "ended")
+    assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
+
+
+def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--prior"):
+        run(tmp_path / "run", prior=str(tmp_path / "nothing"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(JournalError):
+        run(tmp_path / "run", prior=str(tmp_path / "empty"))
+    (tmp_path / "table.json").write_text("no table")
+    with pytest.raises(TunesmithError):
+        run(tmp_path / "run", prior=str(tmp_path / "table.json"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_prior_that_lacks_parameters_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    table = tmp_path / "other.json"
+    text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
+    table.write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
+    with pytest.raises(SettingsError, match=r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"):
+        run(tmp_path / "run", prior=str(table))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """scale_add with a second template, which has the same parameters."""
+    folder = tmp_path / "task"
+    shutil.copytree(Path(TASK).parent, folder)
+    text = (folder / "template.toml").read_text().replace('name = "runs"', 'name = "other"')
+    (folder / "other.toml").write_text(text.replace("template.cl", "other.cl"))
+    (folder / "other.cl").write_text("// other\n" + (folder / "template.cl").read_text())
+    described = (folder / "task.toml").read_text()
+    (folder / "task.toml").write_text(described.replace('["template.toml"]', '["template.toml", "other.toml"]'))
+    return folder
+
+
+def priors(folder: Path) -> dict[str, Prior | None]:
+    """The prior of each template of a run, by its name."""
+    with Journal(folder, create=False) as journal:
+        log = RunLog(journal)
+        templates = [event.template for event in log.events(TemplateAdded)]
+        return {one.name: prior_of(log, one, Space.build(one.parameters, [])) for one in templates}
+
+
+def configs(prior: Prior | None) -> list[dict[str, Any]]:
+    return [] if prior is None else [config for config, _ in prior.results]
+
+
+def test_each_search_gets_the_results_of_its_own_template(two: Path, tmp_path: Path) -> None:
+    def begin(name: str, **settings: Any) -> Path:
+        chosen: dict[str, Any] = {"strategy": "random", "evaluations": 12, "rounds": 2, "seed": 3}
+        return tune(two, run_dir=tmp_path / name, backend="opencl", **(chosen | settings)).folder
+
+    source = begin("source")
+    measured: dict[str, list[dict[str, Any]]] = {}
+    with Journal(source, create=False) as journal:
+        log = RunLog(journal)
+        for one in log.evaluations():
+            measured.setdefault(log.template(one.template).name, []).append(one.config)
+        vetoed = next(event.id for event in log.events(TemplateAdded) if event.template.name == "other")
+    assert measured.keys() == {"runs", "other"}
+    found = priors(begin("own", prior=str(source)))
+    assert {name: configs(prior) for name, prior in found.items()} == measured
+
+    # A changed source is another template, of the same name.
+    (two / "other.cl").write_text("// changed\n" + (two / "other.cl").read_text())
+    assert configs(priors(begin("changed", prior=str(source)))["other"]) == measured["other"]
+
+    # What a role took out of the other run counts no more, and the rest is better than nothing.
+    with Journal(source, create=False) as journal:
+        journal.append(TemplateVetoed(template=vetoed, why="A test says so."), "round-2")
+    found = priors(begin("vetoed", prior=str(source)))
+    assert [configs(found[name]) for name in ("runs", "other")] == [measured["runs"]] * 2
+
+
+def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path: Path) -> None:
+    space = Space.build((Parameter(name="A", values=(1, 2)),), [])
+    launch = Launch(grid=("1",), block=("1",))
+    parameters = space.domain.parameters
+    mine = Template(name="mine", backend="opencl", source="//", entry="mine", parameters=parameters, launch=launch)
+    kept = EarlierResults(
+        prior="another run",
+        results=(
+            TemplateResults(template="", name="", results=(({"A": 2, "B": 7}, 0.5, None),)),
+            TemplateResults(template="x-1", name="x", results=(({"A": 1}, 0.7, None), ({"A": 3}, 0.1, None))),
+            TemplateResults(template="y-1", name="mine", results=(({"A": 1}, None, "compile failed"),)),
+        ),
+    )
+    with Journal(tmp_path, create=True) as journal:
+        journal.append(kept)
+        prior = prior_of(RunLog(journal), mine, space)
+    assert prior is not None and {"A": 3} not in configs(prior)
+    assert [space.config(point) for point in prior.best(space, 4)] == [{"A": 2}, {"A": 1}]
