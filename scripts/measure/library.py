@@ -1,6 +1,8 @@
-"""Measures the library on a GPU: runs the tests that need one, tunes every task, and writes all figures as JSON.
+"""Measures the library, or the tasks in other folders: runs the tests that need a GPU, tunes every task, and writes all
+figures as JSON, with the seconds of each phase.
 
     python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,b] [--time-limit 100s] [--no-tests]
+    python scripts/measure/library.py --out DIR --tasks FOLDER/a,FOLDER/b --evaluations 60 --rounds 1 --no-tests
 
 Figures in the documentation come from files this script wrote (docs/results/). Several GPUs share the tasks: one call
 with CUDA_VISIBLE_DEVICES, --tasks and --out of its own for each, and library_table.py makes one table of all files.
@@ -10,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", default=",".join(library_tasks()))
     parser.add_argument("--time-limit", help="for each task, as of `tunesmith tune` (default: none)")
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which no task is begun")
     parser.add_argument("--opponents", choices=("usual", "all", "none"), default="all")
     parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"))
     parser.add_argument("--no-tests", action="store_true")
@@ -43,19 +49,24 @@ def main() -> int:
     failed: dict[str, str] = {}
     record: dict[str, Any] = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests}
     record |= {"runs": runs, "failed": failed}
-    for name in options.tasks.split(","):
-        started = time.monotonic()
+    begun = time.monotonic()
+    for task in options.tasks.split(","):
+        name = Path(task).name
+        if time.monotonic() - begun > options.stop_after:
+            failed[name] = "not begun"
+            continue
+        started, phases = time.monotonic(), Counter[str]()
         try:
             result = tune(
-                name,
-                backend="cuda",
+                task,
+                backend=options.backend,
                 evaluations=options.evaluations,
                 rounds=options.rounds,
                 seed=options.seed,
                 opponents=options.opponents,
                 time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-                listener=_listener(name),
+                listener=_listener(name, phases),
             )
         except TunesmithError as error:
             # The other tasks are worth having.
@@ -63,7 +74,9 @@ def main() -> int:
             print(f"{name}: {error}", flush=True)
             _write(options.out, record)
             continue
-        runs[name] = result.summary.to_json() | {"wall_seconds": round(time.monotonic() - started, 1)}
+        wall = round(time.monotonic() - started, 1)
+        spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
+        runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
         _table(runs[name])
         _write(options.out, record)
     if options.concurrent:
@@ -109,8 +122,15 @@ def _run_tests() -> dict[str, object]:
     return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": last}
 
 
-def _listener(name: str) -> Listener:
+def _listener(name: str, phases: Counter[str]) -> Listener:
+    """Prints what is being done, and adds the seconds between two calls to the phase of the former."""
+    last: list[tuple[str, float]] = [("start", time.monotonic())]
+
     def listen(progress: Progress) -> None:
+        (phase, since), now = last[0], time.monotonic()
+        phases[phase] += now - since
+        examining = progress.phase == "test" and progress.message.startswith("examining")
+        last[0] = ("examine" if examining else progress.phase, now)
         if progress.message and progress.phase in ("plan", "tune"):
             print(f"{name}: {progress.message}", flush=True)
 
