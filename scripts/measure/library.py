@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def main() -> int:
         if time.monotonic() - begun > options.stop_after:
             failed[name] = "not begun"
             continue
-        started, phases = time.monotonic(), Counter[str]()
+        started, phases = time.monotonic(), defaultdict[str, float](float)
         try:
             result = tune(
                 task,
@@ -122,7 +122,7 @@ def _run_tests() -> dict[str, object]:
     return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": last}
 
 
-def _listener(name: str, phases: Counter[str]) -> Listener:
+def _listener(name: str, phases: dict[str, float]) -> Listener:
     """Prints what is being done, and adds the seconds between two calls to the phase of the former."""
     last: list[tuple[str, float]] = [("start", time.monotonic())]
 
