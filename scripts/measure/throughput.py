@@ -1,13 +1,12 @@
 """Measures how many configurations a second are compiled, checked and timed, and what the pool costs and survives.
 
-    python scripts/measure/throughput.py --out DIR [--gpus N] [--kernel-tuner] [--killers] [--anatomy] [--restart]
+    python scripts/measure/throughput.py --out DIR [--gpus N] [--kernel-tuner] [--killers]
 
 Without a part, it measures the 216 points of scripts/measure/pool/planted.py on silu_and_mul 512x11008: on a cold
 cache, on a warm one, and a longer stretch of the whole space. Parts: --gpus N, the same on 1, 2, 4 ... N GPUs;
 --killers, 500 points of which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same
-216 points, in this run; --anatomy, what a visit to the device is made of; --restart, what replacing a lane's process
-takes, and disturbs. Every part writes DIR/throughput-PART.json. On a machine without a GPU an OpenCL CPU and smaller
-numbers are used.
+216 points, in this run. Every part writes DIR/throughput-PART.json. On a machine without a GPU an OpenCL CPU and
+smaller numbers are used.
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.actors.cluster.cluster import cluster
-from tunesmith.cli.measure.pool.anatomy import anatomy
 from tunesmith.cli.measure.pool.killers import measure_killers
 from tunesmith.cli.measure.pool.planted import small
 from tunesmith.cli.measure.pool.pool_runs import Place, find_place, make_pool, progress, ready, stretch
-from tunesmith.cli.measure.pool.restart import measure_restart
 from tunesmith.cli.measure.pool.rival import rival
 from tunesmith.graph.results.summary import _versions
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
@@ -40,8 +37,6 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--kernel-tuner", action="store_true")
     parser.add_argument("--killers", action="store_true")
-    parser.add_argument("--anatomy", action="store_true")
-    parser.add_argument("--restart", action="store_true")
     parser.add_argument("--compilers", type=int, default=0, help="compile processes; one a core if left out")
     parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
     parser.add_argument("--seed", type=int, default=0)
@@ -53,10 +48,6 @@ def main() -> int:
         parts["gpus"] = measure_gpus(place, options.gpus, options.compilers)
     if options.killers:
         parts["killers"] = measure_killers(place, options.compilers)
-    if options.anatomy:
-        parts["anatomy"] = anatomy(place)
-    if options.restart:
-        parts["restart"] = measure_restart(place)
     if not parts or options.kernel_tuner:
         parts["single"] = measure_single(place, options.compilers)
         if options.kernel_tuner:
