@@ -118,16 +118,7 @@ def _show(summary: dict[str, Any]) -> None:
         f"{summary['task']}: {summary['sentence']} {summary['evaluations']} evaluations, failures: {failures}, "
         f"{summary['wall_seconds']} s"
     )
-    for kind in ("tuned", "held_out"):
-        for row in summary[kind]:
-            general, best = row["general"] or {}, row["best"] or {}
-            figures = (row["floor_seconds"], row["baseline_seconds"], general.get("seconds"), best.get("seconds"))
-            texts = [f"{value * 1e6:9.2f}" if value else "        -" for value in figures]
-            labelled = zip(("floor", "baseline", "general", "best"), texts, strict=True)
-            print(f"  {kind:8} {row['workload']:24}", *(f"{label} {text}" for label, text in labelled))
-            for one in row["opponents"]:
-                told = f"{one['seconds'] * 1e6:9.2f}" if one["seconds"] else one["why"]
-                print(f"           {one['name']} ({one['label']}): {told}")
+    print(markdown({summary["task"]: summary}))
     for item in summary["disqualified"]:
         print("  out:", item["workload"], item["why"], item["config"])
     sys.stdout.flush()

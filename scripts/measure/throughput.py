@@ -10,16 +10,16 @@ On a machine without a GPU an OpenCL CPU and smaller numbers are used.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.outcome import (
-    CompileFailed,
-    Crashed,
-    Evaluation,
-    LaunchFailed,
-    Measured,
-    Outcome,
-    Rejected,
-    TimedOut,
-    describe,
-)
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.space.feasible import feasible
 from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.parameter import Config, Parameter
@@ -52,47 +42,37 @@ from tunesmith.kernels.spec.template import Template
 
 BUSY = 0.85
 """Share of the time from which on lanes or compilers are what everything waits for."""
-HUNG_SECONDS = 1.0
-"""What a hung kernel may cost beyond its deadline."""
 SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    # 3 * 4 * 2 * 3 * 3 = 216 points: without WALK the two caps are one.
+    # 3 * 4 * 2 * 3 * 3 = 216 points: without WALK the two caps are the same.
     "cuda": {
         "BLOCK_X": (128, 256, 512),
         "BLOCK_Y": (1,),
         "VEC": (1, 2, 4, 8),
         "UNROLL": (1, 2),
-        "WALK": (0, 1),
         "GRID_CAP": (528, 2112),
-        "CACHE": (0, 1, 2),
         "FAST_EXP": (0,),
     },
-    "opencl": {
-        "GROUP_X": (8, 16, 32),
-        "GROUP_Y": (1,),
-        "VEC": (8, 16),
-        "ITEMS": (1, 2),
-        "SIDE_BY_SIDE": (0,),
-        "FAST_EXP": (0,),
-    },
+    "opencl": {"GROUP_X": (8, 16, 32), "GROUP_Y": (1,), "VEC": (8, 16), "ITEMS": (1, 2), "SIDE_BY_SIDE": (0,)},
 }
+"""The values to which parameters are limited."""
 KILLER = "KILLER"
 """The parameter that a planted killer has at one of the keys of `KILLERS`, and everything else at 0."""
-KILLERS: Mapping[str, Mapping[int, tuple[str, tuple[type[Outcome], ...]]]] = {
+KILLERS: Mapping[str, Mapping[int, tuple[str, tuple[str, ...]]]] = {
     "cuda": {
-        1: ("illegal address", (LaunchFailed,)),
-        2: ("endless loop", (TimedOut,)),
-        3: ("trap, as by an assert", (LaunchFailed,)),
-        4: ("too much shared memory", (Rejected,)),
-        5: ("oversize allocation", (LaunchFailed, CompileFailed)),
+        1: ("illegal address", ("launch_failed",)),
+        2: ("endless loop", ("timed_out",)),
+        3: ("trap, as by an assert", ("launch_failed",)),
+        4: ("too much shared memory", ("rejected",)),
+        5: ("oversize allocation", ("launch_failed", "compile_failed")),
     },
     "opencl": {
-        1: ("illegal address", (Crashed, LaunchFailed)),
-        2: ("endless loop", (TimedOut,)),
-        3: ("trap", (Crashed, LaunchFailed)),
-        4: ("too much local memory", (CompileFailed, Rejected, LaunchFailed, Crashed)),
+        1: ("illegal address", ("crashed", "launch_failed")),
+        2: ("endless loop", ("timed_out",)),
+        3: ("trap", ("crashed", "launch_failed")),
+        4: ("too much local memory", ("compile_failed", "rejected", "launch_failed", "crashed")),
     },
 }
-"""What goes wrong, and the outcomes that say so."""
+"""What goes wrong, and the kinds of outcome that say so."""
 _CUDA_GLOBAL = "\n#if KILLER == 5\n__device__ char huge[1ull << 38];\n#endif\n"
 _CUDA_BODY = """
 #if KILLER == 1
@@ -138,7 +118,7 @@ class Place:
         return self.task.sources(self.device.backend).templates[0]
 
     def configs(self, template: Template, count: int) -> list[Config]:
-        """At most `count` feasible configurations of `template`, all different, drawn from the seed."""
+        """At most `count` feasible configurations, all different, drawn from the seed."""
         space = feasible(template, [self.task.workload(self.workload)], self.device.limits)
         order = np.random.default_rng(self.seed).permutation(len(space))[:count]
         return [space.config(int(point)) for point in order]
@@ -162,14 +142,11 @@ def with_killers(template: Template) -> Template:
         # After the headers and types, before the kernel.
         place = source.index('extern "C"')
         source = source[:place] + _CUDA_GLOBAL + source[place:]
-    values = (0, *KILLERS[template.backend])
-    changes: dict[str, Any] = {
-        "source": source,
-        "parameters": (*template.parameters, Parameter(name=KILLER, values=values)),
-    }
+    killer = Parameter(name=KILLER, values=(0, *KILLERS[template.backend]))
+    changes: dict[str, Any] = {"source": source, "parameters": (*template.parameters, killer)}
     if cuda:
-        shared = f"300000 if {KILLER} == 4 else 0"
-        changes |= {"device_globals": ("huge",), "launch": template.launch.model_copy(update={"shared_bytes": shared})}
+        launch = template.launch.model_copy(update={"shared_bytes": f"300000 if {KILLER} == 4 else 0"})
+        changes |= {"device_globals": ("huge",), "launch": launch}
     return template.model_copy(update=changes)
 
 
@@ -248,7 +225,6 @@ def stretch(
         **{kind: len(workers) for kind, workers in kinds.items()},
         **{f"{kind}_busy": round(share, 3) for kind, share in busy.items()},
         "bound": next((kind for kind, share in busy.items() if share >= BUSY), "neither"),
-        "cached": sum(one.cached for one in evaluations),
         "measured": len(measured),
         "failures": dict(Counter(one.failure.kind for one in evaluations if one.failure is not None)),
         "compile_ms": round(1e3 * statistics.median(compiled), 2) if compiled else 0.0,
@@ -295,11 +271,6 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
                     step[name], _ = stretch(f"{lanes} {name}", pool, place, place.template, configs)
                     first = steps[0] if steps else step
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)
-                if lanes == most:
-                    step |= {"roofs": asdict(pool.calibrate()), "names": [lane.name for lane in pool.workers.lanes]}
-                # What they would compile if they never waited, at the pace they had beside so many others.
-                busy = step["cold"]["compilers_busy"]
-                step["compilers_limit"] = round(step["cold"]["rate"] / busy, 1) if busy else None
                 steps.append(step)
     return {"gpus_in_cluster": offer.gpus, "steps": steps}
 
@@ -321,42 +292,31 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     wrong, kinds = [], Counter[str]()
     for config, evaluation in zip(points["with"], runs["with"][1], strict=True):
         outcome = evaluation.outcomes[place.workload]
-        what, right = KILLERS[backend].get(int(config[KILLER]), ("healthy", (Measured,)))
+        what, right = KILLERS[backend].get(int(config[KILLER]), ("healthy", ("measured",)))
         kinds[f"{what}: {outcome.kind}"] += 1
-        if not isinstance(outcome, right):
+        if outcome.kind not in right:
             wrong.append({"config": config, "outcome": describe(outcome)})
-    endless = sum(config[KILLER] == 2 for config in points["with"])
     figures = {name: found for name, (found, _) in runs.items()}
-    # An endless loop takes its deadline, and killing its process a second.
-    spent = {0.0: endless * deadlines.visit, HUNG_SECONDS: endless * (deadlines.visit + HUNG_SECONDS)}
-    ratios = [round((figures["with"]["seconds"] - one) / figures["without"]["seconds"], 3) for one in spent.values()]
+    # An endless loop takes its deadline.
+    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.visit
     return {
         "points": len(plain),
         "killers": sum(bool(config[KILLER]) for config in points["with"]),
         "outcomes": dict(kinds),
         "wrongly_typed": wrong,
-        "endless": endless,
-        "deadline_seconds": deadlines.visit,
-        "ratio_of_search": ratios[0],
-        "ratio_with_seconds": ratios[1],
+        "seconds_of_deadlines": waited,
+        "ratio_of_search": round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3),
         "runs": figures,
     }
 
 
-def rival(seed: int) -> dict[str, Any]:
+def rival(place: Place) -> dict[str, Any]:
     """Kernel Tuner in a process of its own, so that neither disturbs the other."""
-    command = [sys.executable, __file__, "--kernel-tuner-child", "--seed", str(seed)]
+    # CuPy keeps what it compiled for the next process: in the second call nothing would be compiled.
     with tempfile.TemporaryDirectory() as folder:
-        # CuPy keeps what it compiled for the next process: in the second call nothing would be compiled.
-        cold = os.environ | {"CUPY_CACHE_DIR": folder}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=cold)
-            found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        except subprocess.TimeoutExpired:
-            return {"error": "Kernel Tuner did not end within 150 s"}
-        except (IndexError, json.JSONDecodeError):
-            return {"error": (done.stderr or done.stdout)[-2000:]}
-    return found
+        os.environ["CUPY_CACHE_DIR"] = folder
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(kernel_tuner, place).result()
 
 
 def kernel_tuner(place: Place) -> dict[str, Any]:
@@ -379,10 +339,8 @@ def kernel_tuner(place: Place) -> dict[str, Any]:
         return min(tiles, config["GRID_CAP"] if config["WALK"] else tiles)
 
     # CuPy cuts a GPU's UUID off at its first zero byte, and Kernel Tuner ends with an error over the rest.
-    properties = runtime.getDeviceProperties
-    runtime.getDeviceProperties = lambda device: (
-        properties(device) | {"uuid": properties(device)["uuid"].ljust(16, b"\0")}
-    )
+    told = runtime.getDeviceProperties
+    runtime.getDeviceProperties = lambda device: told(device) | {"uuid": told(device)["uuid"].ljust(16, b"\0")}
     started = time.monotonic()
     results, _ = kernel_tuner.tune_kernel(
         template.entry,
@@ -413,16 +371,12 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--kernel-tuner", action="store_true")
-    parser.add_argument("--kernel-tuner-child", action="store_true", help="only that tool, printed as a line of JSON")
     parser.add_argument("--killers", action="store_true")
     parser.add_argument("--compilers", type=int, default=0, help="compile processes; one a core if left out")
     parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     place = find_place(options.long, options.seed)
-    if options.kernel_tuner_child:
-        print(json.dumps(kernel_tuner(place)))
-        return 0
     record = Record(options, place.device)
     if options.gpus:
         record.write(gpus=measure_gpus(place, options.gpus, options.compilers))
@@ -432,7 +386,7 @@ def main() -> int:
         single = measure_single(place, options.compilers)
         record.write(single=single)
         if options.kernel_tuner:
-            theirs = single["kernel_tuner"] = rival(options.seed)
+            theirs = single["kernel_tuner"] = rival(place)
             single["ratio"] = round(single["cold"]["rate"] / theirs["rate"], 1) if "rate" in theirs else None
             record.write(single=single)
     print(record.path.read_text(encoding="utf-8"))
