@@ -1,1 +1,1 @@
-"""The laboratory: measurements of Tunesmith itself, run by hand. Not part of the installed package."""
+"""Programs that measure Tunesmith itself, run by hand. Not part of the installed package."""

@@ -3,14 +3,15 @@ figures as JSON, with the seconds of each phase.
 
     python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,b] [--time-limit 100s] [--no-tests]
     python scripts/measure/library.py --out DIR --tasks FOLDER/a,FOLDER/b --evaluations 60 --rounds 1 --no-tests
+    python scripts/measure/library.py --table FILE...       # the table for docs/results of files written before
 
-Figures in the documentation come from files this script wrote (docs/results/). Several GPUs share the tasks: one call
-with CUDA_VISIBLE_DEVICES, --tasks and --out of its own for each, and library_table.py makes one table of all files.
+Several GPUs share the tasks: one call with CUDA_VISIBLE_DEVICES, --tasks and --out of its own for each.
+In the table an opponent has its time and, behind it, how many times faster the general configuration is, with the 99 %
+interval; general and best configuration have the same over the plain kernel.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -19,18 +20,24 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tunesmith.cli.measure.runner import ROOT, Record, execute, parser_of
 from tunesmith.graph import tune
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.files.taskfile import library_tasks
 
+LABELS = ("vendor library", "production", "eager", "compiled")
+HEADINGS = ("task", "workload", "floor", "plain", *LABELS, "general", "best")
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--table", nargs="+", metavar="FILE", help="print the table of these files, and end")
     parser.add_argument("--evaluations", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -39,16 +46,16 @@ def main() -> int:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which no task is begun")
     parser.add_argument("--opponents", choices=("usual", "all", "none"), default="all")
-    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"))
     parser.add_argument("--no-tests", action="store_true")
-    parser.add_argument("--concurrent", action="store_true", help="two tunings at once, against the same alone")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args(arguments)
+    if options.table:
+        files = [(name, json.loads(Path(name).read_text(encoding="utf-8"))) for name in options.table]
+        sys.stdout.write(markdown(merged(files)))
+        return 0
+    record = Record(options, probe().device(options.backend))
     tests = None if options.no_tests else _run_tests()
     runs: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    record: dict[str, Any] = {"command": "python " + shlex.join(sys.argv), "commit": options.commit, "tests": tests}
-    record |= {"runs": runs, "failed": failed}
     begun = time.monotonic()
     for task in options.tasks.split(","):
         name = Path(task).name
@@ -72,51 +79,19 @@ def main() -> int:
             # The other tasks are worth having.
             failed[name] = str(error)
             print(f"{name}: {error}", flush=True)
-            _write(options.out, record)
-            continue
-        wall = round(time.monotonic() - started, 1)
-        spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
-        runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
-        _table(runs[name])
-        _write(options.out, record)
-    if options.concurrent:
-        record["concurrent"] = _concurrent(list(runs)[:2], runs)
-        _write(options.out, record)
+        else:
+            wall = round(time.monotonic() - started, 1)
+            spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
+            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
+            _show(runs[name])
+        record.write(tests=tests, runs=runs, failed=failed)
+    record.write(tests=tests, runs=runs, failed=failed)
     return 1 if failed or (tests is not None and tests["exit_code"] != 0) else 0
 
 
-def _write(out: Path, record: dict[str, Any]) -> None:
-    (out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def _concurrent(names: list[str], alone: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Tunes two tasks at once on the one GPU, each with a cluster of its own; the baseline's time on each workload over
-    its time when the task was tuned alone. Far from 1 would mean that they disturbed each other's measurements."""
-    command = [sys.executable, "-m", "tunesmith.cli.main", "tune", "--backend", "cuda", "--json", "--rounds", "1"]
-    folders = {name: Path("/tmp") / f"concurrent-{name}-{os.getpid()}" for name in names}
-    processes = {
-        name: subprocess.Popen(
-            [*command, "--evaluations", "40", "--run-dir", str(folder), name],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for name, folder in folders.items()
-    }
-    ratios = {}
-    for name, process in processes.items():
-        output, _ = process.communicate()
-        solo = {row["workload"]: row["baseline_seconds"] for row in alone[name]["tuned"]}
-        rows = json.loads(output)["tuned"]
-        found = {row["workload"]: row["baseline_seconds"] / solo[row["workload"]] for row in rows}
-        ratios[name] = found
-        print(f"concurrent {name}:", {key: round(value, 3) for key, value in found.items()}, flush=True)
-    return ratios
-
-
 def _run_tests() -> dict[str, object]:
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(root / "tests")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=root)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(ROOT / "tests")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=ROOT)
     print(done.stdout[-3000:], flush=True)
     last = done.stdout.strip().splitlines()[-1]
     return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": last}
@@ -137,26 +112,80 @@ def _listener(name: str, phases: dict[str, float]) -> Listener:
     return listen
 
 
-def _table(summary: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     failures = summary["failures"] or "none"
     print(
         f"{summary['task']}: {summary['sentence']} {summary['evaluations']} evaluations, failures: {failures}, "
         f"{summary['wall_seconds']} s"
     )
-    for kind in ("tuned", "held_out"):
-        for row in summary[kind]:
-            general, best = row["general"] or {}, row["best"] or {}
-            figures = (row["floor_seconds"], row["baseline_seconds"], general.get("seconds"), best.get("seconds"))
-            texts = [f"{value * 1e6:9.2f}" if value else "        -" for value in figures]
-            labelled = zip(("floor", "baseline", "general", "best"), texts, strict=True)
-            print(f"  {kind:8} {row['workload']:24}", *(f"{label} {text}" for label, text in labelled))
-            for one in row["opponents"]:
-                told = f"{one['seconds'] * 1e6:9.2f}" if one["seconds"] else one["why"]
-                print(f"           {one['name']} ({one['label']}): {told}")
+    print(markdown({summary["task"]: summary}))
     for item in summary["disqualified"]:
         print("  out:", item["workload"], item["why"], item["config"])
     sys.stdout.flush()
 
 
+def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The runs of several files by task; raises `TunesmithError` for a task that two of them have, and for none."""
+    runs: dict[str, Any] = {}
+    for name, record in records:
+        for task, run in record["runs"].items():
+            if task in runs:
+                raise TunesmithError(f"{name}: another file has the task {task} too; leave one of them out.")
+            runs[task] = run
+    if not runs:
+        raise TunesmithError("There is no task in these files: give files that library.py wrote.")
+    return dict(sorted(runs.items()))
+
+
+def markdown(runs: Mapping[str, Any]) -> str:
+    """The table, in microseconds, and below it why opponents were not timed."""
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
+    reasons: dict[str, list[str]] = {}
+    for task, run in runs.items():
+        for held_out, row in [(False, row) for row in run["tuned"]] + [(True, row) for row in run["held_out"]]:
+            lines.append(f"| {' | '.join(_cells(task, row, held_out))} |")
+            for one in row.get("opponents", ()):
+                if one["why"]:
+                    reasons.setdefault(f"{task}, {one['name']} ({one['label']}): {one['why']}", []).append(
+                        row["workload"]
+                    )
+    notes = [f"- Not timed: {why} (on {', '.join(where)})" for why, where in reasons.items()]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def _cells(task: str, row: Mapping[str, Any], held_out: bool) -> list[str]:
+    opponents = row.get("opponents", ())
+    return [
+        task,
+        row["workload"] + (" (held out)" if held_out else ""),
+        _us(row["floor_seconds"]),
+        _us(row["baseline_seconds"]),
+        *(_of_label(opponents, label) for label in LABELS),
+        *(_timed(row.get(which)) for which in ("general", "best")),
+    ]
+
+
+def _of_label(opponents: Sequence[Mapping[str, Any]], label: str) -> str:
+    """The opponents of a label that were timed; their names where there are several."""
+    found = [one for one in opponents if one["label"] == label and one["seconds"] is not None]
+    several = len(found) > 1
+    return "; ".join(f"{one['name'] + ' ' if several else ''}{_timed(one)}" for one in found) or "-"
+
+
+def _timed(one: Mapping[str, Any] | None) -> str:
+    """A time with what its ratio says: the time of one kernel over another's, turned into how many times faster."""
+    if one is None:
+        return "-"
+    if one["ratio"] is None:
+        return _us(one["seconds"])
+    return f"{_us(one['seconds'])} ({1 / one['ratio']:.2f}x, {1 / one['high']:.2f} - {1 / one['low']:.2f})"
+
+
+def _us(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e6:.0f}" if seconds >= 1e-4 else f"{seconds * 1e6:.2f}"
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    execute(main)

@@ -1,80 +1,240 @@
 """Measures how many configurations a second are compiled, checked and timed, and what the pool costs and survives.
 
-    python scripts/measure/throughput.py --out DIR [--gpus N] [--kernel-tuner] [--killers] [--anatomy] [--restart]
+    python scripts/measure/throughput.py --out OUT [--gpus N] [--killers] [--kernel-tuner]
 
-Without a part, it measures the 216 points of scripts/measure/pool/planted.py on silu_and_mul 512x11008: on a cold
-cache, on a warm one, and a longer stretch of the whole space. Parts: --gpus N, the same on 1, 2, 4 ... N GPUs;
---killers, 500 points of which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same
-216 points, in this run; --anatomy, what a visit to the device is made of; --restart, what replacing a lane's process
-takes, and disturbs. Every part writes DIR/throughput-PART.json. On a machine without a GPU an OpenCL CPU and smaller
-numbers are used.
+Without a part, it measures the 216 points of `SMALL` on silu_and_mul 512x11008: on a cold cache, on a warm one, and a
+longer stretch of the whole space. Parts: --gpus N, the longer stretch on 1, 2, 4 ... N GPUs; --killers, 500 points of
+which 5 % are planted killers against the same without; --kernel-tuner, that tool on the same 216 points, in this call.
+On a machine without a GPU an OpenCL CPU and smaller numbers are used.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import shlex
+import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tunesmith.actors.cluster.cluster import cluster
-from tunesmith.cli.measure.pool.anatomy import anatomy
-from tunesmith.cli.measure.pool.killers import measure_killers
-from tunesmith.cli.measure.pool.planted import small
-from tunesmith.cli.measure.pool.pool_runs import Place, find_place, make_pool, progress, ready, stretch
-from tunesmith.cli.measure.pool.restart import measure_restart
-from tunesmith.cli.measure.pool.rival import rival
-from tunesmith.graph.results.summary import _versions
+from tunesmith.actors.pool.pool import Deadlines, Pool, Request
+from tunesmith.cli.measure.runner import Record, execute, parser_of
+from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.store import Journal
+from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
+from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
+from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Template
+
+BUSY = 0.85
+"""Share of the time from which on lanes or compilers are what everything waits for."""
+SMALL: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    # 3 * 4 * 2 * 3 * 3 = 216 points: without WALK the two caps are the same.
+    "cuda": {
+        "BLOCK_X": (128, 256, 512),
+        "BLOCK_Y": (1,),
+        "VEC": (1, 2, 4, 8),
+        "UNROLL": (1, 2),
+        "GRID_CAP": (528, 2112),
+        "FAST_EXP": (0,),
+    },
+    "opencl": {"GROUP_X": (8, 16, 32), "GROUP_Y": (1,), "VEC": (8, 16), "ITEMS": (1, 2), "SIDE_BY_SIDE": (0,)},
+}
+"""The values to which parameters are limited."""
+KILLER = "KILLER"
+"""The parameter that a planted killer has at one of the keys of `KILLERS`, and everything else at 0."""
+KILLERS: Mapping[str, Mapping[int, tuple[str, tuple[str, ...]]]] = {
+    "cuda": {
+        1: ("illegal address", ("launch_failed",)),
+        2: ("endless loop", ("timed_out",)),
+        3: ("trap, as by an assert", ("launch_failed",)),
+        4: ("too much shared memory", ("rejected",)),
+        5: ("oversize allocation", ("launch_failed", "compile_failed")),
+    },
+    "opencl": {
+        1: ("illegal address", ("crashed", "launch_failed")),
+        2: ("endless loop", ("timed_out",)),
+        3: ("trap", ("crashed", "launch_failed")),
+        4: ("too much local memory", ("compile_failed", "rejected", "launch_failed", "crashed")),
+    },
+}
+"""What goes wrong, and the kinds of outcome that say so."""
+_CUDA_GLOBAL = "\n#if KILLER == 5\n__device__ char huge[1ull << 38];\n#endif\n"
+_CUDA_BODY = """
+#if KILLER == 1
+    *(volatile int*)8 = 1;
+#elif KILLER == 2
+    for (long long start = clock64(); clock64() - start >= 0;) { }
+#elif KILLER == 3
+    __trap();
+#elif KILLER == 5
+    if (d < 0) huge[n] = 1;
+#endif
+"""
+_OPENCL_BODY = """
+#if KILLER == 1
+    *(volatile __global int*)(ulong)8 = 1;
+#elif KILLER == 2
+    volatile __global int* spin = (volatile __global int*)out;
+    *spin = 1;
+    while (*spin) *spin = 1;
+#elif KILLER == 3
+    __builtin_trap();
+#elif KILLER == 4
+    __local char big[1 << 30];
+    big[get_local_id(0)] = 1;
+    if (n < 0) *(__global char*)out = big[n & 1023];
+#endif
+"""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--kernel-tuner", action="store_true")
-    parser.add_argument("--killers", action="store_true")
-    parser.add_argument("--anatomy", action="store_true")
-    parser.add_argument("--restart", action="store_true")
-    parser.add_argument("--compilers", type=int, default=0, help="compile processes; one a core if left out")
-    parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    place = find_place(options.long, options.seed)
-    parts: dict[str, Any] = {}
-    if options.gpus:
-        parts["gpus"] = measure_gpus(place, options.gpus, options.compilers)
-    if options.killers:
-        parts["killers"] = measure_killers(place, options.compilers)
-    if options.anatomy:
-        parts["anatomy"] = anatomy(place)
-    if options.restart:
-        parts["restart"] = measure_restart(place)
-    if not parts or options.kernel_tuner:
-        parts["single"] = measure_single(place, options.compilers)
-        if options.kernel_tuner:
-            parts["single"]["kernel_tuner"] = rival(options.seed)
-            rate = parts["single"]["kernel_tuner"].get("rate")
-            parts["single"]["ratio"] = round(parts["single"]["cold"]["rate"] / rate, 1) if rate else None
-    for name, found in parts.items():
-        record = {
-            "command": "python " + shlex.join(sys.argv),
-            "commit": os.environ.get("COMMIT", "unknown"),
-            "device": place.device.to_json(),
-            "cores": os.cpu_count(),
-            "versions": _versions(),
-            name: found,
-        }
-        (options.out / f"throughput-{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        print(json.dumps({name: found}, indent=1))
-    return 0
+@dataclass(frozen=True)
+class Place:
+    """Where it is measured, and on what."""
+
+    task: Task
+    device: Device
+    workload: str
+    long: int
+    killers: int
+    seed: int
+
+    @property
+    def template(self) -> Template:
+        return self.task.sources(self.device.backend).templates[0]
+
+    def configs(self, template: Template, count: int) -> list[Config]:
+        """At most `count` feasible configurations, all different, drawn from the seed."""
+        space = feasible(template, [self.task.workload(self.workload)], self.device.limits)
+        order = np.random.default_rng(self.seed).permutation(len(space))[:count]
+        return [space.config(int(point)) for point in order]
+
+
+def small(template: Template) -> Template:
+    """`template` with the values of `SMALL`."""
+    parameters = [
+        p.model_copy(update={"values": SMALL[template.backend].get(p.name, p.values), "default": None})
+        for p in template.parameters
+    ]
+    return template.model_copy(update={"parameters": tuple(parameters)})
+
+
+def with_killers(template: Template) -> Template:
+    """`template` with the parameter `KILLER`, whose values make its kernel kill what runs it."""
+    cuda = template.backend == "cuda"
+    start = template.source.index("{", template.source.rindex("silu_and_mul("))
+    source = template.source[: start + 1] + (_CUDA_BODY if cuda else _OPENCL_BODY) + template.source[start + 1 :]
+    if cuda:
+        # After the headers and types, before the kernel.
+        place = source.index('extern "C"')
+        source = source[:place] + _CUDA_GLOBAL + source[place:]
+    killer = Parameter(name=KILLER, values=(0, *KILLERS[template.backend]))
+    changes: dict[str, Any] = {"source": source, "parameters": (*template.parameters, killer)}
+    if cuda:
+        launch = template.launch.model_copy(update={"shared_bytes": f"300000 if {KILLER} == 4 else 0"})
+        changes |= {"device_globals": ("huge",), "launch": launch}
+    return template.model_copy(update=changes)
+
+
+def planted(configs: Sequence[Config], backend: str, share: float, seed: int) -> list[Config]:
+    """`configs` with KILLER at 0, but for `share` of them, at random places, which have its values in turn."""
+    kinds = list(KILLERS[backend])
+    count = max(len(kinds), round(share * len(configs)))
+    places = np.random.default_rng(seed).permutation(len(configs))[:count]
+    killers = {int(place): kinds[turn % len(kinds)] for turn, place in enumerate(places)}
+    return [{**config, KILLER: killers.get(number, 0)} for number, config in enumerate(configs)]
+
+
+def find_place(long: int, seed: int) -> Place:
+    task, devices = load_task("silu_and_mul"), probe().devices
+    device = min(devices, key=lambda one: (one.backend != "cuda", one.limits.kind != "gpu"))
+    if device.backend == "cuda":
+        return Place(task, device, "512x11008", long or 1500, 500, seed)
+    workload = next(one.name for one in task.workloads if device.limits.kind in one.devices)
+    return Place(task, device, workload, long or 24, 24, seed)
+
+
+def make_pool(place: Place, cache: ArtifactCache | None, lanes: int, compilers: int, **more: Any) -> Pool:
+    gpu = place.device.backend == "cuda"
+    return Pool(
+        place.task,
+        place.device.limits,
+        place.device.index,
+        lanes=lanes if gpu else 1,
+        compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
+        seed=place.seed,
+        workloads=[place.workload],
+        cache=cache,
+        say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        **more,
+    )
+
+
+def ready(pool: Pool) -> float:
+    """Seconds until all workers of `pool` are ready."""
+    started = time.monotonic()
+    for worker in pool.workers.workers:
+        pool.workers.request_ready(worker)
+    for worker in pool.workers.workers:
+        pool.workers.make_ready(worker)
+    return round(time.monotonic() - started, 3)
+
+
+def stretch(
+    name: str, pool: Pool, place: Place, template: Template, configs: Sequence[Config]
+) -> tuple[dict[str, Any], list[Evaluation]]:
+    """All of `configs`, each journalled when it ends, as a run does: the figures, printed under `name`, and the
+    evaluations. Seconds and shares are of what the workers did between the first and the last."""
+    kinds, found = {"lanes": pool.workers.lanes, "compilers": pool.workers.compilers}, dict[int, Evaluation]()
+    before = {kind: sum(worker.busy_seconds for worker in workers) for kind, workers in kinds.items()}
+    waiting = iter(enumerate(configs))
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal:
+        started = time.monotonic()
+        while len(found) < len(configs):
+            while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
+                pool.submit(Request(one[0], template, one[1], (place.workload,)))
+            for request, evaluation in pool.collect():
+                journal.append(Evaluated(number=request.number, evaluation=evaluation))
+                found[request.number] = evaluation
+        seconds = time.monotonic() - started
+    busy = {
+        kind: (sum(worker.busy_seconds for worker in workers) - before[kind]) / seconds / len(workers)
+        for kind, workers in kinds.items()
+    }
+    evaluations = [found[number] for number in range(len(configs))]
+    measured = [one for evaluation in evaluations for one in evaluation.outcomes.values() if isinstance(one, Measured)]
+    compiled = [one.compile_seconds for one in evaluations if not one.cached]
+    figures = {
+        "points": len(configs),
+        "seconds": round(seconds, 4),
+        "rate": round(len(configs) / seconds, 1),
+        **{kind: len(workers) for kind, workers in kinds.items()},
+        **{f"{kind}_busy": round(share, 3) for kind, share in busy.items()},
+        "bound": next((kind for kind, share in busy.items() if share >= BUSY), "neither"),
+        "measured": len(measured),
+        "failures": dict(Counter(one.failure.kind for one in evaluations if one.failure is not None)),
+        "compile_ms": round(1e3 * statistics.median(compiled), 2) if compiled else 0.0,
+        "visit_ms": round(1e3 * statistics.median(one.lane_seconds for one in evaluations), 3),
+        "samples": statistics.mean(one.samples for one in measured) if measured else 0.0,
+    }
+    print(
+        f"{name}:", {key: figures[key] for key in ("points", "rate", "bound", "failures")}, file=sys.stderr, flush=True
+    )
+    return figures, evaluations
 
 
 def measure_single(place: Place, compilers: int) -> dict[str, Any]:
@@ -82,60 +242,156 @@ def measure_single(place: Place, compilers: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     template = small(place.template)
     configs = place.configs(template, 10_000)
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        with cluster():
-            result["ray_seconds"] = round(time.monotonic() - began, 3)
+    with tempfile.TemporaryDirectory() as folder, cluster():
+        for name in ("cold", "warm"):
+            began = time.monotonic()
             with make_pool(place, ArtifactCache(Path(folder)), 1, compilers) as pool:
-                result["workers_seconds"] = ready(pool)
-                found, _ = stretch(pool, place, template, configs)
-                whole = time.monotonic() - began
-                result["cold"] = asdict(found) | {"rate_with_start": round(len(configs) / whole, 1)}
-                progress("cold", found)
-            again = time.monotonic()
-            with make_pool(place, ArtifactCache(Path(folder)), 1, compilers) as pool:
-                ready(pool)
-                found, _ = stretch(pool, place, template, configs)
-                whole = time.monotonic() - again
-                result["warm"] = asdict(found) | {"rate_with_workers_start": round(len(configs) / whole, 1)}
-                progress("warm", found)
-                long = place.configs(place.template, place.long)
-                found, _ = stretch(pool, place, place.template, long)
-                result["long"] = asdict(found)
-                progress("long", found)
+                workers = ready(pool)
+                found, _ = stretch(name, pool, place, template, configs)
+                whole = round(len(configs) / (time.monotonic() - began), 1)
+                result[name] = found | {"workers_seconds": workers, "rate_with_workers_start": whole}
+                if name == "warm":
+                    long = place.configs(place.template, place.long)
+                    result["long"], _ = stretch("long", pool, place, place.template, long)
     return result
 
 
 def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
     """The long stretch on 1, 2, 4 ... lanes, on a cold cache and on a warm one, where compiling does not count."""
-    counts = sorted({*(2**power for power in range(8) if 2**power < most), most})
-    result: dict[str, Any] = {"roofs": [], "steps": []}
+    steps: list[dict[str, Any]] = []
     configs = place.configs(place.template, place.long)
     with cluster() as offer:
-        result["gpus_in_cluster"] = offer.gpus
-        for lanes in counts:
+        for lanes in sorted({*(2**power for power in range(8) if 2**power < most), most}):
             with (
                 tempfile.TemporaryDirectory() as folder,
                 make_pool(place, ArtifactCache(Path(folder)), lanes, compilers) as pool,
             ):
-                seconds = ready(pool)
-                step: dict[str, Any] = {"lanes": lanes, "workers_seconds": seconds}
+                step: dict[str, Any] = {"lanes": lanes, "workers_seconds": ready(pool)}
                 for name in ("cold", "warm"):
-                    found, _ = stretch(pool, place, place.template, configs)
-                    step[name] = asdict(found)
-                    progress(f"{lanes} {name}", found)
-                if lanes == counts[-1]:
-                    step["roofs"] = asdict(pool.calibrate())
-                    step["names"] = [lane.name for lane in pool.workers.lanes]
-                first = result["steps"][0] if result["steps"] else step
-                for name in ("cold", "warm"):
+                    step[name], _ = stretch(f"{lanes} {name}", pool, place, place.template, configs)
+                    first = steps[0] if steps else step
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)
-                # What they would compile if they never waited, at the pace they had beside so many others.
-                busy = step["cold"]["compiler_busy"]
-                step["compilers_limit"] = round(step["cold"]["rate"] / busy, 1) if busy else None
-                result["steps"].append(step)
-    return result
+                steps.append(step)
+    return {"gpus_in_cluster": offer.gpus, "steps": steps}
+
+
+def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
+    """Points with planted killers against the same points without, each in a fresh pool on a cold cache."""
+    template, backend, deadlines = with_killers(place.template), place.device.backend, Deadlines(visit=4.0)
+    plain = place.configs(place.template, place.killers)
+    points = {"without": [{**one, KILLER: 0} for one in plain], "with": planted(plain, backend, 0.05, place.seed)}
+    runs: dict[str, tuple[dict[str, Any], list[Evaluation]]] = {}
+    with cluster():
+        for name, configs in points.items():
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                make_pool(place, ArtifactCache(Path(folder)), 1, compilers, deadlines=deadlines) as pool,
+            ):
+                ready(pool)
+                runs[name] = stretch(name, pool, place, template, configs)
+    wrong, kinds = [], Counter[str]()
+    for config, evaluation in zip(points["with"], runs["with"][1], strict=True):
+        outcome = evaluation.outcomes[place.workload]
+        what, right = KILLERS[backend].get(int(config[KILLER]), ("healthy", ("measured",)))
+        kinds[f"{what}: {outcome.kind}"] += 1
+        if outcome.kind not in right:
+            wrong.append({"config": config, "outcome": describe(outcome)})
+    figures = {name: found for name, (found, _) in runs.items()}
+    # An endless loop takes its deadline.
+    waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.visit
+    return {
+        "points": len(plain),
+        "killers": sum(bool(config[KILLER]) for config in points["with"]),
+        "outcomes": dict(kinds),
+        "wrongly_typed": wrong,
+        "seconds_of_deadlines": waited,
+        "ratio_of_search": round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3),
+        "runs": figures,
+    }
+
+
+def rival(place: Place) -> dict[str, Any]:
+    """Kernel Tuner in a process of its own, so that neither disturbs the other."""
+    # CuPy keeps what it compiled for the next process: in the second call nothing would be compiled.
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CUPY_CACHE_DIR"] = folder
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(kernel_tuner, place).result()
+
+
+def kernel_tuner(place: Place) -> dict[str, Any]:
+    """Brute force of the same points: CuPy backend, its usual seven runs, without a check of results."""
+    if place.device.backend != "cuda":
+        return {"error": "Kernel Tuner's CuPy backend needs a CUDA device; it was not measured."}
+    try:
+        import kernel_tuner
+    except ImportError as error:
+        return {"error": f"Kernel Tuner is not installed here ({error}); it was not measured."}
+    from cuda.pathfinder import find_nvidia_header_directory
+    from cupy.cuda import runtime
+
+    template, workload = small(place.template), place.task.workload(place.workload)
+    n, d = workload.sizes["n"], workload.sizes["d"]
+    given = np.random.default_rng(0).standard_normal((n, 2 * d)).astype(np.float16)
+
+    def grid(config: dict[str, int]) -> int:
+        tiles = -(-d // (config["BLOCK_X"] * config["VEC"] * config["UNROLL"])) * -(-n // config["BLOCK_Y"])
+        return min(tiles, config["GRID_CAP"] if config["WALK"] else tiles)
+
+    # CuPy cuts a GPU's UUID off at its first zero byte, and Kernel Tuner ends with an error over the rest.
+    told = runtime.getDeviceProperties
+    runtime.getDeviceProperties = lambda device: told(device) | {"uuid": told(device)["uuid"].ljust(16, b"\0")}
+    started = time.monotonic()
+    results, _ = kernel_tuner.tune_kernel(
+        template.entry,
+        specialise(template.model_copy(update={"parameters": ()}), {}, workload.types).source,
+        grid,
+        [given, np.zeros((n, d), np.float16), np.int32(n), np.int32(d)],
+        {p.name: list(p.values) for p in template.parameters},
+        lang="cupy",
+        block_size_names=["BLOCK_X", "BLOCK_Y"],
+        grid_div_x=[],
+        strategy="brute_force",
+        quiet=True,
+        restrictions=[one.expression for one in template.constraints],
+        compiler_options=["-std=c++17", f"-I{find_nvidia_header_directory('cudart')}"],
+    )
+    seconds = time.monotonic() - started
+    times = [one["time"] for one in results if isinstance(one["time"], float)]
+    return {
+        "points": len(results),
+        "measured": len(times),
+        "seconds": round(seconds, 3),
+        "rate": round(len(results) / seconds, 2),
+        "best_us": round(1e3 * min(times), 3) if times else None,
+    }
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--kernel-tuner", action="store_true")
+    parser.add_argument("--killers", action="store_true")
+    parser.add_argument("--compilers", type=int, default=0, help="compile processes; one a core if left out")
+    parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    place = find_place(options.long, options.seed)
+    record = Record(options, place.device)
+    if options.gpus:
+        record.write(gpus=measure_gpus(place, options.gpus, options.compilers))
+    if options.killers:
+        record.write(killers=measure_killers(place, options.compilers))
+    if options.kernel_tuner or not (options.gpus or options.killers):
+        single = measure_single(place, options.compilers)
+        record.write(single=single)
+        if options.kernel_tuner:
+            theirs = single["kernel_tuner"] = rival(place)
+            single["ratio"] = round(single["cold"]["rate"] / theirs["rate"], 1) if "rate" in theirs else None
+            record.write(single=single)
+    print(record.path.read_text(encoding="utf-8"))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    execute(main)

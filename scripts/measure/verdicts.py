@@ -14,30 +14,22 @@ others could spoil, but the seconds that they took then say little.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
-import shlex
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-# Found without an installation, also by the processes that are started from here.
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "candidates")]
-os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
-
-from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict  # noqa: E402
-from tunesmith.hw.exclusive import FOLDER_VARIABLE  # noqa: E402
-from tunesmith.hw.probe import Device, probe  # noqa: E402
-from tunesmith.kernels.backends import open_compiler  # noqa: E402
+from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict
+from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
+from tunesmith.hw.exclusive import FOLDER_VARIABLE
+from tunesmith.hw.probe import Device, probe
+from tunesmith.kernels.backends import open_compiler
 
 
 def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | Exception, str]:
@@ -57,7 +49,7 @@ def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | E
 
 def judged(fixture: Any, device: Device, deadlines: Limits, commit: str) -> dict[str, Any]:
     """One candidate's line."""
-    judging = import_module("judging")
+    judging = module_of_tests("candidates", "judging")
 
     def work() -> Verdict | Exception:
         try:
@@ -96,61 +88,51 @@ def _begin_worker(folder: str) -> None:
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The counts, in all and by class."""
+    """The counts, in all and by class, and median seconds."""
     wrong = [line for line in lines if line["wrong"]]
     right = [line for line in lines if not line["wrong"]]
     accepted = [line for line in wrong if line["verdict"] == "accepted" or line["printed"]]
-    classes = sorted({line["class"] for line in wrong})
-    judged_only = [line for line in lines if line["verdict"] == "accepted"]
+    of_class = {
+        kind: [sum(line["class"] == kind for line in some) for some in (accepted, wrong)]
+        for kind in sorted({line["class"] for line in wrong})
+    }
     return {
         "wrong": len(wrong),
         "wrong_accepted": len(accepted),
         "right": len(right),
         "right_rejected": sum(line["verdict"] != "accepted" for line in right),
         "errors": sum(line["verdict"] == "error" for line in lines),
-        "wrong_accepted_by_class": {
-            kind or "index": f"{sum(line['class'] == kind for line in accepted)} of "
-            f"{sum(line['class'] == kind for line in wrong)}"
-            for kind in classes
-        },
-        "median_seconds": round(statistics.median([line["seconds"] for line in lines]), 1) if lines else None,
-        "median_seconds_right": round(statistics.median([line["seconds"] for line in right]), 1) if right else None,
-        "median_seconds_accepted": round(statistics.median([line["seconds"] for line in judged_only]), 1)
-        if judged_only
-        else None,
+        "wrong_accepted_by_class": {kind or "index": f"{some} of {whole}" for kind, (some, whole) in of_class.items()},
+        "median_seconds": median(lines),
+        "median_seconds_right": median(right),
+        "median_seconds_accepted": median([line for line in lines if line["verdict"] == "accepted"]),
     }
 
 
-def main() -> None:
-    """Judges, and writes the file."""
-    judging = import_module("judging")
+def median(lines: list[dict[str, Any]]) -> float | None:
+    return round(statistics.median(line["seconds"] for line in lines), 1) if lines else None
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+
+def main() -> int:
+    """Judges, and writes the file."""
+    parser = parser_of(__doc__)
     parser.add_argument("--backend", choices=("opencl", "cuda"), default="opencl")
     parser.add_argument("--set", choices=("edited", "index", "all"), default="edited")
     parser.add_argument("--only", default="", help="candidates whose name has this text in it")
     parser.add_argument("--seconds", type=float, default=20.0, help="deadline of a step")
-    parser.add_argument(
-        "--again", action="store_true", help="judge those again that are in the file from another commit"
-    )
+    parser.add_argument("--again", action="store_true", help="judge again what the file has from another commit")
     parser.add_argument("--workers", type=int, default=1, help="candidates judged at a time")
-    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
     options = parser.parse_args()
+    judging = module_of_tests("candidates", "judging")
     device, commit = probe().device(options.backend), options.commit
+    record = Record(options, device)
+    lines = record.former("candidates", "candidate")
+    compiler = open_compiler(device.limits, device.index).version
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
     # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
     chosen.sort(key=lambda one: bool(one.reasons))
-    origin = {
-        "command": "python " + shlex.join(sys.argv),
-        "device": device.limits.name,
-        "compiler": open_compiler(device.limits, device.index).version,
-    }
-    lines: dict[str, dict[str, Any]] = {}
-    if options.out.exists():
-        lines = {line["candidate"]: line for line in json.loads(options.out.read_text("utf-8"))["candidates"]}
 
     def known(name: str) -> bool:
         return name in lines and (not options.again or lines[name].get("commit") == commit)
@@ -174,12 +156,10 @@ def main() -> None:
             said = f"{line['candidate']}: {line['verdict']} {line['reason']} {line['seconds']} s{mark}"
             print(f"{number}/{len(waiting)} {said}", file=sys.stderr, flush=True)
             every = [lines[name] for name in sorted(lines)]
-            content = {**origin, "summary": summary(every), "candidates": every}
-            part = options.out.with_suffix(".part")
-            part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            part.replace(options.out)
+            record.write(compiler=compiler, summary=summary(every), candidates=every)
     print(json.dumps(summary(list(lines.values())), indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    execute(main)

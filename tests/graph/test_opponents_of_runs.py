@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.cli.measure import library_table
+from tunesmith.cli.measure import library
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.store import Journal
@@ -98,13 +98,13 @@ def test_the_table_has_every_label_with_intervals(
     for name in ("scale_add", "another"):
         files.append(str(tmp_path / f"{name}.json"))
         Path(files[-1]).write_text(json.dumps({"runs": {name: summary}}))
-    assert library_table.main(files) == 0
+    assert library.main(["--table", *files]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split(" | ")[2:] == [
         "floor",
         "plain",
         "vendor library",
-        *library_table.LABELS[1:],
+        *library.LABELS[1:],
         "general",
         "best |",
     ]
@@ -113,4 +113,4 @@ def test_the_table_has_every_label_with_intervals(
     assert row[8].endswith(")") and "x, " in row[9]
     assert "- Not timed: another, far (compiled): it raises ModuleNotFoundError: no" in lines[-2]
     with pytest.raises(TunesmithError, match="another file has the task a too"):
-        library_table.merged([("x", {"runs": {"a": 1}}), ("y", {"runs": {"a": 1}})])
+        library.merged([("x", {"runs": {"a": 1}}), ("y", {"runs": {"a": 1}})])

@@ -1,0 +1,98 @@
+"""What the measuring programs share: the options, the record, and the modules of tests that they use.
+
+    python scripts/measure/PROGRAM.py --out OUT [--commit COMMIT] ...       # without an installation: PYTHONPATH=.
+
+OUT is a file that ends with .json, or a folder, which gets PROGRAM.json. The record has command, commit, device and
+versions, and is written after each row, so that what was measured is kept whatever ends the next row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tunesmith import __version__
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import Device
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    *("ray", "langgraph", "numpy", "scipy", "pyopencl", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings"),
+    *("nvidia-cuda-nvrtc", "torch", "triton", "optuna", "kernel-tuner"),
+)
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """The parser of a program whose docstring is `text`, with the options that all programs have."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="the record, or a folder for it")
+    parser.add_argument("--commit", default=os.environ.get("COMMIT", "unknown"), help="what is measured")
+    return parser
+
+
+class Record:
+    """The record of a call with `options` on `device`."""
+
+    def __init__(self, options: argparse.Namespace, device: Device | None = None) -> None:
+        if options.out is None:
+            raise TunesmithError("--out is missing: name a file that ends with .json, or a folder.")
+        program = Path(sys.argv[0]).stem
+        self.path: Path = options.out if options.out.suffix == ".json" else options.out / f"{program}.json"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._content: dict[str, Any] = {
+            "command": "python " + shlex.join(sys.argv),
+            "commit": options.commit,
+            "device": None if device is None else device.to_json(),
+            "cores": os.cpu_count(),
+            "versions": versions(),
+        }
+
+    def former(self, rows: str, key: str) -> dict[str, dict[str, Any]]:
+        """The rows of an earlier call by their `key`; none where there is no file."""
+        if not self.path.exists():
+            return {}
+        return {row[key]: row for row in json.loads(self.path.read_text(encoding="utf-8"))[rows]}
+
+    def write(self, **found: Any) -> None:
+        """Replaces what has these names in the file."""
+        self._content |= found
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self._content, indent=1, default=str) + "\n", encoding="utf-8")
+        part.replace(self.path)
+
+
+def versions() -> dict[str, str]:
+    """Of Python, Tunesmith and the packages that are installed here."""
+    found = {"tunesmith": __version__, "python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def module_of_tests(folder: str, name: str) -> Any:
+    """The module `name` in `folder` of tests, which processes that are started from here find too."""
+    path = str(ROOT / "tests" / folder)
+    if path not in sys.path:
+        sys.path.insert(0, path)
+        os.environ["PYTHONPATH"] = os.pathsep.join([path, str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return import_module(name)
+
+
+def execute(main: Callable[[], int]) -> NoReturn:
+    """Ends the process as `main` says; a user's mistake is one sentence and exit code 2."""
+    try:
+        code = main()
+    except TunesmithError as error:
+        print(error, file=sys.stderr)
+        code = 2
+    sys.exit(code)
