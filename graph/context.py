@@ -64,10 +64,6 @@ class Context:
             self._pool = self.make_pool().__enter__()
         return self._pool
 
-    def start_pool(self) -> None:
-        """Starts the pool where it is known that some role will need it; they come up while other work is done."""
-        _ = self.pool
-
     def close(self) -> None:
         if self._pool is not None:
             self._pool.__exit__()

@@ -14,17 +14,16 @@ import platform
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
 from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
@@ -54,7 +53,6 @@ from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task, load_task,
 from tunesmith.kernels.spec.task import Task
 
 if TYPE_CHECKING:
-    from tunesmith.actors.judging.reference import ReferenceCheck
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.planning.approval import Ask
@@ -76,8 +74,6 @@ class OpenRun:
     task: Task
     device: Device
     settings: Settings
-    examined: ReferenceCheck | None = None
-    """The examination of the task's reference, where one has begun."""
 
 
 class RunResult(BaseModel):
@@ -101,7 +97,6 @@ def tune(
     listener: Listener = silent,
     models: Models | None = None,
     ask: Ask | None = None,
-    examined: ReferenceCheck | None = None,
     **settings: Any,
 ) -> RunResult:
     """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns what was found.
@@ -109,16 +104,14 @@ def tune(
     settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
     finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
     a folder that does not hold a run yet; left out, runs/<task>-<number>. models: language models of your own; ask:
-    asks a person about plans, where `approve` wants it; examined: an examination of the task's reference that has
-    begun. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run waits for what the message
-    says, such as answers in a file; `resume(run_dir)` goes on after it, and after an interruption.
+    asks a person about plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and
+    `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
+    it, and after an interruption.
     """
     _require_functions(listener, models, ask)
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(chosen.task, Path("runs"))
-    given = task if isinstance(task, Task) else None if examined is None else examined.task
-    with begun(chosen, folder, models, given, in_memory=isinstance(task, Task)) as run:
-        run = replace(run, examined=examined)
+    with begun(chosen, folder, models, task if isinstance(task, Task) else None) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -164,21 +157,16 @@ def _require_functions(listener: object, models: object, ask: object) -> None:
 
 @contextmanager
 def begun(
-    settings: Settings,
-    folder: Path,
-    models: Models | None = None,
-    task: Task | None = None,
-    *,
-    in_memory: bool = False,
+    settings: Settings, folder: Path, models: Models | None = None, in_memory: Task | None = None
 ) -> Iterator[OpenRun]:
-    """A new run in `folder`, of `task` or the one that the settings name, once everything that it needs is known to be
-    there. in_memory: `task` has no file, whatever is called like it. Raises `TunesmithError`."""
+    """A new run in `folder`, of the task that the settings name, once everything that it needs is known to be there,
+    and the task's reference to be right. in_memory: the task, where it has no file. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
 
         place(load_roles(), settings.roles)
-    task = task or load_task(settings.task)
+    task = in_memory or load_task(settings.task)
     if settings.target is not None:
         resolve_target(settings.target)
     check_models(settings)
@@ -200,11 +188,13 @@ def begun(
     require_work(task, task.sources(device.backend).templates, limits)
     written = settings.transport != "none" or models is not None
     earlier = suggest(task, device, settings, limits, written=written)
+    # Before there is a run: one that was begun has a reference that returns, so that resuming need not ask again.
+    check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
     with Journal(folder, create=True) as journal, alone(folder):
         if earlier is not None:
             # Before the run itself: a run that was begun has all that it needs.
             journal.append(earlier)
-        origin = origin_of(None if in_memory else settings.task)
+        origin = origin_of(None if in_memory is not None else settings.task)
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
         yield OpenRun(folder, journal, task, device, settings)
 
@@ -315,17 +305,10 @@ def _clear(folder: Path) -> None:
 
 def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask | None) -> RunResult:
     """Runs the graph to its end, from where the journal says that the run is."""
+    from tunesmith.graph.build import ended_by
+
     with opened(run, listener, models) as context:
         context.write_results = partial(finish, context, run)
-        by_rules = context.models is None and run.settings.transport == "none"
-        if by_rules and context.log.baseline is None and context.sources.templates:
-            # Rules begin with the baseline's times, so that workers start while the graph is imported. What Ray and the
-            # graph's libraries both import by parts comes first: from two threads at once, one can find it half made.
-            import_module("pydantic.v1")
-            threading.Thread(target=import_module, args=("tunesmith.graph.build",), daemon=True).start()
-            context.start_pool()
-        from tunesmith.graph.build import ended_by
-
         if done := ended_by(context.log):
             listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
         else:
@@ -362,7 +345,9 @@ def _measure_shapes(context: Context, run: OpenRun) -> None:
     examine_everywhere(context, kernels)
     context.close()
     wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
-    with pools(wider, run.device, run.settings, [], context.listener, None, context.seconds_left) as make_pool:
+    settings = run.settings
+    check_reference(wider, [*known, *drawn], seed=settings.seed, deadline=settings.reference_deadline)
+    with pools(wider, run.device, run.settings, [], context.listener, context.seconds_left) as make_pool:
         measuring = replace(context, task=wider, make_pool=make_pool, models=None)
         try:
             measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
@@ -379,9 +364,7 @@ def opened(run: OpenRun, listener: Listener = silent, models: Models | None = No
     held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
     prepared = [workload.name for workload in (*tuned, *held_out)]
     limits = limits_of(run.device, run.settings)
-    with pools(
-        run.task, run.device, run.settings, prepared, listener, run.examined, lambda: context.seconds_left()
-    ) as make_pool:
+    with pools(run.task, run.device, run.settings, prepared, listener, lambda: context.seconds_left()) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
         if run.settings.wisdom:
             context.best_roofs = partial(best_roofs, run.device)
@@ -480,31 +463,21 @@ def pools(
     settings: Settings,
     workloads: Sequence[str],
     listener: Listener = silent,
-    examined: ReferenceCheck | None = None,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Callable[[], Pool]]:
     """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
-    examined: an examination of the task's reference that has begun; seconds_left: of the run's time limit."""
-    from tunesmith.actors.judging.reference import ReferenceCheck, meant_for
-    from tunesmith.actors.process.isolated import preload_only
+    seconds_left: of the run's time limit."""
     from tunesmith.kernels.build.artifact_cache import open_cache
     from tunesmith.kernels.measure.timing import Precision
 
     cache = open_cache()
     with ExitStack() as stack:
-        # Beside what is imported until the first pool is made. Nothing else is forked here.
-        preload_only("tunesmith.actors.judging.reference")
-        reference = examined or ReferenceCheck(task, seed=settings.seed, deadline=settings.reference_deadline)
-        stack.callback(reference.end)
-        reference.examine(meant_for(task, device.limits))
 
         def make() -> Pool:
             from tunesmith.actors.cluster.actor_handle import Deadlines
             from tunesmith.actors.cluster.cluster import cluster, wait_for
             from tunesmith.actors.pool.pool import Pool
 
-            # Ray is started, and lanes call a reference, only when that is known to return.
-            reference.result()
             offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"
             if gpu:

@@ -9,7 +9,6 @@ resumed).
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import difflib
 import errno
@@ -53,6 +52,8 @@ COMMANDS = {
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
 """By name; each is the function of that name in the module of that name in `tunesmith.cli.commands`."""
+MODULES = {"tune": "run", "resume": "run"}
+"""Of commands that share one."""
 _LOOK: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "pretty_exceptions_enable": False,
@@ -68,7 +69,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            function = getattr(import_module(f"tunesmith.cli.commands.{cmd_name}"), cmd_name)
+            function = getattr(import_module(f"tunesmith.cli.commands.{MODULES.get(cmd_name, cmd_name)}"), cmd_name)
             alone = typer.Typer(add_completion=False, **_LOOK)
             alone.command(cmd_name)(function)
             self.commands[cmd_name] = typer.main.get_command(alone)
@@ -190,22 +191,7 @@ def _end_interrupted() -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; never returns. arguments: left out, this process is the command and ends with it."""
-    if arguments is not None:
-        _main(arguments)
-    try:
-        _main(None)
-    except SystemExit as ended:
-        # Python would take apart a thousand modules first, which takes half a second, and three on a busy machine.
-        try:
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(ended.code if isinstance(ended.code, int) else EXIT_DONE)
-
-
-def _main(arguments: Sequence[str] | None) -> None:
+    """Runs the command line with `arguments`, or this process's; ends with `SystemExit`."""
     _end_as_from_the_keyboard()
     _open_closed_streams()
     # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.

@@ -7,8 +7,7 @@ Processes are forked by multiprocessing's fork server, which has imported what `
 modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
 kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
 2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads are those of
-NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed. For the same reason a command
-that has only just begun may have a child forked from itself (`directly`), which then need not wait for the server.
+NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import threading
 import time
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -48,7 +46,6 @@ IMPORTS: dict[BackendName, tuple[str, ...]] = {
     "opencl": ("tunesmith.actors.process.workers", "pyopencl"),
 }
 
-_FORK = multiprocessing.get_context("fork")
 _FORK_SERVER = multiprocessing.get_context("forkserver")
 _ALWAYS = ["numpy.random"]
 """What NumPy imports only when it is used: 12 ms in each child that draws contents."""
@@ -62,20 +59,14 @@ def preload(backend: BackendName) -> None:
     _FORK_SERVER.set_forkserver_preload([*_ALWAYS, *IMPORTS[backend]])
 
 
-def preload_only(module: str) -> None:
-    """As `preload`, for a process whose children all do what `module` has."""
-    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, module])
-
-
 class Isolated:
-    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run". directly:
-    this process has opened no device and started no thread yet, and the other may be forked from it as it is.
+    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
 
     The process ends with the process that started it, however that ends. Use as a context manager; it ends the process.
     """
 
-    def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any, directly: bool = False) -> None:
-        self._phase, self._make, self._arguments, self._directly = phase, make, arguments, directly
+    def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any) -> None:
+        self._phase, self._make, self._arguments = phase, make, arguments
         self._process: Any = None
         self._pipe: Connection | None = None
         self._made = False
@@ -152,7 +143,7 @@ class Isolated:
     def _start(self) -> None:
         for attempt in range(START_ATTEMPTS):
             try:
-                self._pipe, self._process = _fork(self._directly and attempt == 0)
+                self._pipe, self._process = _fork()
                 break
             except (EOFError, ConnectionError):
                 # The server is being ended, as a system does that is short of memory. Until its death is noticed, it
@@ -177,14 +168,10 @@ class BrokenProcess(RuntimeError):
     """An error of ours in another process; the text is its traceback there."""
 
 
-def _fork(directly: bool) -> tuple[Connection, Any]:
-    # With threads of ours beside this one, a lock that one of them holds would stay locked in a fork of this process.
-    context: Any = _FORK if directly and threading.active_count() == 1 else _FORK_SERVER
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    with theirs, _STARTING, _without_main(), warnings.catch_warnings():
-        # Python 3.12 and later warn of OpenBLAS's threads.
-        warnings.simplefilter("ignore", DeprecationWarning)
+def _fork() -> tuple[Connection, Any]:
+    ours, theirs = _FORK_SERVER.Pipe()
+    process = _FORK_SERVER.Process(target=_serve, args=(theirs,), daemon=True)
+    with theirs, _STARTING, _without_main():
         process.start()
     return ours, process
 

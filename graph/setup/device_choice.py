@@ -6,8 +6,10 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.errors import NoDevice, TunesmithError
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, Inventory, probe
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.spec.task import Task
 
 
@@ -51,6 +53,23 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
     if cuda:
         return _most_common(cuda)
     return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
+
+
+def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
+    """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
+    if target is not None:
+        limits = resolve_target(target)
+        if backend not in ("auto", limits.backend):
+            raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
+        return limits, 0
+    try:
+        device = choose_device(task, backend, probe())
+    except NoDevice as error:
+        if "cuda" not in task.backends:
+            raise
+        without = str(error).rstrip(".")
+        raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
+    return device.limits, device.index
 
 
 def _most_common(devices: Sequence[Device]) -> Device:

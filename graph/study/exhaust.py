@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.request import Request
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
@@ -80,6 +81,7 @@ def exhaust(
             f"The space of {template.name} has {len(space)} points, too many to measure "
             "one by one: fix some parameters."
         )
+    check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)

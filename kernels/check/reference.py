@@ -1,7 +1,7 @@
 """Is the reference fit to judge by? It is the user's code: it may be wrong, random, or change what it is given.
 
 Owns what is asked of it on one workload, on the host and without a device. That it may hang or end its process is the
-business of whoever runs this in a process of its own (`tunesmith.actors.judging.reference`).
+business of whoever runs this in a process of its own (`tunesmith.actors.judging.task_check`).
 """
 
 from __future__ import annotations

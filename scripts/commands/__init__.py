@@ -1,1 +1,1 @@
-"""The commands, one file each: options and help. `tunesmith.cli.main` lists them and imports one when it is called."""
+"""The commands, one file each. `tunesmith.cli.main` lists them and imports one when it is called."""

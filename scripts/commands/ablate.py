@@ -1,14 +1,24 @@
-"""`tunesmith ablate`."""
+"""`tunesmith ablate`: runs the arms and prints how they compare."""
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from tunesmith.cli.app import Json, SettingsFile, TaskArgument
 from tunesmith.cli.options import given, with_settings
+from tunesmith.cli.view.live import view
+from tunesmith.cli.view.tables import console, print_table
+from tunesmith.graph.settings import read_settings
+from tunesmith.graph.study import ablate as study
+from tunesmith.graph.study.ablate import Ablation, Repeat
 
 
 @with_settings(
@@ -31,17 +41,65 @@ def ablate(
     ),
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
     calls: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Number of model calls that each run may make (default: no limit)."),
+        int | None, typer.Option(min=1, help="Number of model calls that each run may make (default: no limit).")
     ] = None,
     out: Annotated[
         Path, typer.Option(help="The folder of the runs; given again, the comparison continues there.")
     ] = Path("runs/ablation"),
     settings: SettingsFile = None,
-    json: Json = False,
+    as_json: Json = False,
     **options: object,
 ) -> None:
     """Compare rewriting, templates, templates with search, and all of them in one tree, with equal budgets."""
-    from tunesmith.cli.actions.ablate import run_ablate
+    chosen = (read_settings(settings) if settings is not None else {}) | given(options)
+    names = [arm.strip() for arm in arms.split(",") if arm.strip()]
+    with redirect_stdout(sys.stderr), view() as listener:
+        found = study.ablate(task, folder=out, arms=names, repeats=repeats, calls=calls, listener=listener, **chosen)
+    text = json.dumps(found.to_json(), indent=2, default=str) + "\n"
+    (out / "ablation-result.json").write_text(text, encoding="utf-8")
+    if as_json:
+        sys.stdout.write(text)
+    else:
+        print_ablation(found, out)
 
-    run_ablate(task, arms, repeats, calls, out, given(options), settings, as_json=json)
+
+def _tokens(repeat: Repeat) -> str:
+    """In and out, in thousands."""
+    if repeat.prompt_tokens is None or repeat.completion_tokens is None:
+        return "-"
+    return f"{repeat.prompt_tokens / 1000:.0f}k/{repeat.completion_tokens / 1000:.0f}k"
+
+
+def print_ablation(found: Ablation, out: Path) -> None:
+    """A row for each arm, then the differences."""
+    to = console()
+    title = (
+        f"{found.task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("arm", "valid", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"):
+        table.add_column(heading, no_wrap=heading != "each", justify="left" if heading in ("arm", "each") else "right")
+    for arm in found.arms:
+        interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
+        each = " ".join(f"{repeat.speedup:.2f}" + ("" if repeat.valid else "*") for repeat in arm.repeats)
+        calls = [repeat.calls for repeat in arm.repeats]
+        table.add_row(
+            arm.arm,
+            f"{arm.valid} of {len(arm.repeats)}",
+            f"{arm.mean:.2f}x",
+            interval,
+            "-" if arm.spread is None else f"x{arm.spread:.2f}",
+            f"{arm.by_shape:.2f}x",
+            each,
+            " ".join(str(repeat.evaluations) for repeat in arm.repeats),
+            " ".join("-" if count is None else str(count) for count in calls),
+            " ".join(map(_tokens, arm.repeats)),
+        )
+    print_table(to, table)
+    if any(not repeat.valid for arm in found.arms for repeat in arm.repeats):
+        to.print("* nothing valid came out: counted as 1.00x, as the baseline stays in use.", markup=False)
+    for one in found.differences:
+        shown = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
+        where = "With the best for each shape, " if one.by_shape else ""
+        to.print(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{shown}.", markup=False)
+    to.print(f"Runs and ablation-result.json: {out}", markup=False, soft_wrap=True)

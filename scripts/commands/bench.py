@@ -1,13 +1,46 @@
-"""`tunesmith bench`."""
+"""`tunesmith bench`: one comparison, by itself."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
 
+from tunesmith.actors.judging.builder import compile_all
+from tunesmith.actors.judging.examiner import Examiner
+from tunesmith.actors.judging.judge import lock_of, reason_of
+from tunesmith.actors.judging.preparation import require_prepared
+from tunesmith.actors.judging.steps import PREPARE_SECONDS
+from tunesmith.actors.judging.task_check import check_reference, meant_for
+from tunesmith.actors.process.isolated import Isolated, preload
+from tunesmith.actors.process.workers import CompileWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
+from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.graph.history import best_roofs
+from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.roofline import Roofline, Timed
+from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.check.verify import infeasible_on
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.modes import Modes
+from tunesmith.kernels.measure.opponents import KernelRival, Rival
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import describe
+from tunesmith.kernels.rewrite.signature import require_signatures
+from tunesmith.kernels.rewrite.template import with_rules
+from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
+
+ROUNDS, SECONDS = 40, 1.0
+DEADLINE = 120.0
 
 
 def bench(
@@ -16,14 +49,8 @@ def bench(
     vs: Annotated[
         str, typer.Option(help="What to compare with: baseline, or a source file that is launched like it.")
     ] = "baseline",
-    template: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A template file (default: the task's first template)."),
-    ] = None,
-    workload: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="One workload (default: all tuned workloads)."),
-    ] = None,
+    template: Annotated[Path | None, typer.Option(help="A template file (default: the task's first template).")] = None,
+    workload: Annotated[str | None, typer.Option(help="One workload (default: all tuned workloads).")] = None,
     backend: Backend = "auto",
     opponents: Annotated[
         Literal["usual", "all", "none"],
@@ -31,12 +58,216 @@ def bench(
     ] = "usual",
     seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
     reference_deadline: ReferenceDeadline = 60.0,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Time one configuration against the baseline, interleaved, with intervals."""
-    from tunesmith.cli.actions.examined import examined
+    loaded = load_task(task)
+    device = choose_device(loaded, backend, probe())
+    tuned = loaded.workloads_for(device.limits.kind, held_out=False)
+    chosen = tuned if workload is None else (loaded.workload(workload),)
+    if not chosen:
+        kind = device.limits.kind
+        raise TunesmithError(f"The task {loaded.name} has no workload for a {kind}; name one with --workload.")
+    require_signatures(loaded, device.backend)
+    preload(device.limits.backend)
+    check_reference(loaded, meant_for(loaded, device.limits), seed=seed, deadline=reference_deadline)
+    found = _measure(loaded, device, config, vs, template, chosen, seed, opponents)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    if any("failure" in row for row in found["workloads"]):
+        raise typer.Exit(1)
 
-    with examined(task, seed=seed, deadline=reference_deadline) as reference:
-        from tunesmith.cli.actions.bench import run_bench
 
-        raise typer.Exit(run_bench(reference, config, vs, template, workload, backend, seed, opponents, as_json=json))
+def _measure(
+    task: Task,
+    device: Device,
+    config: str,
+    vs: str,
+    template: Path | None,
+    workloads: tuple[Workload, ...],
+    seed: int,
+    opponents: OpponentChoice,
+) -> dict[str, Any]:
+    limits = device.limits
+    task, _ = with_rules(task, device.backend)
+    made = template_of(task, device.backend, None, template)
+    other = (
+        task.sources(device.backend).baseline.template
+        if vs == "baseline"
+        else template_of(task, device.backend, Path(vs), None, option="--vs")
+    )
+    point = parse_config(config, made)
+    for workload in workloads:
+        if (excluded := infeasible_on(made, point, workload, limits)) is not None:
+            given = described(made.name, point)
+            why = excluded.detail.rstrip(".")
+            raise TunesmithError(
+                f"The configuration {given} is not feasible on {workload.name}: {why}; name another with --config."
+            )
+    with (
+        Isolated("compile", CompileWorker, limits, device.index) as compiler,
+        Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
+    ):
+        candidate = _compiled(compiler, made, point, workloads, f"The template {made.name}")
+        baseline = _compiled(compiler, other, {}, workloads, "The baseline" if vs == "baseline" else f"--vs: {vs}")
+        rivals = [
+            KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
+            if isinstance(one, KernelOpponent)
+            else one
+            for one in task.opponents_on(device.backend, opponents)
+        ]
+        probes = compiler.call("probes", DEADLINE)
+        lock = lock_of(examiner)
+        lock.acquire(lambda text: typer.echo(text, err=True))
+        with lock:
+            # Before the roofs, so that a reference that does not end is told at once.
+            _prepare(examiner, task, workloads[0])
+            roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
+            found = roofs if isinstance(roofs, Roofline) else Roofline()
+            roofline, said = best_roofs(device, found)
+            rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
+    roofline, beaten = roofline.without_beaten(_timed(task, rows))
+    for row, workload in zip(rows, workloads, strict=True):
+        row["floor_seconds"] = _floor(roofline, task, workload)
+    return {
+        "task": task.name,
+        "device": device.name,
+        "backend": device.backend,
+        "driver": device.driver,
+        "config": candidate.config,
+        "against": vs,
+        "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
+        "launch_floor_seconds": roofline.launch_seconds,
+        "roofline": roofline.to_json(),
+        "notes": [*said, *beaten],
+        "workloads": rows,
+    }
+
+
+def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
+    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+
+def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
+    """Candidate and baseline on each workload, for comparison with the roofs."""
+    return [
+        Timed(
+            f"the {kernel} on {row['workload']}",
+            row["cold"][kernel]["median"],
+            task.bytes_of(workload := task.workload(row["workload"])),
+            task.flops_of(workload),
+            task.arithmetic,
+        )
+        for row in rows
+        if "cold" in row
+        for kernel in ("candidate", "baseline")
+    ]
+
+
+def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...], what: str) -> Candidate:
+    made = compile_all(compiler, template, config, workloads, DEADLINE)
+    if not isinstance(made, Candidate):
+        raise TunesmithError(f"{what} cannot be measured ({reason_of(made)}): {describe(made).rstrip('.')}.")
+    return made
+
+
+def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
+    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+
+
+def _row(
+    examiner: Isolated,
+    task: Task,
+    workload: Workload,
+    candidate: Candidate,
+    baseline: Candidate,
+    rivals: Sequence[Rival],
+    roofline: Roofline,
+) -> dict[str, Any]:
+    floor = _floor(roofline, task, workload)
+    row: dict[str, Any] = {
+        "workload": workload.name,
+        "sizes": workload.sizes,
+        "types": workload.types,
+        "floor_seconds": floor,
+    }
+    _prepare(examiner, task, workload)
+    limits = (ROUNDS, SECONDS, floor or 0.0)
+    deadline = DEADLINE * (1 + sum(isinstance(one, FunctionOpponent) for one in rivals))
+    compared = examiner.call("compare", deadline, baseline, candidate, workload.name, *limits, list(rivals))
+    result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
+    if isinstance(compared, WorkloadComparison) and compared.opponents:
+        row["opponents"] = [asdict(one) for one in compared.opponents]
+    if not isinstance(result, Comparison):
+        return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
+    row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
+    for name, one in (("candidate", candidate), ("baseline", baseline)):
+        modes = examiner.call("modes", DEADLINE, one, workload.name)
+        if isinstance(modes, Modes):
+            row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
+            row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
+    return row
+
+
+def _opponent(one: dict[str, Any]) -> str:
+    """An opponent's time, and the candidate's over it."""
+    against = one["against"][0] if one["against"] else None
+    if one["comparison"] is None or against is None:
+        return f"not timed: {one['why'] or 'the candidate was not'}"
+    seconds = one["comparison"]["candidate"]["median"]
+    return (
+        f"{seconds * 1e6:.2f} us; time of the candidate over its {against['ratio']:.4f}, 99 % interval "
+        f"{against['low']:.4f} - {against['high']:.4f}"
+    )
+
+
+def _print(found: dict[str, Any]) -> None:
+    out = console()
+    table = Table(
+        "workload",
+        "cold L2, us",
+        "baseline, us",
+        "ratio",
+        "99 % interval",
+        "verdict",
+        "of floor",
+        "warm L2, us",
+        "call to call, us",
+        title=f"{found['task']} on {found['device']}",
+    )
+    for row in found["workloads"]:
+        if "failure" in row:
+            continue
+        cold = row["cold"]
+        seconds = cold["candidate"]["median"]
+        share = f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-"
+        apart = [
+            f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
+            for key in ("warm_l2_seconds", "call_to_call_seconds")
+        ]
+        table.add_row(
+            row["workload"],
+            f"{seconds * 1e6:.2f}",
+            f"{cold['baseline']['median'] * 1e6:.2f}",
+            f"{cold['ratio']:.4f}",
+            f"{cold['low']:.4f} - {cold['high']:.4f}",
+            cold["verdict"],
+            share,
+            *apart,
+        )
+    if table.rows:
+        print_table(out, table)
+    for row in found["workloads"]:
+        for one in row.get("opponents", []):
+            told = f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}"
+            out.print(told, markup=False, soft_wrap=True)
+        if "failure" in row:
+            told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
+            out.print(told, markup=False, soft_wrap=True)
+    for note in found["notes"]:
+        typer.echo(f"Note: {note}")
+    if found["launch_floor_seconds"]:
+        typer.echo(f"An empty kernel takes {found['launch_floor_seconds'] * 1e6:.2f} us a launch.")
+    typer.echo("Warm L2 and call to call (candidate / baseline) are shown for comparison; only cold times decide.")

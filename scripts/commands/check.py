@@ -1,19 +1,46 @@
-"""`tunesmith check`."""
+"""`tunesmith check`: the verdict on a candidate, or, without one, on the task as far as it shows without a device."""
 
 from __future__ import annotations
 
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument
+from tunesmith.actors.judging.judge import SEED, Limits, Verdict, judge, rejected
+from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
+from tunesmith.actors.process.isolated import preload
+from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
+from tunesmith.cli.view.tables import print_json
+from tunesmith.graph.setup.device_choice import choose_device, limits_for
+from tunesmith.graph.setup.preconditions import require_work
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import probe
+from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.check.check import REASONS
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.rewrite.signature import require_signature, require_signatures
+from tunesmith.kernels.space.feasible import default_refused, device_names
+from tunesmith.kernels.spec.files.candidate_file import parse_config, read_source, template_of
+from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
+
+EXIT_REJECTED = 1
+PLAIN_SECONDS = 5.0
+"""Between two lines of progress where standard error is not a terminal."""
 
 
 def check(
     task: TaskArgument,
     source: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
@@ -23,45 +50,159 @@ def check(
     ] = None,
     target: Target = None,
     template: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="The candidate's template file (default: launched as the baseline)."),
+        Path | None, typer.Option(help="The candidate's template file (default: launched as the baseline).")
     ] = None,
     config: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Parameters as a JSON object (default: the template's defaults)."),
+        str | None, typer.Option(help="Parameters as a JSON object (default: the template's defaults).")
     ] = None,
     backend: Backend = "auto",
     compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
     reference_deadline: ReferenceDeadline = 60.0,
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
     check_time: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             min=0.1, help="Seconds for the steps on sizes that Tunesmith makes up (default: 20 on a GPU, 60 on a CPU)."
         ),
     ] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected. Without --source: whether the
     task is right, as far as that can be seen without a device."""
-    from tunesmith.cli.actions.examined import examined
-    from tunesmith.hw.errors import TunesmithError
-
+    loaded = load_task(task)
     if source is None:
-        # Without a candidate the reference is called on a small shape, which depends on the device.
-        with examined(task, seed=0, deadline=reference_deadline, begin=False) as reference:
-            from tunesmith.cli.actions.task_check import check_task
-
-            check_task(reference, target, backend, template, config, as_json=json)
+        _check_task(loaded, target, backend, template, config, reference_deadline, as_json=as_json)
         return
     if target is not None:
         raise TunesmithError(
             "--target: a candidate is checked by running it on a device that is here; leave out --target, or leave out "
             "--source to check the task itself without a device."
         )
-    with examined(task, seed=0, deadline=reference_deadline) as reference:
-        from tunesmith.actors.judging.judge import Limits
-        from tunesmith.cli.actions.check import run_check
+    limits = Limits(compile_deadline, run_deadline, reference_deadline, check_time)
+    verdict = _judged(loaded, backend, source, template, config, limits)
+    if as_json:
+        print_json(verdict.to_json())
+    else:
+        _print(verdict)
+    if verdict.verdict == "rejected":
+        raise typer.Exit(EXIT_REJECTED)
 
-        limits = Limits(compile_deadline, run_deadline, reference_deadline, check_time)
-        raise typer.Exit(run_check(reference, source, template, config, backend, limits, as_json=json))
+
+def _judged(
+    task: Task, backend: str, source: Path, template: Path | None, config: str | None, limits: Limits
+) -> Verdict:
+    device = choose_device(task, backend, probe())
+    size = source.stat().st_size if source.is_file() else 0
+    if size > MAX_SOURCE_BYTES:
+        return Verdict(
+            "rejected", "source_too_large", f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
+        )
+    # Before it becomes a template, as a source no template may hold is a rejection and no mistake of the user's.
+    refused = refuse_text(read_source(source), device.limits.backend)
+    if refused is not None:
+        return rejected(refused)
+    require_signatures(task, device.backend)
+    made = template_of(task, device.backend, source, template)
+    question = (made, parse_config(config, made), None)
+    preload(device.limits.backend)
+    check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
+    listener = _progress()
+    verdict = judge(task, device.limits, device.index, [question], seed=SEED, deadlines=limits, listener=listener)[0]
+    if verdict.verdict != "rejected":
+        return verdict
+    try:
+        require_signature(task, made, "What may explain it")
+    except TaskError as error:
+        # A kernel may take an array by another type and be right, so that this alone rejects none.
+        return replace(verdict, notes=(*verdict.notes, str(error)))
+    return verdict
+
+
+def _progress() -> Callable[[str], None]:
+    """Prints what is being done on standard error: every step on a terminal, elsewhere a line now and then."""
+    every, last = 0.0 if sys.stderr.isatty() else PLAIN_SECONDS, time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            echo(f"  {text}", err=True)
+
+    return show
+
+
+def _skipped(verdict: Verdict) -> dict[str, list[str]]:
+    """The steps that were skipped, by the reason: hundreds of derived shapes can share one, but for the numbers in
+    it."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for step in verdict.steps:
+        if isinstance(step, Skipped):
+            found.setdefault(re.sub(r"[0-9][0-9.e+-]*|nan|inf", "#", step.why), (step.why, []))[1].append(step.step)
+    return dict(found.values())
+
+
+def _print(verdict: Verdict) -> None:
+    if verdict.verdict != "rejected":
+        checks = [step for step in verdict.steps if isinstance(step, Passed)]
+        own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
+        said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
+        echo(f"{said}: {len(checks)} checks passed, largest error {own:.2f} of the tolerance")
+        errors = [(one.largest, step, name) for step in checks for name, one in step.accuracy.items()]
+        worst, where, name = max(errors, key=lambda error: error[0], default=(0.0, None, ""))
+        if where is not None and worst > max(1.0, own):
+            echo(
+                f"  on {where.step} it is {worst:.2f}, and the baseline's {where.baseline[name].largest:.2f}: on sizes "
+                "and contents that the task does not name, errors are compared with the baseline's"
+            )
+    else:
+        echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})")
+        echo(f"  {verdict.detail}")
+    for why, steps in _skipped(verdict).items():
+        more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
+        echo(f"  skipped {steps[0]}{more}: {why}")
+    if verdict.seconds:
+        echo(f"  checking took {verdict.seconds:.0f} s")
+    for one in verdict.unexecuted:
+        echo(f"  ran in no check: {one}")
+    for note in filter(None, (verdict.baseline_note, *verdict.notes)):
+        echo(f"  {note}")
+
+
+def _check_task(
+    task: Task,
+    target: str | None,
+    backend: str,
+    template: Path | None,
+    config: str | None,
+    reference_deadline: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints what was found right; a mistake is raised."""
+    if template is not None or config is not None:
+        option = "--template" if template is not None else "--config"
+        raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
+    limits, index = limits_for(task, target, backend)
+    right, unchecked = check_task(task, limits, index, reference_deadline=reference_deadline)
+    templates = task.sources(limits.backend).templates
+    require_work(task, templates, [limits])
+    tuned = task.workloads_for(limits.kind, held_out=False)
+    unchecked += [
+        f"template {one.name}: its default, {described(one.name, one.default_config)}, is not feasible: "
+        + why.rstrip(".")
+        for one in templates
+        if one.runs_on(device_names(limits)) and (why := default_refused(one, tuned, limits))
+    ]
+    right += [
+        f"template {one.name}: configurations of it are feasible"
+        for one in templates
+        if one.runs_on(device_names(limits))
+    ]
+    if as_json:
+        print_json({"task": task.name, "target": limits.name, "right": right, "not_seen": unchecked})
+        return
+    for clause in right:
+        echo(f"  {clause}")
+    for clause in unchecked:
+        echo(f"  Note: {clause}.")
+    echo(f"The task {task.name} is right as far as can be seen without a device, for {limits.name}.")

@@ -1,11 +1,13 @@
-"""`tunesmith export`."""
+"""`tunesmith export`: a run's winners in another program's form."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
+
+from tunesmith.graph.results.exports.writing import export_run
 
 
 def export(
@@ -14,12 +16,10 @@ def export(
         str,
         typer.Option("--as", help="torch, cupy, header, hf-kernels, opencl, or t4 (all results, for other tuners)."),
     ],
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A new folder (default: RUN_DIR/exports/FORM)."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder (default: RUN_DIR/exports/FORM).")] = None,
 ) -> None:
     """Export what a run found as a package for other programs."""
-    from tunesmith.cli.actions.export import run_export
-
-    run_export(run_dir, form, out)
+    folder = export_run(run_dir, form, out)
+    typer.echo(f"{folder}")
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        typer.echo(f"  {path.relative_to(folder)}")

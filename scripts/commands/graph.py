@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 
 def graph(
     settings: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="A TOML file of settings, whose further roles are drawn too.", exists=True, dir_okay=False),
     ] = None,
 ) -> None:

@@ -1,39 +1,111 @@
-"""`tunesmith init`."""
+"""`tunesmith init`: a draft of a task, written into a folder of its own."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Optional
+from shlex import quote
+from typing import Annotated
 
 import typer
+
+from tunesmith.cli.app import echo
+from tunesmith.graph.outputs import require_new_folder
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.rewrite.draft import draft
+from tunesmith.kernels.rewrite.headers import whole_source
+from tunesmith.kernels.spec.files.candidate_file import read_source
+from tunesmith.kernels.spec.files.t1 import read_t1
+from tunesmith.kernels.spec.files.taskfile import read_task
 
 
 def init(
     source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A CUDA source, or a T1 file (.json).")],
-    entry: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option(help="The kernel's name, where the source has several."),
-    ] = None,
+    entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
     reference: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="FILE.py:FUNCTION", help="What the kernel of a T1 file computes, on flat arrays."),
     ] = None,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="A new or empty folder for the task (default: the kernel's name).", show_default=False),
     ] = None,
     include: Annotated[
-        Optional[list[Path]],  # noqa: UP045
+        list[Path] | None,
         typer.Option(
             "-I", "--include", file_okay=False, exists=True, help="A folder of headers of yours; may be repeated."
         ),
     ] = None,
     define: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
     """Draft a task from a CUDA source or a T1 file: what it says is written down, what it does not say is marked."""
-    from tunesmith.cli.actions.init import run_init
+    if source.suffix == ".json":
+        if include or define:
+            raise TunesmithError("-I and -D: they go with a CUDA source; leave them out for a T1 file.")
+        if entry is not None:
+            raise TunesmithError("--entry: a T1 file names its kernel; leave the option out.")
+        _import(source, reference, out)
+        return
+    if reference is not None:
+        raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
+    if source.suffix == ".toml":
+        raise TunesmithError(
+            f"SOURCE: {source} is a task's file and no CUDA source: `tunesmith tune {quote(str(source))}` takes it."
+        )
+    if source.suffix == ".py":
+        raise TunesmithError(
+            f"SOURCE: {source} is Python, and `init` reads CUDA C++: give a .cu file or a T1 file (.json)."
+        )
+    code = whole_source(read_source(source, "SOURCE"), source, include or (), dict(map(_macro, define or ())))
+    made = draft(code, entry, str(source))
+    folder = _write(Path(made.name) if out is None else out, made.files)
+    echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
+    for name, text in made.files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if name != "baseline.cu" and " # FILL: " in line:
+                echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
+    for note in made.notes:
+        echo(note)
+    echo(f"Then: tunesmith tune {quote(str(folder))}")
 
-    run_init(source, entry, reference, out, include or (), define or ())
+
+def _macro(text: str) -> tuple[str, str]:
+    """Name and value of a macro as compilers take it: NAME stands for 1."""
+    name, equals, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or "\n" in value:
+        raise TunesmithError(f"-D: {text!r} is not of the form NAME or NAME=VALUE.")
+    return name, value if equals else "1"
+
+
+def _import(source: Path, reference: str | None, out: Path | None) -> None:
+    made = read_t1(source, reference)
+    folder = _write(Path(made.name) if out is None else out, made.files)
+    if made.complete:
+        read_task(folder / "task.toml")
+        echo(f"{folder}: the task {made.name}.")
+    else:
+        echo(f"{folder}: the task {made.name}, whose reference is to be filled in: {folder / 'reference.py'}")
+    echo(f"Then: tunesmith tune {quote(str(folder))}")
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> Path:
+    """Writes the files into a new or empty folder, or leaves it as it was."""
+    require_new_folder(folder, "--out")
+    there = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        with suppress(OSError):
+            for name in files:
+                (folder / name).unlink(missing_ok=True)
+            if not there:
+                folder.rmdir()
+        raise TunesmithError(f"--out: {folder} cannot be written ({error.strerror}); choose another folder.") from error
+    return folder

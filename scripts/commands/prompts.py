@@ -1,12 +1,27 @@
-"""`tunesmith prompts`."""
+"""`tunesmith prompts`: what a model would be asked about a task, without asking and without a device."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import tempfile
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
-from tunesmith.cli.app import Backend, Target, TaskArgument
+from tunesmith.actors.judging.task_check import check_task
+from tunesmith.cli.app import Backend, Target, TaskArgument, echo
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.models.calls import Message
+from tunesmith.graph.prompts.evidence import examine
+from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles.planning.planner import plan_messages
+from tunesmith.graph.roles.planning.rules import share
+from tunesmith.graph.settings import SettingsError, make_settings
+from tunesmith.graph.setup.device_choice import limits_for
+from tunesmith.graph.state import BASELINE, Branch, Plan
+from tunesmith.hw.probe import Device
+from tunesmith.kernels.spec.files.taskfile import load_task
 
 
 def prompts(
@@ -16,6 +31,40 @@ def prompts(
     backend: Backend = "auto",
 ) -> None:
     """Print what a model would be asked in the first round; no model is asked, and no device is needed."""
-    from tunesmith.cli.actions.prompts import show_prompts
+    if role not in ("plan", "template", "all"):
+        raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
+    loaded = load_task(task)
+    limits, index = limits_for(loaded, target, backend)
+    device = Device(limits.backend, index, limits.name, limits)
+    for clause in check_task(loaded, limits, index)[1]:
+        echo(f"Note: {clause}.", err=True)
+    settings = make_settings(task=task)
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, Journal(Path(folder), create=True) as journal:
+        context = Context(loaded, device, (device.limits,), settings, journal, _no_pool)
+        tree = context.tree()
+        examine(context, "baseline", context.sources.baseline.template, {}, context.tuned[-1], "")
+        if role in ("plan", "all"):
+            _print("plan", plan_messages(context, 1, tree, []))
+        if role in ("template", "all"):
+            moves = ("(what the planner answers)",)
+            branch = Branch(parent=BASELINE, kind="template", moves=moves)
+            names = tuple(workload.name for workload in context.tuned)
+            plan = Plan(
+                round=1,
+                bottleneck="unknown",
+                scope="general",
+                workloads=names,
+                evaluations=share(context, 1),
+                branches=(branch,),
+                analysis="(what the planner answers)",
+            )
+            _print("template", template_messages(context, plan, branch, tree, []))
 
-    show_prompts(task, role, target, backend)
+
+def _print(role: str, messages: tuple[Message, ...]) -> None:
+    for message in messages:
+        typer.echo(f"======== {role}: {message.role} ========\n{message.content}")
+
+
+def _no_pool() -> NoReturn:
+    raise AssertionError("prompts need no pool")

@@ -1,13 +1,17 @@
-"""`tunesmith simulate`."""
+"""`tunesmith simulate`: search strategies on recorded tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from tunesmith.cli.app import Json
+from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.graph.settings import SettingsError
+from tunesmith.kernels.search import simulate as replay
 
 
 def simulate(
@@ -19,12 +23,32 @@ def simulate(
     seeds: Annotated[int, typer.Option(help="Number of searches on each table.")] = 25,
     workers: Annotated[int, typer.Option(help="Number of evaluations in flight.")] = 1,
     prior: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A table of another device or task, whose best points are tried first."),
+        Path | None, typer.Option(help="A table of another device or task, whose best points are tried first.")
     ] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Replay a search on recorded tables: how near the optimum it comes, and how fast."""
-    from tunesmith.cli.actions.search import run_simulate
-
-    run_simulate(tables, strategy, budgets, seeds, workers, prior, as_json=json)
+    try:
+        wanted = tuple(int(part) for part in budgets.split(","))
+    except ValueError as error:
+        raise SettingsError(f"--budgets: '{budgets}' is not a list of whole numbers; write it as 25,50,100.") from error
+    report = replay.simulate(tables, strategy, wanted, seeds, workers, prior)
+    if as_json:
+        print_json(report.to_json())
+        return
+    table = Table("table", "optimum, ms", *(f"@{budget}" for budget in report.budgets), "ms an ask")
+    for result in report.tables:
+        cells = []
+        for budget in report.budgets:
+            median, low, high = result.quantiles(budget)
+            cells.append(f"{median:.3f} ({low:.3f} - {high:.3f})")
+        table.add_row(result.name, f"{result.optimum:.5g}", *cells, f"{result.milliseconds_per_ask:.2f}")
+    table.add_row("geometric mean", "", *(f"{report.geomean(budget):.4f}" for budget in report.budgets), "")
+    out = console()
+    print_table(out, table)
+    out.print(
+        f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
+        f"{workers} in flight{'' if prior is None else f', led by {prior.name}'}.",
+        markup=False,
+        soft_wrap=True,
+    )

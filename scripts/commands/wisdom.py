@@ -1,24 +1,79 @@
-"""`tunesmith wisdom`."""
+"""`tunesmith wisdom`: the store of earlier results, for people and for other machines."""
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from tunesmith.cli.app import Force, Json
+from tunesmith.cli.view.tables import console, print_json, print_table
+from tunesmith.graph.history import VARIABLE, HistoryError, ResultsStore, StoredResult, open_store
+from tunesmith.kernels.spec.parameter import described
+
+ACTIONS = ("list", "show", "export", "import")
 
 
 def wisdom(
     action: Annotated[str, typer.Argument(help="list, show, export or import.")],
-    what: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(help="The task to show, or the file to write or read."),
-    ] = None,
+    what: Annotated[str | None, typer.Argument(help="The task to show, or the file to write or read.")] = None,
     force: Force = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """List, show, export or import what earlier runs found."""
-    from tunesmith.cli.actions.wisdom import run_wisdom
+    if action not in ACTIONS:
+        raise HistoryError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
+    if what is None and action != "list":
+        needed = "a task, as in `tunesmith wisdom show softmax`" if action == "show" else "a file"
+        raise HistoryError(f"wisdom {action}: name {needed}.")
+    if force and action != "export":
+        raise HistoryError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
+    store = open_store()
+    if store is None:
+        raise HistoryError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
+    if action == "export":
+        typer.echo(f"{store.write_file(Path(str(what)), force=force)} results written to {what}")
+    elif action == "import":
+        typer.echo(f"{store.read_file(Path(str(what)))} new results in {store.path}")
+    else:
+        _show(store, what, in_short=action == "list", as_json=as_json)
 
-    run_wisdom(action, what, force=force, as_json=json)
+
+def _show(store: ResultsStore, task: str | None, *, in_short: bool, as_json: bool) -> None:
+    entries = store.entries(task)
+    if as_json:
+        print_json([entry.model_dump(mode="json") for entry in entries])
+    elif not entries:
+        typer.echo(f"{store.path} has nothing" + ("." if task is None else f" on the task {task}."))
+    else:
+        print_table(console(), _by_device(entries) if in_short else _by_shape(entries))
+
+
+def _by_device(entries: list[StoredResult]) -> Table:
+    table = Table("task", "device", "driver", "shapes", "configurations", "newest")
+    groups: dict[tuple[str, str, str], list[StoredResult]] = {}
+    for one in entries:
+        groups.setdefault((one.task, one.device, one.driver), []).append(one)
+    for key, found in sorted(groups.items()):
+        shapes = {json.dumps([one.sizes, one.types]) for one in found}
+        configs = {json.dumps([one.template, one.config]) for one in found}
+        newest = max(one.at for one in found)[:10]
+        table.add_row(*map(escape, key), str(len(shapes)), str(len(configs)), newest)
+    return table
+
+
+def _by_shape(entries: list[StoredResult]) -> Table:
+    table = Table("device", "driver", "shape", "template", "configuration", "microseconds", "speed-up", "99 %")
+    for one in sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds)):
+        shape = "x".join(map(str, one.sizes.values())) + "".join(f" {dtype}" for dtype in one.types.values())
+        table.add_row(
+            *map(escape, (one.device, one.driver, shape, one.template, described(one.template, one.config))),
+            f"{one.seconds * 1e6:.2f}",
+            f"{1 / one.ratio:.2f}x",
+            f"{1 / one.high:.2f}-{1 / one.low:.2f}",
+        )
+    return table

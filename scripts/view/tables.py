@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +42,12 @@ def console() -> Console:
     """Standard output; wide enough for tables where it is not a terminal."""
     out = _Output(highlight=False)
     return out if out.is_terminal else _Output(highlight=False, width=160)
+
+
+def print_json(data: Any) -> None:
+    """Prints a command's result for programs."""
+    json.dump(data, sys.stdout, indent=2)
+    sys.stdout.write("\n")
 
 
 def fits(out: Console, table: Table) -> bool:

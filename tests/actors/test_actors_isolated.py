@@ -38,9 +38,6 @@ class Subject:
     def mistake(self) -> None:
         raise TunesmithError("That is not a number: give another.")
 
-    def say(self, what: str) -> None:
-        os.write(1, what.encode())
-
     def bug(self) -> None:
         raise ZeroDivisionError("ours")
 
@@ -68,12 +65,6 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def test_what_is_printed_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with Isolated("run", Subject, directly=True) as one:
-        one.call("say", 30.0, "from over there")
-    assert capfd.readouterr() == ("", "from over there")
 
 
 def test_it_lives_between_calls_and_ends_with_its_context() -> None:

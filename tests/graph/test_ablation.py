@@ -14,7 +14,7 @@ from model_runs import LIBRARY, RAW, entries, simulation
 from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, template
 from typer.testing import CliRunner
 
-from tunesmith.cli.actions.ablate import print_ablation
+from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.cli.main import app
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer

@@ -1,0 +1,128 @@
+"""`tunesmith tune` and `tunesmith resume`: run with a live view, print the result, turn endings into exit codes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunesmith.cli.app import (
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING,
+    EXIT_UNEXAMINED,
+    EXIT_UNMEASURED,
+    EXIT_WAITING,
+    Json,
+    SettingsFile,
+    TaskArgument,
+    echo,
+)
+from tunesmith.cli.crash import InternalError, interrupted, unusable
+from tunesmith.cli.options import given, with_settings
+from tunesmith.cli.view.ask import ask_on
+from tunesmith.cli.view.live import view
+from tunesmith.cli.view.tables import print_json, print_summary
+from tunesmith.graph import run
+from tunesmith.graph.models import Waiting
+from tunesmith.graph.progress import Listener
+from tunesmith.graph.roles.planning.approval import Ask
+from tunesmith.graph.settings import as_path, new_run_dir, read_settings
+from tunesmith.hw.errors import TunesmithError
+
+
+@with_settings()
+def tune(
+    task: TaskArgument,
+    run_dir: Annotated[
+        str | None, typer.Option(help="A new folder for the run (default: runs/NAME-NNN).", show_default=False)
+    ] = None,
+    settings: SettingsFile = None,
+    as_json: Json = False,
+    **options: object,
+) -> None:
+    """Tune a task on the device, and report what was found."""
+    # What stands on the command line goes before the file.
+    chosen = (read_settings(settings) if settings is not None else {}) | given(options)
+    folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(task, Path("runs"))
+    _drive(folder, lambda listener, ask: run.tune(task, run_dir=folder, listener=listener, ask=ask, **chosen), as_json)
+
+
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    more: Annotated[
+        int | None, typer.Option(min=1, help="Measure this many more configurations, even if the run has finished.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Spread them over this many rounds (default: those left, or one).")
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m.")
+    ] = None,
+    dispatch_shapes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measure the winners on this many drawn shapes, for a dispatch rule, as tune does."),
+    ] = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run; nothing that was measured is lost or measured again."""
+
+    def work(listener: Listener, ask: Ask | None) -> run.RunResult:
+        return run.resume(
+            run_dir,
+            more=more or 0,
+            rounds=rounds,
+            time_limit=time_limit,
+            dispatch_shapes=dispatch_shapes,
+            as_recorded=as_recorded,
+            listener=listener,
+            ask=ask,
+        )
+
+    _drive(run_dir, work, as_json)
+
+
+def _drive(folder: Path, work: Callable[[Listener, Ask | None], run.RunResult], as_json: bool) -> None:
+    try:
+        # Standard output is for the result alone, whatever the packages below have to say.
+        with redirect_stdout(sys.stderr), view() as listener:
+            result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    except TunesmithError as error:
+        if not isinstance(error, Waiting):
+            raise
+        echo(f"tunesmith: {error}", err=True)
+        if (folder / "summary.json").is_file():
+            echo(f"What was found by then: `tunesmith report {shlex.quote(str(folder))}`", err=True)
+        if as_json:
+            print_json({"waiting": str(error), "run_dir": str(folder)})
+        raise typer.Exit(EXIT_WAITING) from error
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
+        if interrupted(error):
+            raise KeyboardInterrupt from error
+        if said := unusable(error):
+            raise TunesmithError(said) from error
+        raise InternalError(folder) from error
+    except KeyboardInterrupt:
+        if not (folder / "journal.sqlite").exists():
+            raise
+        where = shlex.quote(str(folder))
+        echo(f"\nInterrupted; nothing measured is lost. Go on with: `tunesmith resume {where}`", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if as_json:
+        print_json(result.summary.to_json() | {"run_dir": str(result.folder)})
+    else:
+        print_summary(result.summary, result.folder)
+    if not result.valid:
+        if result.summary.unexamined:
+            raise typer.Exit(EXIT_UNEXAMINED)
+        raise typer.Exit(EXIT_NOTHING if result.summary.evaluations else EXIT_UNMEASURED)
