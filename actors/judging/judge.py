@@ -23,7 +23,6 @@ from tunesmith.actors.judging.examiner import Examiner
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.remedies import for_left_out, for_unusable
 from tunesmith.actors.judging.steps import (
-    MOST_PROCESSES,
     PREPARE_SECONDS,
     SETS,
     Asked,
@@ -43,7 +42,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.specialise import literal
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
-from tunesmith.kernels.check.sanitize import Inspection, Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.sanitize import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import (
     Passed,
     Skipped,
@@ -73,8 +72,6 @@ SURPLUS = 2.0
 """Blocks of a baseline's launch over those that it needs, from where on that is said."""
 REACHING = 8
 """Steps between two looks at what has not run yet."""
-ROOMY_BYTES = 32e9
-"""Memory of a device on which compute-sanitizer's processes find room beside those of the steps."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
 """For the steps on workloads that were made up, by the kind of device, unless the user says otherwise."""
 REACHING_SHARE = 0.25
@@ -171,14 +168,11 @@ def judge(
     lock: DeviceLock | None = None,
     listener: Callable[[str], None] = lambda _: None,
     processes: int | None = None,
-    known_to_run: bool = False,
 ) -> list[Verdict]:
     """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
 
     roofline: the device's roofs, which a launch is timed against; measured here if left out. lock: the device's, where
-    the caller has one; it is released at the end. known_to_run: all have been launched before, and ended, so that
-    compute-sanitizer may work on them beside the steps, where there is room. Raises `TunesmithError` where task or
-    baseline are at fault.
+    the caller has one; it is released at the end. Raises `TunesmithError` where task or baseline are at fault.
     """
     preload(limits.backend)
     judged: list[tuple[Verdict, Suspect | None]] = []
@@ -192,11 +186,8 @@ def judge(
         device = stack.enter_context(contextlib.closing(held))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
-        inspections = stack.enter_context(contextlib.ExitStack())
-        begun: list[Inspection] = []
         builder = stack.enter_context(Builder(task, limits, index, waited.compile))
-        beside = known_to_run and count == MOST_PROCESSES and (limits.memory_bytes or 0) >= ROOMY_BYTES
-        runners = [StepRunner(task, limits, waited, one, device, listener, is_crowded=beside) for one in examiners]
+        runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
         for_all = any(only is None for _, _, only in questions)
         unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare) if for_all else []
         bench = _Bench(
@@ -208,23 +199,10 @@ def judge(
             for steps in [bench.steps(template, config, only, largest_bytes)]
         ]
 
-        def inspect() -> None:
-            suspects = [
-                (built.candidate, built.workloads)
-                for _, _, future in asked
-                if isinstance(built := future.result(), Built)
-            ]
-            device.take()
-            made = Inspection(suspects, task, limits, index, seed)
-            begun.append(inspections.enter_context(contextlib.closing(made)))
-
-        inspecting = builder.after(inspect) if beside else None
         for only, steps, future in asked:
             started = time.monotonic()
             verdict, suspect = bench.judge(future, steps, only)
             judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
-        if inspecting is not None:
-            inspecting.result()
         # What the tool runs needs the memory that the examiners' buffers take.
         for examiner in examiners:
             examiner.end()
@@ -232,7 +210,7 @@ def judge(
         if suspects and limits.backend == "cuda":
             device.take()
             listener("compute-sanitizer")
-        clean = iter(sanitize(suspects, task, limits, index, seed, begun[0] if begun else None))
+        clean = iter(sanitize(suspects, task, limits, index, seed))
         return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
 
 

@@ -199,9 +199,6 @@ class StepRunner:
     examiner: Isolated
     device: HeldDevice
     listener: Callable[[str], None]
-    is_crowded: bool = False
-    """Whether compute-sanitizer works beside the steps: launches wait for its own, for seconds, and no time of theirs
-    says anything."""
     is_warm: bool = False
     """Whether the process has been through a step: the first compiles and loads what others find."""
     baseline_ends: bool = False
@@ -274,7 +271,7 @@ class StepRunner:
 
     def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        short = step.derived and self.is_warm and not self.is_crowded
+        short = step.derived and self.is_warm
         seconds = self.deadlines.made_up_step(findings.budget) if short else self.deadlines.run
         if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
             return skipped

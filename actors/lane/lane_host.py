@@ -175,7 +175,6 @@ class LaneHost:
             deadlines=deadlines,
             roofline=roofline,
             lock=self._lock,
-            known_to_run=True,
         )
 
     def end(self) -> None:

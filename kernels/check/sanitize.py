@@ -39,7 +39,7 @@ FOUND = 86
 """Exit code of compute-sanitizer when it found something."""
 SECONDS = 60.0
 """For a tool to end."""
-LAUNCHING_SECONDS = 20.0
+LAUNCHING_SECONDS = 10.0
 """For all launches of a tool's process: it begins none that would end later, as under a tool one on a large workload
 takes minutes."""
 WORKLOADS = 64
@@ -73,18 +73,17 @@ def sanitize(
     limits: DeviceLimits,
     index: int,
     seed: int,
-    begun: Inspection | None = None,
 ) -> list[Sanitized]:
     """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
     and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
-    process uses the device. begun: an inspection of all of them together that is under way."""
+    process uses the device."""
     if not suspects:
         return []
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
     # each goes alone, to tell which.
-    with contextlib.closing(begun or Inspection(suspects, task, limits, index, seed)) as inspection:
+    with contextlib.closing(Inspection(suspects, task, limits, index, seed)) as inspection:
         together = inspection.found()
-    if not together.found or (len(suspects) == 1 and begun is None):
+    if not together.found or len(suspects) == 1:
         return [together] * len(suspects)
     found = []
     for one in suspects:
