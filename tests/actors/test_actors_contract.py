@@ -100,6 +100,7 @@ def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any
     assert "n = 33: " in by_size.detail and "give the range of n in `requires`" in by_size.detail
 
 
+@pytest.mark.slow
 def test_a_scalar_is_not_blamed_for_what_the_reference_meets_anyway(device: Any) -> None:
     """It chooses by `where` among results, some of which divide by zero."""
     made = task("np.where(x == 0, t, t / x)", "if (i < n) out[i] = x[i] == 0 ? t : t / x[i];")
@@ -108,6 +109,7 @@ def test_a_scalar_is_not_blamed_for_what_the_reference_meets_anyway(device: Any)
     assert any("zeros, t =" in step for step in passed(found))
 
 
+@pytest.mark.slow
 def test_an_overflow_on_the_way_to_a_finite_result_leaves_nothing_out(device: Any) -> None:
     made = task("t / (1 + np.exp(-x))", "if (i < n) out[i] = t / (1 + exp(-x[i]));")
     found = verdict(made, device)
@@ -126,6 +128,7 @@ def test_a_reference_that_is_slow_on_made_up_sizes_ends_nothing(device: Any) -> 
     assert any("of all pairs" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_what_a_reference_imports_is_not_its_time(device: Any, tmp_path: Path) -> None:
     made = task()
     slow = f"if not os.path.exists(os.path.join({str(tmp_path)!r}, str(os.getpid()))): time.sleep(4)\n"
@@ -187,6 +190,7 @@ def test_a_template_that_excludes_most_sizes_is_right_in_part(
     assert verdict(made, device, only="own").accepted
 
 
+@pytest.mark.slow
 def test_a_candidate_may_do_where_the_plain_kernel_writes_beyond_an_array(device: Any) -> None:
     found = verdict(task("x * t", PLAIN.removeprefix("if (i < n) ")), device)
     assert found.accepted, found.detail

@@ -46,7 +46,12 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "no such code"), planted("wro
     ("rules", "withdrawn", "left"),
     [
         ((DOES_NOT_COMPILE, *template.OPENCL_RULES), ["unreadable"], {"BLOCK", "ITEMS", "BLOCKED"}),
-        ((template.OPENCL_RULES[0], IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
+        pytest.param(
+            (template.OPENCL_RULES[0], IS_WRONG, DOES_NOT_COMPILE),
+            ["unreadable", "wrong"],
+            {"BLOCK"},
+            marks=pytest.mark.slow,
+        ),
         ((IS_WRONG,), ["wrong"], set()),
     ],
 )

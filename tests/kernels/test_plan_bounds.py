@@ -194,7 +194,11 @@ def test_steps_for_each_template_of_a_task_keep_to_the_bounds(path: Path, limits
         require_bounds(task, limits, steps)
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    # One file of each kind on every run.
+    [pytest.param(*case, marks=[] if at < len(FILES) else pytest.mark.slow) for at, case in enumerate(CASES)],
+)
 def test_steps_for_any_task_file_keep_to_the_bounds(name: str, variant: int, tmp_path: Path) -> None:
     task = made(name, variant, tmp_path)
     for limits in (GPU, CPU):

@@ -57,24 +57,14 @@ def begun(suspects: Sequence[Any]) -> Inspection:
     return Inspection(suspects, TASK, LIMITS, 0, 0)
 
 
-def test_what_is_under_way_is_waited_for_and_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(tmp_path, monkeypatch, f'echo one >> {tmp_path}/began; printf 2 > "$done"')
-    found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0, begun(SUSPECTS))
-    assert [one.found + one.note for one in found] == ["", ""]
-    assert (tmp_path / "began").read_text().split() == ["one"] * len(TOOLS)
-
-
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of two launches is that of both, and the smaller one is guilty.
     name = SUSPECTS[0][1][0].name
     script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {FOUND}; printf 1 > "$done"'
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitize.pickle.dumps", lambda job: repr(job[0]).encode())
-    found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0, begun(SUSPECTS))
+    found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0)
     assert [one.found != "" for one in found] == [True, False]
-    # Of those that were inspected together only one is left, and it is not the guilty one.
-    (other,) = sanitize(SUSPECTS[1:], TASK, LIMITS, 0, 0, begun(SUSPECTS))
-    assert other.found == ""
 
 
 def test_at_its_end_no_tool_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
