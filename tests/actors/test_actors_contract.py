@@ -152,9 +152,8 @@ def test_a_plain_kernel_that_fails_on_made_up_sizes_ends_nothing(fault: str, why
     left_out = skipped(found, "plain kernel")
     assert left_out and why in left_out[0].why
     if why == "SIGSEGV":
-        assert any(
-            "the plain kernel fails where n is 1, 2, 3, 5" in note and "`requires`" in note for note in found.notes
-        )
+        # Which sizes there is time for depends on the machine.
+        assert any("the plain kernel fails where n is" in note and "`requires`" in note for note in found.notes)
     assert any(step.startswith("256 (derived)") for step in passed(found))
 
 
