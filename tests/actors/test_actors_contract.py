@@ -77,7 +77,7 @@ def passed(found: Verdict) -> list[str]:
     [
         # The correction of a moving average, in the first step of which nothing has been summed.
         ("x / (1 - 0.9**t)", "out[i] = x[i] / (1 - pow(0.9f, t));", "out[i] = x[i] / (t == 0 ? 1 : 1 - pow(0.9f, t));"),
-        ("x * np.divide(t, t)", "out[i] = x[i] * (t / t);", "out[i] = x[i];"),
+        pytest.param("x * np.divide(t, t)", "out[i] = x[i] * (t / t);", "out[i] = x[i];", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
@@ -142,7 +142,7 @@ def test_what_a_reference_imports_is_not_its_time(device: Any, tmp_path: Path) -
     ("fault", "why"),
     [
         ("if (n < 50) *(volatile global int*)0 = 1;", "SIGSEGV"),
-        (f"while (n > 700 && n != {SIZE}) ;", "deadline of 2 s"),
+        pytest.param(f"while (n > 700 && n != {SIZE}) ;", "deadline of 2 s", marks=pytest.mark.slow),
     ],
     ids=["crash", "hang"],
 )
@@ -174,10 +174,10 @@ def _counts(note: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("plain", "constraint", "expected"),
     [
-        (PLAIN, "n != 8", "accepted"),
+        pytest.param(PLAIN, "n != 8", "accepted", marks=pytest.mark.slow),
         (PLAIN, "n % 128 == 0", "partial"),
         # Where the plain kernel writes beyond the array, no size is taken from anyone.
-        (PLAIN.removeprefix("if (i < n) "), "n % 64 == 0", "accepted"),
+        pytest.param(PLAIN.removeprefix("if (i < n) "), "n % 64 == 0", "accepted", marks=pytest.mark.slow),
     ],
 )
 def test_a_template_that_excludes_most_sizes_is_right_in_part(

@@ -52,7 +52,7 @@ DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "no such code"), planted("wro
             {"BLOCK"},
             marks=pytest.mark.slow,
         ),
-        ((IS_WRONG,), ["wrong"], set()),
+        pytest.param((IS_WRONG,), ["wrong"], set(), marks=pytest.mark.slow),
     ],
 )
 def test_rules_that_break_a_kernel_are_withdrawn(
