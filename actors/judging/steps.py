@@ -23,7 +23,7 @@ from tunesmith.actors.process.isolated import Isolated
 from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import Side
-from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
 from tunesmith.kernels.check.coverage import Coverage
 from tunesmith.kernels.check.edges import Edges, edges_of
 from tunesmith.kernels.check.plan import Step
@@ -199,8 +199,9 @@ class StepRunner:
     examiner: Isolated
     device: HeldDevice
     listener: Callable[[str], None]
-    is_warm: bool = False
-    """Whether the process has been through a step: the first compiles and loads what others find."""
+    warm_start: dict[TypesKey, int] = field(default_factory=dict)
+    """The start of the process that has been through a step, by the step's types: the first step of each type compiles
+    and loads code that later ones find."""
     baseline_ends: bool = False
     """The baseline is known to end on a workload of the task's."""
 
@@ -271,7 +272,8 @@ class StepRunner:
 
     def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        short = step.derived and self.is_warm
+        types = types_key(step.workload)
+        short = step.derived and self.warm_start.get(types) == self.examiner.starts
         seconds = self.deadlines.made_up_step(findings.budget) if short else self.deadlines.run
         if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
             return skipped
@@ -280,12 +282,12 @@ class StepRunner:
         self.renew(plain)
         if isinstance(plain, Crashed | TimedOut):
             self._require_baseline(baseline, step, plain)
-            if isinstance(plain, TimedOut) and short:
+            if isinstance(plain, TimedOut) and step.derived:
                 findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
             return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
         if isinstance(plain, Skipped):
             return plain
-        self.is_warm = True
+        self.warm_start[types] = self.examiner.starts
         if short and plain > seconds / LAUNCHES:
             findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
             return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")

@@ -70,6 +70,8 @@ class Isolated:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._made = False
+        self.starts = 0
+        """How many processes were started for the object so far: it is made anew in each."""
         self._unsent: memoryview | None = None
         """A call that is sent when its object was made, as sending it would wait for that, whatever the deadline."""
 
@@ -141,6 +143,7 @@ class Isolated:
         self._made, self._unsent = False, None
 
     def _start(self) -> None:
+        self.starts += 1
         for attempt in range(START_ATTEMPTS):
             try:
                 self._pipe, self._process = _fork()

@@ -26,6 +26,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict
+from tunesmith.actors.judging.steps import process_count
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.exclusive import FOLDER_VARIABLE
 from tunesmith.hw.probe import Device, probe
@@ -47,13 +48,13 @@ def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | E
         return result, file.read(2000).decode(errors="replace")
 
 
-def judged(fixture: Any, device: Device, deadlines: Limits, commit: str) -> dict[str, Any]:
+def judged(fixture: Any, device: Device, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
     """One candidate's line."""
     judging = module_of_tests("candidates", "judging")
 
     def work() -> Verdict | Exception:
         try:
-            found: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines)
+            found: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
             return found
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             return error
@@ -141,6 +142,7 @@ def main() -> int:
     # What workers share is slower for each of them.
     check = CHECK_SECONDS[device.limits.kind] * options.workers
     deadlines = Limits(compile=60.0, run=options.seconds, check=check)
+    processes = max(1, process_count(device.limits) // options.workers)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     spawn = multiprocessing.get_context("spawn")
@@ -148,7 +150,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="verdicts-", ignore_cleanup_errors=True) as folder,
         ProcessPoolExecutor(options.workers, spawn, _begin_worker, (folder,)) as workers,
     ):
-        verdicts = [workers.submit(judged, one, device, deadlines, commit) for one in waiting]
+        verdicts = [workers.submit(judged, one, device, deadlines, commit, processes) for one in waiting]
         for number, verdict in enumerate(as_completed(verdicts), 1):
             line = verdict.result()
             lines[line["candidate"]] = line

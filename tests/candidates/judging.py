@@ -131,15 +131,22 @@ def _replaced(name: str, text: str, entry: dict[str, Any]) -> str:
 
 
 def verdict_of(
-    fixture: Fixture, limits: DeviceLimits, index: int, deadlines: Limits, largest_bytes: float = LARGEST_BYTES
+    fixture: Fixture,
+    limits: DeviceLimits,
+    index: int,
+    deadlines: Limits,
+    largest_bytes: float = LARGEST_BYTES,
+    processes: int | None = None,
 ) -> Verdict:
-    """The full verdict, on the device."""
+    """The full verdict, on the device. processes: that go through its steps; as many as suit this machine if left
+    out."""
     refused = refuse_text(fixture.text, limits.backend)
     if refused is not None:
         return rejected(refused)
     task, template = fixture.load()
     question = (template, template.default_config, None)
-    return judge(task, limits, index, [question], deadlines=deadlines, largest_bytes=largest_bytes)[0]
+    options = {"deadlines": deadlines, "largest_bytes": largest_bytes, "processes": processes}
+    return judge(task, limits, index, [question], **options)[0]
 
 
 def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> Verdict | None:
