@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -146,14 +144,3 @@ def test_a_block_that_depends_on_a_condition_has_its_bounds(context: Context, d:
     found = [bool(parse(one).evaluate(names)) for one in _requirements(context, template)]
     # Extent of the block, extents of the grid, threads in all.
     assert found == [fits, *[True] * (len(found) - 2), fits]
-
-
-@pytest.mark.gpu
-@pytest.mark.timeout(400)
-def test_what_is_exported_takes_the_time_that_was_reported(tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[2] / "scripts" / "measure" / "trust.py"
-    command = [sys.executable, str(script), "--parts", "exported", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "trust.json").read_text())["exported"]
-    assert found["right"], done.stdout
