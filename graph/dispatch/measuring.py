@@ -28,7 +28,7 @@ MOST_KERNELS = 6
 ROUNDS = 20
 SECONDS = 0.25
 """Most rounds, and seconds of sampling for each kernel on each shape."""
-SEED = 13_000_007
+CONTENTS_SEED = 13_000_007
 """Added to the run's seed for the contents."""
 
 
@@ -106,7 +106,7 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Request]) 
         baseline_request(context, [workload]),
         requests,
         workload.name,
-        seed=context.settings.seed + SEED,
+        seed=context.settings.seed + CONTENTS_SEED,
         rounds=ROUNDS,
         budget_seconds=SECONDS,
     )

@@ -20,7 +20,7 @@ MOST_ALIGNED = 256
 """The largest power of two that a size is made a multiple of."""
 TRIES = 200
 """Draws for a shape that is wanted, as some repeat each other or do not fit."""
-SEED = 11_000_003
+SHAPE_SEED = 11_000_003
 """Added to the run's seed."""
 
 ShapeKey = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]
@@ -38,7 +38,7 @@ def draw_shapes(
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
     known = {shape_key(workload) for workload in own}
     models = list({types_key(one): one for one in own}.values())
-    random = np.random.default_rng(seed + SEED)
+    random = np.random.default_rng(seed + SHAPE_SEED)
     found: list[Workload] = []
     while len(found) < count and models:
         model = models[len(found) // 2 % len(models)]

@@ -33,7 +33,7 @@ SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class MachineCode:
+class FoundCode:
     """`code` for `arch`. measured: it is, byte for byte, what was compared with the baseline; note: how that is known,
     or why it is not, in a sentence."""
 
@@ -82,7 +82,7 @@ class MachineCodes:
                 self._compiler[0].end()
                 self._compiler = None
 
-    def find(self, template: Template, config: Config, workload: Workload) -> MachineCode | str:
+    def find(self, template: Template, config: Config, workload: Workload) -> FoundCode | str:
         """The machine code for the workload's types, or a sentence that says why there is none."""
         arch = self._context.device.limits.arch
         source = specialise(template, config, workload.types)
@@ -91,7 +91,7 @@ class MachineCodes:
         if wanted:
             code = self._exported.get(wanted) or self._cached(source, arch, compiler)
             if code is not None and _digest(code) == wanted:
-                return MachineCode(code, arch, compiler, True, "It is the machine code that was measured.")
+                return FoundCode(code, arch, compiler, True, "It is the machine code that was measured.")
         made = self._compile(source)
         if isinstance(made, str):
             return f"The machine code is not at hand, and the source was not compiled here: {made}."
@@ -105,7 +105,7 @@ class MachineCodes:
                 f"It was compiled again and is not the machine code that was measured (sha256 {wanted}...): times may "
                 "differ."
             )
-        return MachineCode(artifact.code, arch, compiler, artifact.code_digest == wanted, note)
+        return FoundCode(artifact.code, arch, compiler, artifact.code_digest == wanted, note)
 
     def _cached(self, source: Specialised, arch: str, compiler: str) -> bytes | None:
         cache = open_cache()

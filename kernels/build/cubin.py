@@ -23,7 +23,7 @@ _SECTION_SYMBOL = 3
 _PTX_NAME = re.compile(r"[A-Za-z_$%][A-Za-z0-9_$]*")
 _DECLARED = re.compile(r"\.global\b[^;={}]*?([A-Za-z_$%][A-Za-z0-9_$]*)\s*(?=[\[=;])")
 """A variable in global memory; a pattern has a `<` behind its name."""
-_SPECIAL = re.compile(
+_SPECIAL_REGISTER = re.compile(
     r"%(?:globaltimer(?:_lo|_hi)?|clock(?:_hi|64)?|gridid|n?smid|n?warpid|pm\d+(?:_64)?|envreg\d+|current_graph_exec)\b"
 )
 
@@ -105,4 +105,4 @@ def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
 def special_registers(ptx: str) -> tuple[str, ...]:
     """The registers that `ptx` reads by which a kernel can tell one launch from another: clocks, timers, numbers of
     grids and multiprocessors (PTX ISA, "Special Registers")."""
-    return tuple(sorted(set(_SPECIAL.findall(ptx))))
+    return tuple(sorted(set(_SPECIAL_REGISTER.findall(ptx))))

@@ -17,7 +17,7 @@ _INSTRUCTION = re.compile(
     r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
 )
 _TYPE = re.compile(r"^[bsuf](?:f)?(8|16|32|64|128)(x2)?$|^(bf16)(x2)?$")
-_SPECIAL = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"})
+_SPECIAL_UNIT = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "mul24", "mad24"})
 _LOGIC = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfe", "bfi", "popc", "clz"})
 _SPACES = ("global", "shared", "local", "const")
@@ -114,7 +114,7 @@ def _sort(opcode: str) -> str | None:
     if name in ("mma", "wmma", "ldmatrix", "wgmma"):
         return "tensor core"
     kind = _kind(parts)
-    if name in _SPECIAL:
+    if name in _SPECIAL_UNIT:
         return f"special function or division, {kind}"
     if name in _ARITHMETIC:
         return f"fma, {kind}" if name == "fma" else f"arithmetic, {kind}"

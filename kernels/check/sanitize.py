@@ -34,10 +34,10 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.geometry import geometry
 from tunesmith.kernels.spec.task import Task, Workload
 
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 86
 """Exit code of compute-sanitizer when it found something."""
-SECONDS = 60.0
+TOOL_SECONDS = 60.0
 """For a tool to end."""
 LAUNCHING_SECONDS = 10.0
 """For all launches of a tool's process: it begins none that would end later, as under a tool one on a large workload
@@ -47,7 +47,7 @@ WORKLOADS = 64
 a launch does whatever the contents are, so that they need fewer than a verdict has steps."""
 LARGEST_BYTES = 1e9
 """Of the workloads that are launched."""
-PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ Suspect = tuple[Candidate, Sequence[Workload]]
 
 def executable() -> str | None:
     """Where compute-sanitizer is."""
-    return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
+    return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(SANITIZER_FOLDERS))
 
 
 def sanitize(
@@ -116,7 +116,7 @@ class Inspection:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
             job = Path(self._folder, "job.pickle")
             job.write_bytes(pickle.dumps((self._jobs, task, index, seed)))
-            for name in TOOLS:
+            for name in SANITIZER_TOOLS:
                 self._begin(tool, name, job)
 
     def _begin(self, tool: str, name: str, job: Path) -> None:
@@ -144,12 +144,12 @@ class Inspection:
         """What the tools find, once all have ended."""
         if self._why:
             return Sanitized(note=self._why)
-        notes, deadline = [], time.monotonic() + SECONDS
+        notes, deadline = [], time.monotonic() + TOOL_SECONDS
         for name, process in self._running.items():
             try:
                 code = process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                notes.append(f"{name} did not end within {SECONDS:g} s")
+                notes.append(f"{name} did not end within {TOOL_SECONDS:g} s")
                 continue
             output = Path(self._folder, f"{name}.txt").read_text("utf-8", errors="replace")
             if code == FOUND:

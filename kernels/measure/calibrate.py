@@ -77,7 +77,7 @@ def _named(entry: str, width: int) -> str:
     return f"{entry}_{width}"
 
 
-_SOURCES: dict[BackendName, dict[str, str]] = {
+_PROBE_SOURCES: dict[BackendName, dict[str, str]] = {
     "cuda": {
         _named(COPY, 4): f"{_CUDA_HEAD}{COPY}_4(const uint4* source, uint4* target) {_CUDA_COPY_BODY}",
         EMPTY: f"{_CUDA_HEAD}{EMPTY}(float* target) {{}}",
@@ -104,7 +104,7 @@ _SOURCES: dict[BackendName, dict[str, str]] = {
 
 def compile_probes(compiler: Compiler, backend: BackendName) -> dict[str, Artifact]:
     """The calibration kernels, compiled; a kernel the compiler refuses is left out, and with it its roof."""
-    compiled = {entry: compiler.compile(Specialised(backend, entry, text)) for entry, text in _SOURCES[backend].items()}
+    compiled = {entry: compiler.compile(Specialised(backend, entry, text)) for entry, text in _PROBE_SOURCES[backend].items()}
     return {entry: result for entry, result in compiled.items() if isinstance(result, Artifact)}
 
 

@@ -40,8 +40,8 @@ METRICS = {
     "smsp__inst_executed.sum": "instructions executed (warps)",
 }
 """Metric of ncu -> what it says."""
-SECONDS = 120.0
-PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
+PROFILE_SECONDS = 120.0
+PROFILER_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def count_events(
     """Runs one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
     if limits.backend != "cuda":
         return Counters(note="hardware counters are read on CUDA devices only")
-    tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PLACES))
+    tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PROFILER_FOLDERS))
     if tool is None:
         return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
     with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
@@ -88,9 +88,9 @@ def count_events(
             str(job),
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROFILE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            return Counters(note=f"ncu did not end within {SECONDS:g} s")
+            return Counters(note=f"ncu did not end within {PROFILE_SECONDS:g} s")
     return parse_counters(done.stdout + "\n" + done.stderr)
 
 

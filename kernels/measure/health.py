@@ -13,35 +13,35 @@ from tunesmith.kernels.build.specialise import Specialised
 from tunesmith.kernels.spec.geometry import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
-ENTRY = "tunesmith_health"
-BLOCK, BLOCKS, STEPS = 64, 1024, 64
-_BODY = f"""{{
+HEALTH_ENTRY = "tunesmith_health"
+HEALTH_BLOCK, HEALTH_BLOCKS, HEALTH_STEPS = 64, 1024, 64
+_HEALTH_BODY = f"""{{
     unsigned int x = @INDEX@;
-    for (int step = 0; step < {STEPS}; ++step) x = x * 1664525u + 1013904223u;
+    for (int step = 0; step < {HEALTH_STEPS}; ++step) x = x * 1664525u + 1013904223u;
     out[@INDEX@] = x;
 }}
 """
-_SOURCES: dict[BackendName, str] = {
-    "cuda": f'extern "C" __global__ void {ENTRY}(unsigned int* out) '
-    + _BODY.replace("@INDEX@", "blockIdx.x * blockDim.x + threadIdx.x"),
-    "opencl": f"__kernel void {ENTRY}(__global unsigned int* out) " + _BODY.replace("@INDEX@", "get_global_id(0)"),
+_HEALTH_SOURCES: dict[BackendName, str] = {
+    "cuda": f'extern "C" __global__ void {HEALTH_ENTRY}(unsigned int* out) '
+    + _HEALTH_BODY.replace("@INDEX@", "blockIdx.x * blockDim.x + threadIdx.x"),
+    "opencl": f"__kernel void {HEALTH_ENTRY}(__global unsigned int* out) " + _HEALTH_BODY.replace("@INDEX@", "get_global_id(0)"),
 }
 """A linear congruential generator (Numerical Recipes, section 7.1): every element depends on every step."""
 
 
 def compile_health(compiler: Compiler, backend: BackendName) -> Artifact | None:
     """The kernel, compiled; None where the compiler refuses it, which then is no fault of a device."""
-    made = compiler.compile(Specialised(backend, ENTRY, _SOURCES[backend]))
+    made = compiler.compile(Specialised(backend, HEALTH_ENTRY, _HEALTH_SOURCES[backend]))
     return made if isinstance(made, Artifact) else None
 
 
 def self_test(device: Device, artifact: Artifact) -> str:
     """What is wrong with `device`, as a clause; empty when it computes the right answer."""
-    count = BLOCKS * BLOCK
+    count = HEALTH_BLOCKS * HEALTH_BLOCK
     try:
         buffer = device.allocate(4 * count)
         device.write(buffer, np.zeros(4 * count, np.uint8))
-        device.launch(Launch(device.load(artifact), Geometry((BLOCKS, 1, 1), (BLOCK, 1, 1)), (buffer,)))
+        device.launch(Launch(device.load(artifact), Geometry((HEALTH_BLOCKS, 1, 1), (HEALTH_BLOCK, 1, 1)), (buffer,)))
         device.synchronize()
         found = device.read(buffer).view(np.uint32)
     except DeviceError as error:
@@ -53,6 +53,6 @@ def self_test(device: Device, artifact: Artifact) -> str:
 def expected(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """What the kernel writes."""
     values = np.arange(count, dtype=np.uint32)
-    for _ in range(STEPS):
+    for _ in range(HEALTH_STEPS):
         values = values * np.uint32(1664525) + np.uint32(1013904223)
     return values

@@ -31,12 +31,12 @@ from tunesmith.kernels.spec.parameter import Config, Parameter
 
 _FAILED_VALUE = 1e19
 """Old files write 1e20 for a failure; no kernel runs for so many milliseconds."""
-_TO_KIND = {
+_FAILURE_OF_ERROR = {
     "CompilationFailedConfig": "compile_failed",
     "RuntimeFailedConfig": "launch_failed",
     "InvalidConfig": "rejected",
 }
-_FROM_KIND = {"compile_failed": "CompilationFailedConfig", "rejected": "InvalidConfig"}
+_ERRORS = {"compile_failed": "CompilationFailedConfig", "rejected": "InvalidConfig"}
 _REPAIRS = 64
 
 
@@ -185,7 +185,7 @@ def write_cache(
         entry: dict[str, Any] = {name: record.config[name] for name in names}
         entry["time"] = record.time
         if record.failure is not None:
-            entry["time"] = _FROM_KIND.get(record.failure, "RuntimeFailedConfig")
+            entry["time"] = _ERRORS.get(record.failure, "RuntimeFailedConfig")
             entry["failure"] = record.failure
         entry["times"] = list(record.times)
         entry["compile_time"] = record.compile_time
@@ -216,7 +216,7 @@ def _outcome(path: Path, key: str, record: _Entry) -> tuple[float, str | None]:
     if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
         return float(time), None
     if time is not None:
-        return float("nan"), record.failure or _TO_KIND.get(str(time), "launch_failed")
+        return float("nan"), record.failure or _FAILURE_OF_ERROR.get(str(time), "launch_failed")
     raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
 
 

@@ -16,13 +16,13 @@ from typing import Any
 from tunesmith.kernels.search.cachefile import CacheFileError, Record
 
 VERSION = "1.0.0"
-_FROM_KIND = {
+_INVALIDITIES = {
     "compile_failed": "compile",
     "rejected": "constraints",
     "timed_out": "timeout",
     "wrong_result": "correctness",
 }
-_TO_KIND = {
+_FAILURES = {
     "compile": "compile_failed",
     "constraints": "rejected",
     "timeout": "timed_out",
@@ -47,7 +47,7 @@ def write_t4(path: Path, records: Iterable[Record]) -> int:
                     "validation": 0.0,
                     "runtimes": list(record.times),
                 },
-                "invalidity": _FROM_KIND.get(str(record.failure), "runtime") if failed else "correct",
+                "invalidity": _INVALIDITIES.get(str(record.failure), "runtime") if failed else "correct",
                 "correctness": 0.0 if record.failure == "wrong_result" else 1.0,
                 "measurements": [] if failed else [{"name": "time", "value": record.time, "unit": "ms"}],
                 "objectives": ["time"],
@@ -92,7 +92,7 @@ def _record(path: Path, number: int, one: dict[str, Any]) -> Record:
     return Record(
         config=dict(one["configuration"]),
         time=float(time) if valid and time is not None else None,
-        failure=None if valid else _TO_KIND.get(one["invalidity"], "launch_failed"),
+        failure=None if valid else _FAILURES.get(one["invalidity"], "launch_failed"),
         times=tuple(map(float, times.get("runtimes", ()))),
         # The schema says compilation_time, Kernel Tuner writes compilation.
         compile_time=float(times.get("compilation_time", times.get("compilation", 0.0)) or 0.0),

@@ -24,7 +24,7 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.outcome import Failure, TimedOut, describe
 from tunesmith.kernels.spec.parameter import Config, assignments, config_key
 
-LEAST_SECONDS = 2.0
+MIN_EXAMINATION_SECONDS = 2.0
 """Of the time limit, without which no examination is begun."""
 NO_TIME = (
     "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
@@ -92,7 +92,7 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
     left, begun = context.seconds_left(), time.monotonic()
     found: list[judge.Verdict] | Failure
     try:
-        if left < LEAST_SECONDS:
+        if left < MIN_EXAMINATION_SECONDS:
             found, failure = [], NO_TIME
         else:
             settings = context.settings
@@ -102,7 +102,7 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
             for one in found if isinstance(found, list) else ():
                 if one.baseline_note:
                     context.note("test", one.baseline_note, "")
-            if isinstance(found, TimedOut) and context.seconds_left() < LEAST_SECONDS:
+            if isinstance(found, TimedOut) and context.seconds_left() < MIN_EXAMINATION_SECONDS:
                 failure = NO_TIME
     except TunesmithError as error:
         # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.

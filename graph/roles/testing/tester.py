@@ -38,7 +38,7 @@ PER_SHAPE = 2
 ROUNDS = 40
 SECONDS = 0.5
 """Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
-LEAST_SECONDS = 0.1
+MIN_SAMPLING_SECONDS = 0.1
 """Seconds of sampling for each kernel where the time limit leaves no more."""
 FLOOR_SHARE = 0.95
 """Close enough to the physical limit to stop."""
@@ -154,7 +154,7 @@ class Tester:
             workload.name,
             seed=context.settings.seed + number * FRESH_SEED,
             rounds=ROUNDS,
-            budget_seconds=min(SECONDS, max(LEAST_SECONDS, share / (2 * (1 + len(entrants) + len(beside))))),
+            budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, share / (2 * (1 + len(entrants) + len(beside))))),
             opponents=beside,
         )
         event = Compared(
