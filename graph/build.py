@@ -2,12 +2,12 @@
 
 Read this file to know who decides what, and when:
 
-1. plan names the bottleneck and what the round tunes (`roles/planning/planner.py`; by rules `roles/planning/rules.py`).
-2. approve, where the run asks for it, lets a person see and change the plan (`roles/planning/approval.py`).
-3. template provides the sources with their parameters (`roles/templating/templater.py`). Templates that a model writes
+1. plan names the bottleneck and what the round tunes (`roles/planner.py`).
+2. approve, where the run asks for it, lets a person see and change the plan (`roles/approval.py`).
+3. template provides the sources with their parameters (`roles/templater.py`). Templates that a model writes
    are drafts, one for each branch of the plan: a fan-out of `draft` nodes, which come back to template to be tried.
-4. tune searches the feasible spaces and journals every measurement (`roles/tuning/tuner.py`).
-5. test re-measures the best and gives the verdict (`roles/testing/tester.py`); `done` ends the loop, else back to plan.
+4. tune searches the feasible spaces and journals every measurement (`roles/tuner.py`).
+5. test re-measures the best and gives the verdict (`roles/tester.py`); `done` ends the loop, else back to plan.
 6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/explainer.py`).
 
 Further roles stand behind one of these, and may send the state back. Nothing of the graph is stored beside the journal:
@@ -29,10 +29,10 @@ from langgraph.types import Command, Send
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
-from tunesmith.graph.models.files.replay import NotRecorded
+from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
-from tunesmith.graph.roles.templating.templater import DraftInput, Templater, check_draft
+from tunesmith.graph.roles.templater import DraftInput, Templater, check_draft
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
 

@@ -1,28 +1,32 @@
-"""What the roles of a run share: task, device, pool, journal, settings, and the listener that shows progress."""
+"""What the roles of a run share: task, device, pool, journal, settings, the listener that shows progress, and the
+baseline, which the first role that needs it measures once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from tunesmith.graph.journal.events import Event, Noted, RoleKept, RooflineMeasured
-from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.events import BaselineMeasured, Event, Noted, RoleKept, RooflineMeasured
+from tunesmith.graph.journal.log import RunLog, quantities_of, seconds_of
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.journal.tree import Tree, read_tree
 from tunesmith.graph.models.calls import FailureKind, Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.space.feasible import device_names
+from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.outcome import Measured, Outcome, describe
+from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workload
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
-    # Ray takes a second to import; what only reads a run does without.
     from tunesmith.actors.pool.pool import Pool
+
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
@@ -191,3 +195,47 @@ class Context:
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count
+
+
+class BaselineError(TunesmithError):
+    """The baseline, against which all is compared, does not run or is not right."""
+
+
+def baseline_request(context: Context, workloads: Sequence[Workload]) -> Request:
+    """The baseline as a request for the pool."""
+    return Request(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
+
+
+def baseline_seconds(context: Context) -> dict[str, float]:
+    """The baseline's time on each tuned workload, measured once in a run. Raises `BaselineError`."""
+    evaluation = context.log.baseline
+    if evaluation is None:
+        context.listener(Progress("plan", "measuring the baseline"))
+        evaluation = context.pool.evaluate([baseline_request(context, context.tuned)])[0]
+        context.journal.append(BaselineMeasured(evaluation=evaluation))
+    for name, outcome in evaluation.outcomes.items():
+        if not isinstance(outcome, Measured):
+            raise BaselineError(
+                f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name}: it "
+                f"{_as_clause(outcome)}. Fix its source, its launch or the reference."
+            )
+    return seconds_of(evaluation)
+
+
+def baseline_quantities(context: Context) -> dict[str, float]:
+    """What the run makes small, of the baseline on each tuned workload, measured once in a run. Raises
+    `BaselineError`."""
+    seconds, evaluation = baseline_seconds(context), context.log.baseline
+    assert evaluation is not None
+    found = quantities_of(evaluation, context.settings.objective)
+    if missing := [name for name in seconds if name not in found]:
+        raise BaselineError(
+            f"The energy of the baseline could not be measured on {', '.join(missing)}: the energy counter of "
+            f"{context.device.name} cannot be read, or does not move. Use --objective time."
+        )
+    return found
+
+
+def _as_clause(outcome: Outcome) -> str:
+    text = describe(outcome).rstrip(".")
+    return text if text.startswith(("does", "cannot")) else f"gives this: {text}"

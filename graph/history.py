@@ -3,7 +3,7 @@
 The store is one SQLite file, which several runs may use at once. TUNESMITH_WISDOM names it, or is `off`; left out it is
 `tunesmith/wisdom.sqlite` in XDG_DATA_HOME, or in ~/.local/share (XDG base directory specification). What a run takes
 from it and from a prior is kept in the run's own journal (`EarlierResults`), so that a resumed run has the same even
-where the sources are gone. How a search uses a prior is in `tunesmith.kernels.search.prior`.
+where the sources are gone. How a search uses a prior is in `tunesmith.kernels.search.base`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EarlierResults, VerdictReached
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.measurements import observation, quantities_of
+from tunesmith.graph.journal.log import RunLog, observation, quantities_of
 from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.outputs import require_writable_file
@@ -34,15 +33,11 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.feasible import device_names, rules
-from tunesmith.kernels.space.rule import Reason, Rule
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.space import Domain, Reason, Rule, Space, device_names, rules
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.files.schema_errors import explain
-from tunesmith.kernels.spec.parameter import Config, config_key
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import explain
+from tunesmith.kernels.spec.template import Config, Template, config_key
 
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT = 1

@@ -1,7 +1,8 @@
-"""A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
+"""More of a run that was begun: further configurations, rounds and time, also where it had ended.
 
-Owns the run's folder, and the life of cluster and pool around the graph. Both functions are the Python API; the command
-line is a thin layer over them.
+The journal keeps each extension as the settings that it changed, so that whoever resumes the run afterwards has them.
+
+A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
 """
 
 from __future__ import annotations
@@ -21,26 +22,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
-from tunesmith.graph.dispatch.measuring import can_launch, kernels_of, measure_shapes
-from tunesmith.graph.dispatch.shapes import draw_shapes, shapes_of_others
+from tunesmith.graph.dispatch import can_launch, draw_shapes, kernels_of, measure_shapes, shapes_of_others
 from tunesmith.graph.history import best_roofs, known_shapes, learn, suggest
-from tunesmith.graph.journal.events import BaselineMeasured, EarlierResults, Event, RooflineMeasured, RunStarted
+from tunesmith.graph.journal.events import (
+    BaselineMeasured,
+    EarlierResults,
+    Event,
+    Extended,
+    RooflineMeasured,
+    RunStarted,
+    StepTaken,
+)
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Origin
-from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.journal.store import Journal, JournalError, Store, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
-from tunesmith.graph.roles.testing.examination import examine_everywhere
-from tunesmith.graph.settings import Settings, SettingsError, as_path, make_settings, new_run_dir
-from tunesmith.graph.setup.device_choice import choose_device, inventory_for
-from tunesmith.graph.setup.extension import extend, make_more, settings_of
-from tunesmith.graph.setup.preconditions import limits_of, require_energy, require_lanes, require_work
+from tunesmith.graph.roles.tester import examine_everywhere
+from tunesmith.graph.settings import Seconds, Settings, SettingsError, as_path, make_settings, new_run_dir, option_error
+from tunesmith.graph.setup import choose_device, inventory_for, limits_of, require_energy, require_lanes, require_work
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
@@ -49,13 +55,86 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.spec.files.taskfile import LIBRARY, find_task, load_task, read_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task, sentence
 
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
-    from tunesmith.graph.roles.planning.approval import Ask
+    from tunesmith.graph.roles.approval import Ask
+
+
+class More(BaseModel):
+    """What a run may take beyond what it has: `more` configurations, in so many rounds and seconds; dispatch_shapes: as
+    the setting."""
+
+    model_config = ConfigDict(frozen=True)
+
+    more: int = Field(ge=0)
+    rounds: int | None = Field(ge=0)
+    time_limit: Seconds | None = Field(ge=0)
+    dispatch_shapes: int | None = Field(ge=0)
+
+
+def settings_of(log: RunLog, begun: Settings) -> Settings:
+    """What holds now for a run that began with `begun`."""
+    for extension in log.extensions:
+        begun = begun.model_copy(update=extension.model_dump(exclude_none=True))
+    return begun
+
+
+def make_more(**values: object) -> More:
+    """Raises `SettingsError` naming the value that is wrong."""
+    try:
+        return More.model_validate(values)
+    except ValidationError as error:
+        raise option_error(error, values) from error
+
+
+def extend(journal: Store, settings: Settings, given: More) -> Settings:
+    """Writes down what a run may take beyond what it has used; gives the settings that hold from now on. A run that has
+    had its last round gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises
+    `SettingsError`, and then nothing is written."""
+    changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
+    if given.more or given.rounds or given.time_limit:
+        changed |= _further_search(journal, settings, given)
+    extended = _valid(settings, changed)
+    if changed:
+        journal.append(Extended(**changed))
+    return extended
+
+
+def _further_search(journal: Store, settings: Settings, given: More) -> dict[str, Any]:
+    """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
+    more, rounds = given.more, given.rounds
+    log = RunLog(journal)
+    spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
+    # A run also ends by time while what is left would only do for a comparison.
+    by_time = any(event.done == "time" for event in list(log.events(StepTaken))[-1:])
+    if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
+        raise SettingsError(
+            f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
+            "may take."
+        )
+    changed: dict[str, Any] = {}
+    if more:
+        # What a limit on time or an early end left over is measured as well.
+        changed["evaluations"] = settings.evaluations + more
+    elif settings.evaluations <= log.evaluation_count:
+        raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
+    changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
+    if given.time_limit:
+        changed["time_limit"] = spent + given.time_limit
+    return changed
+
+
+def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:
+    try:
+        return Settings.model_validate(settings.model_dump(mode="json") | changed)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error
+
 
 BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
@@ -387,8 +466,8 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
     from langgraph.types import Command
 
     from tunesmith.graph.build import build_graph, start_of, steps_at_most
+    from tunesmith.graph.roles.approval import decide
     from tunesmith.graph.roles.arms import roles_of
-    from tunesmith.graph.roles.planning.approval import decide
 
     settings = run.settings
     graph = build_graph(roles_of(settings, context.models is not None), settings.roles)
@@ -413,9 +492,9 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
     """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
     journal does not have that yet."""
     from tunesmith.graph.build import ended_by
-    from tunesmith.graph.results.export import export_best
-    from tunesmith.graph.results.exports.package import Package
-    from tunesmith.graph.results.exports.rendering import dispatch_module
+    from tunesmith.graph.results.best import export_best
+    from tunesmith.graph.results.exports import dispatch_module
+    from tunesmith.graph.results.package import Package
     from tunesmith.graph.results.report import render_report
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
@@ -474,9 +553,9 @@ def pools(
     with ExitStack() as stack:
 
         def make() -> Pool:
-            from tunesmith.actors.cluster.actor_handle import Deadlines
-            from tunesmith.actors.cluster.cluster import cluster, wait_for
             from tunesmith.actors.pool.pool import Pool
+            from tunesmith.actors.pool.workers import Deadlines
+            from tunesmith.actors.ray_cluster import cluster, wait_for
 
             offer = stack.enter_context(cluster())
             gpu = device.backend == "cuda"

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 # LangGraph's Studio has pydantic make a schema of the state, which takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
 
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.spec.template import Config
 
 Done = Literal[
     "",

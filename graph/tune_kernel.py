@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from tunesmith.graph.dispatch.rule import BASELINE
+from tunesmith.graph.dispatch import BASELINE
 from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.progress import Listener, silent
 from tunesmith.graph.run import RunResult, tune
@@ -27,10 +27,9 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_from
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.schema_errors import sentence
-from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import sentence
+from tunesmith.kernels.spec.template import Config, Template
 
 Example = Any
 """The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
@@ -156,9 +155,9 @@ class TunedKernel:
     def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
         from tunesmith.kernels.backends import Launch, open_compiler, open_device
         from tunesmith.kernels.build.artifact import Artifact
-        from tunesmith.kernels.build.specialise import specialise
+        from tunesmith.kernels.build.source import specialise
         from tunesmith.kernels.outcome import describe
-        from tunesmith.kernels.spec.geometry import geometry
+        from tunesmith.kernels.spec.task import geometry
 
         used = self.result.summary.device
         if self._device is None:

@@ -97,7 +97,7 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class WrongResult:
-    """It ran and its result is not right. `reason`: one of `tunesmith.kernels.check.check.REASONS`."""
+    """It ran and its result is not right. `reason`: one of `tunesmith.kernels.check.compare.REASONS`."""
 
     kind: ClassVar[str] = "wrong_result"
     reason: str

@@ -36,7 +36,7 @@ Json = Annotated[
 
 def _say_which_task(text: str) -> str:
     """`text`, after a note where it names a folder here and a task of the library, too: the folder is meant."""
-    from tunesmith.kernels.spec.files.taskfile import find_task, library_tasks  # not for --help
+    from tunesmith.kernels.spec.taskfile import find_task, library_tasks  # not for --help
 
     path, shipped = find_task(text), library_tasks().get(text)
     if shipped is not None and path != shipped:

@@ -1,10 +1,8 @@
-"""The command line: a thin layer over the Python API. Each command is in its own module, imported when it is called.
+"""The last line of defence: an exception that nobody expected becomes one sentence and a file with the details.
 
-Exit codes: 0 done, 1 rejected (`check`, `bench`), 2 the user's mistake (one sentence on standard error), 3 nothing
-valid found, 4 waiting for input from outside (standard error says for what; the run can be resumed), 5 nothing was
-measured, as where the time limit left no time or another process held the device (the run can be resumed), 70 a bug of
-ours (the details are in a file that standard error names), 130 interrupted by Ctrl-C, SIGTERM or SIGHUP (the run can be
-resumed).
+Owns that sentence and that file. Mistakes of the user's are `TunesmithError`s with sentences of their own.
+
+The command line: a thin layer over the Python API. Each command is in its own module, imported when it is called.
 """
 
 from __future__ import annotations
@@ -14,12 +12,17 @@ import difflib
 import errno
 import io
 import os
+import platform
 import re
 import signal
 import sys
+import tempfile
 import threading
+import traceback
 from collections.abc import Sequence
+from datetime import datetime
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -29,8 +32,76 @@ from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING, echo
-from tunesmith.cli.crash import EXIT_BUG, describe_bug, interrupted, unusable
 from tunesmith.hw.errors import OutOfTime, TunesmithError
+
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+_REFUSED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class InternalError(Exception):
+    """Carries the folder of the run in which its cause was raised."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+
+
+def unusable(error: BaseException) -> str:
+    """A sentence on a file or folder of the user's that the system refuses, as for a name that is too long; empty for
+    any other error."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSED or error.filename is None:
+        return ""
+    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another."
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether an exception is what became of a Ctrl-C, as where it hits the import of an extension module."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def describe_bug(error: BaseException, arguments: Sequence[str], *, debug: bool) -> str:
+    """One sentence about an unexpected exception, which is written to a file; with `debug` the traceback is printed."""
+    folder: Path | None = None
+    if isinstance(error, InternalError):
+        folder, error = error.folder, error.__cause__ or error
+    details = "".join(traceback.format_exception(error))
+    if debug:
+        sys.stderr.write(details)
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    # An error of another process has that process's traceback as its text, whose last line says what it was.
+    what = lines[-1].strip() if lines else "no message"
+    name = type(error).__name__
+    summary = what if what.startswith(("Traceback", name)) or len(lines) > 1 else f"{name}: {what}"
+    where = _write(folder, details, arguments)
+    place = f"Details are in {where}; please report it with that file." if where else "--debug shows the details."
+    return f"This is a bug in Tunesmith: {summary[:300].rstrip('.')}. {place}"
+
+
+def _write(folder: Path | None, details: str, arguments: Sequence[str]) -> Path | None:
+    """The file with the details; None where none can be written."""
+    head = (
+        f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}, "
+        f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(arguments)}\n\n"
+    )
+    try:
+        if folder is not None and folder.is_dir():
+            path = folder / "crash.log"
+        else:
+            with tempfile.NamedTemporaryFile(prefix="tunesmith-crash-", suffix=".log", delete=False) as file:
+                path = Path(file.name)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(head + details + "\n")
+    except OSError:
+        return None
+    return path
+
 
 COMMANDS = {
     "devices": "List the devices that can be tuned on.",

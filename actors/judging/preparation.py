@@ -13,16 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process import Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact_cache import CacheError, DiskCache, open_cache
 from tunesmith.kernels.check.plan import Step, made_up_scalars
 from tunesmith.kernels.check.verify import Skipped
-from tunesmith.kernels.launch.prepared import OutsideContract, key_of, prepare_contents
-from tunesmith.kernels.launch.reference import load_reference
+from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.reference import OutsideContract, key_of, load_reference, prepare_contents
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
-from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
 if TYPE_CHECKING:

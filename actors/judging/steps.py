@@ -1,9 +1,7 @@
-"""The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
+"""What runs in a process that uses the device: the data of one step at a time, and what is done on it.
 
-Nothing is timed in a step, so that on a GPU several processes go through them side by side. The first step in the
-plan's order that finds something decides, however many processes there are. A step on sizes, contents or scalars that
-Tunesmith made up counts only where it can be prepared, the reference computes it in time and without errors of its own,
-and the plain kernel is right; else it is left out with its reason.
+What to write into a task so that checks make up nothing that its kernel is never called with.
+The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
 """
 
 from __future__ import annotations
@@ -18,19 +16,220 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunesmith.actors.judging.preparation import Preparation, require_prepared
-from tunesmith.actors.judging.remedies import for_rejection
-from tunesmith.actors.process.isolated import Isolated
-from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.actors.process import Isolated
+from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import Side
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
-from tunesmith.kernels.check.coverage import Coverage
-from tunesmith.kernels.check.edges import Edges, edges_of
+from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, Side
+from tunesmith.kernels.build.artifact import Artifact, Candidate, TypesKey, types_key
+from tunesmith.kernels.check.coverage import Coverage, launch_marked
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Passed, Skipped, excluded
+from tunesmith.kernels.check.verify import (
+    Edges,
+    Passed,
+    PlainResult,
+    Skipped,
+    edges_of,
+    excluded,
+    launch_at_edges,
+    measure_baseline,
+    prepare_step,
+    surplus_of_blocks,
+    verify,
+)
+from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.reference import Prepared
+from tunesmith.kernels.measure.bench import Bench, Modes, WorkloadComparison
+from tunesmith.kernels.measure.opponents import Rival
+from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
-from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
+
+
+class Examiner:
+    """`index` counts this machine's devices of the backend."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
+        self._bench = Bench(task, limits, index, seed=seed)
+        self._data: tuple[Step, WorkloadData] | None = None
+        """What was prepared for the step at hand."""
+        self._plain: PlainResult | None = None
+        """The baseline's result in it."""
+        self._path: Path | None = None
+        self._twins: dict[str, tuple[object, object]] = {}
+        """Marked kernels that are loaded, and their marks."""
+        self._loaded: dict[str, object] = {}
+        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
+
+    def uuid(self) -> str:
+        """The device's, by which it is locked."""
+        return self._bench.device.uuid
+
+    def prepare(self, workload: str) -> None:
+        """The buffers of a workload for `visit`, `compare` and `modes`."""
+        self._data = self._plain = None
+        self._bench.prepare([workload])
+
+    def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
+        """The data for `verify`. path: a file with contents that were prepared; without it they are made here."""
+        self._data, self._plain, self._path = None, None, path
+        prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
+        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room, prepared=prepared)
+        if isinstance(made, Skipped):
+            return made
+        self._data = step, made
+        return None
+
+    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
+            self._loaded.clear()
+        return verify(self._bench.device, candidate, baseline, step, data, self._loaded, self._plain)
+
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | float:
+        """Runs the baseline alone: the seconds of a launch where nothing is wrong with it."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        found = measure_baseline(self._bench.device, baseline, step, data, self._loaded)
+        if isinstance(found, Skipped):
+            return found
+        self._plain = found
+        return found.seconds
+
+    def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
+        """See `launch_at_edges`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        try:
+            return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
+        except OutOfDeviceMemory as error:
+            return Skipped(step.name, str(error))
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
+        """See `surplus_of_blocks`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        try:
+            return surplus_of_blocks(self._bench.device, baseline, data, self._loaded)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
+        """See `launch_marked`."""
+        data = self._prepared(step)
+        if isinstance(data, Skipped):
+            return data
+        if not set(twin.digests) >= set(self._twins):
+            self._twins.clear()
+        try:
+            return launch_marked(self._bench.device, twin, data, self._twins)
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
+
+    def _prepared(self, step: Step) -> WorkloadData | Skipped:
+        if self._data is None or self._data[0] != step:
+            # Another process has prepared it, which was killed from outside.
+            skipped = self.prepare_step(step, self._path)
+            if skipped is not None:
+                return skipped
+        assert self._data is not None
+        return self._data[1]
+
+    def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
+        return self._bench.visit(candidate, [workload], precision)[workload]
+
+    def compare(
+        self,
+        baseline: Candidate,
+        candidate: Candidate,
+        workload: str,
+        rounds: int,
+        seconds: float,
+        floor: float,
+        opponents: Sequence[Rival] = (),
+    ) -> WorkloadComparison:
+        return self._bench.compare(
+            baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor, opponents=opponents
+        )
+
+    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
+        return self._bench.modes(candidate, workload)
+
+    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
+        return self._bench.calibrate(probes)
+
+
+MOST_NAMED = 4
+"""Values that a sentence names."""
+BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel fails"}
+"""By the reason for which steps are left out: what is at fault."""
+Value = tuple[str, float]
+
+
+def for_left_out(steps: Mapping[str, Step], found: Sequence[Passed | Skipped]) -> tuple[str, ...]:
+    """A sentence for each scalar and size with values that only steps have which were left out. steps: by name."""
+    passed = {
+        value
+        for one in found
+        if isinstance(one, Passed) and one.step in steps
+        for values in _made_up(steps[one.step])
+        for value in values
+    }
+    blamed: dict[tuple[str, str], dict[float, None]] = {}
+    for one in found:
+        if isinstance(one, Skipped) and one.reason in BLAMED and one.step in steps:
+            # A size is to blame only where no scalar was changed.
+            scalars, sizes = _made_up(steps[one.step])
+            for name, value in scalars or sizes:
+                if (name, value) not in passed:
+                    blamed.setdefault((one.reason, name), {})[value] = None
+    named = {name for step in steps.values() for name, _ in step.contents.scalars}
+    return tuple(
+        f"{BLAMED[reason]} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, name in named)}"
+        for (reason, name), its in blamed.items()
+    )
+
+
+def for_unusable(scalars: Sequence[tuple[str, int, float]]) -> tuple[str, ...]:
+    """A sentence for each scalar with made-up values that were left out before any step (name, level and value)."""
+    values: dict[str, list[float]] = {}
+    for name, _, value in scalars:
+        values.setdefault(name, []).append(value)
+    return tuple(
+        f"{BLAMED['reference']} where {name} is {_listed(sorted(its))}, which was left out: {_remedy(name, True)}"
+        for name, its in values.items()
+    )
+
+
+def for_rejection(step: Step) -> str:
+    """What to write where no caller has what a step made up that rejects the kernel; empty where it made up nothing."""
+    scalars, sizes = _made_up(step)
+    named = " or ".join(f"{name} = {value:g}" for name, value in [*scalars, *sizes])
+    remedies = [_remedy(name, True) for name, _ in scalars] + [_remedy(name, False) for name, _ in sizes]
+    return f"the plain kernel is right there, but if no caller has {named}: {', or '.join(remedies)}" if named else ""
+
+
+def _made_up(step: Step) -> tuple[Sequence[Value], Sequence[Value]]:
+    """The scalars, and the sizes, that Tunesmith chose for a step."""
+    return step.contents.scalars, list(step.workload.sizes.items()) if step.derived else []
+
+
+def _remedy(name: str, is_scalar: bool) -> str:
+    return f"list the `values` of {name} in the task" if is_scalar else f"give the range of {name} in `requires`"
+
+
+def _listed(values: Sequence[float]) -> str:
+    more = f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else ""
+    return ", ".join(f"{value:g}" for value in values[:MOST_NAMED]) + more
+
 
 SIDES: tuple[Side, ...] = ("end", "start")
 """Where kernels reach beyond an array, the likelier first."""
@@ -457,4 +656,16 @@ def run_steps(
     return findings
 
 
-__all__ = ["Asked", "Budget", "Findings", "HeldDevice", "Limits", "StepRunner", "process_count", "run_steps"]
+__all__ = [
+    "Asked",
+    "Budget",
+    "Findings",
+    "HeldDevice",
+    "Limits",
+    "StepRunner",
+    "for_left_out",
+    "for_rejection",
+    "for_unusable",
+    "process_count",
+    "run_steps",
+]

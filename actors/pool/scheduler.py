@@ -22,17 +22,14 @@ from dataclasses import dataclass, field, replace
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError
 
-from tunesmith.actors.cluster.actor_handle import LOST, ActorHandle, Call, Deadlines, describe_loss, result_of
-from tunesmith.actors.lane.lane_host import Busy, Lost
-from tunesmith.actors.pool.request import Request
-from tunesmith.actors.pool.worker_set import WorkerSet
-from tunesmith.actors.process.packed import pack, unpack
+from tunesmith.actors.lane import Busy, Lost
+from tunesmith.actors.pool.workers import LOST, ActorHandle, Call, Deadlines, WorkerSet, describe_loss, result_of
+from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact import Artifact, Candidate, Request, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
-from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,

@@ -29,9 +29,8 @@ from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Energy, Evaluation, Resources
-from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Config, Template
 
 
 class Event(BaseModel):

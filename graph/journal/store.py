@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from tunesmith import __version__
 from tunesmith.graph.journal.events import KINDS, Event
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.files.schema_errors import sentence
+from tunesmith.kernels.spec.taskfile import sentence
 
 FORMAT = 3
 """Of the table and of all events in it; the only one that is read. A file in which no journal was begun yet has 0."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tunesmith.graph.journal.events import BranchAbandoned, Event, Explained, TemplateAdded, TemplateVetoed
-from tunesmith.graph.journal.log import RunLog, round_of
-from tunesmith.graph.journal.measurements import objective, seconds_of
+from tunesmith.graph.journal.log import RunLog, objective, round_of, seconds_of
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.state import BranchKind
 from tunesmith.kernels.outcome import Evaluation, Objective, Resources, describe
-from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Config, Template, config_key
 
 E = TypeVar("E", bound=Event)
 

@@ -11,14 +11,10 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from tunesmith.graph.journal.store import Store
-from tunesmith.graph.models.asker import Asker, endless
 from tunesmith.graph.models.calls import Call, Models
-from tunesmith.graph.models.files.batch import BatchTransport
-from tunesmith.graph.models.files.recording import Recording
-from tunesmith.graph.models.files.replay import ReplayTransport
-from tunesmith.graph.models.ledger import Ledger, read_account
-from tunesmith.graph.models.prices import Prices, load_prices
-from tunesmith.graph.models.transport import Transport, identify
+from tunesmith.graph.models.chat import Transport, identify
+from tunesmith.graph.models.client import Asker, Ledger, Prices, endless, load_prices, read_account
+from tunesmith.graph.models.recorded import BatchTransport, Recording, ReplayTransport
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import ModelSettings, SettingsError
 
@@ -81,8 +77,7 @@ def open_models(
     prices = check_models(settings)
     if settings.transport == "none":
         return None
-    from tunesmith.graph.models.chat import Chats
-    from tunesmith.graph.models.live import LiveTransport
+    from tunesmith.graph.models.chat import Chats, LiveTransport
 
     live = settings.transport == "live"
     url, key = settings.base_url or OPENAI_URL, _key(settings) if live else None

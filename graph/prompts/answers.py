@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.state import Bottleneck, BranchKind
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.soundness import require_sound_template, unused_parameters
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import BackendName, Template
+from tunesmith.kernels.spec.template import BackendName, Config, Template
+from tunesmith.kernels.spec.validation import require_sound_template, unused_parameters
 
 Value = bool | int | float | str
 MAX_TEXT = 4000

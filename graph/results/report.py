@@ -19,20 +19,26 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith.graph.journal.events import Evaluated, RunStarted
-from tunesmith.graph.journal.log import RunLog, round_of, stage_of, trial_stage
-from tunesmith.graph.journal.measurements import objective, observation, seconds_of, weighted_geomean
+from tunesmith.graph.journal.log import (
+    RunLog,
+    objective,
+    observation,
+    round_of,
+    seconds_of,
+    stage_of,
+    trial_stage,
+    weighted_geomean,
+)
 from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.journal.store import Entry
-from tunesmith.graph.results.export import source_name
+from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary, unsteady
 from tunesmith.graph.settings import Settings
-from tunesmith.graph.setup.preconditions import limits_of
-from tunesmith.kernels.build.readable import readable
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.graph.setup import limits_of
+from tunesmith.kernels.build.source import readable, specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
-from tunesmith.kernels.space.feasible import rules
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import assignments, described
+from tunesmith.kernels.space import Space, rules
+from tunesmith.kernels.spec.template import assignments, described
 
 MAX_BEST = 10
 """Rows in the table of the search's best configurations."""
@@ -484,7 +490,7 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
     """The template's name, how much the model explains, and a chart for each parameter with an effect on the time of
     all tuned workloads together; None where too little was measured, or all of it is alike."""
     # Imported here: the model needs SciPy, which takes half a second.
-    from tunesmith.kernels.search.surrogate.effects import effects
+    from tunesmith.kernels.search.effects import effects
 
     started, before = log.started, log.baseline_seconds
     names = [row.workload for row in summary.tuned] or list(before or {})

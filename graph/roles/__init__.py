@@ -41,12 +41,12 @@ class Role(Protocol):
 
 
 BUILT_IN = {
-    "plan": "tunesmith.graph.roles.planning.planner:Planner",
-    "approve": "tunesmith.graph.roles.planning.approval:Approver",
-    "template": "tunesmith.graph.roles.templating.templater:Templater",
-    "tune": "tunesmith.graph.roles.tuning.tuner:Tuner",
-    "test": "tunesmith.graph.roles.testing.tester:Tester",
-    "explain": "tunesmith.graph.roles.explainer:Explainer",
+    "plan": "tunesmith.graph.roles.planner:Planner",
+    "approve": "tunesmith.graph.roles.approval:Approver",
+    "template": "tunesmith.graph.roles.templater:Templater",
+    "tune": "tunesmith.graph.roles.tuner:Tuner",
+    "test": "tunesmith.graph.roles.tester:Tester",
+    "explain": "tunesmith.graph.roles.approval:Explainer",
 }
 """Our own roles in the order of their work: name -> "module:class".
 Without a model they work by rules, or not at all."""

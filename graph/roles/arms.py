@@ -13,7 +13,7 @@ calls, and all go on after an answer that cannot be used.
 
 from __future__ import annotations
 
-from tunesmith.graph.context import Context
+from tunesmith.graph.context import Context, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdded, TemplatesChosen, WritingStarted
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Call, ModelFailed
@@ -21,13 +21,10 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.baseline import baseline_seconds
-from tunesmith.graph.roles.explainer import Explainer
-from tunesmith.graph.roles.planning.approval import Approver
-from tunesmith.graph.roles.planning.planner import examine_best
-from tunesmith.graph.roles.planning.rules import share
-from tunesmith.graph.roles.templating.trial import infeasible, problem_of, recorded, try_templates
-from tunesmith.graph.roles.testing.tester import Tester, model_gave_up
+from tunesmith.graph.roles.approval import Approver, Explainer
+from tunesmith.graph.roles.planner import examine_best, share
+from tunesmith.graph.roles.templater import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.tester import Tester, model_gave_up
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.kernels.spec.parameter import Config, Parameter
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Config, Parameter, Template
 
 LEAST_REJECTED = 2
 """Rejected configurations from which on their common values say something."""

@@ -19,8 +19,8 @@ from tunesmith.graph.journal.records import Figures
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.parameter import assignments, described
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import assignments, described
 
 NOT_COMPARED = ("task",)
 """Settings that do not tell runs apart: a task may be named by its name or by its path."""

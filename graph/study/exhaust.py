@@ -15,7 +15,6 @@ import numpy as np
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.actors.pool.pool import Pool
-from tunesmith.actors.pool.request import Request
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
@@ -23,17 +22,16 @@ from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import alone, pools
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup.device_choice import choose_device, inventory_for
+from tunesmith.graph.setup import choose_device, inventory_for
 from tunesmith.hw.probe import Device
+from tunesmith.kernels.build.artifact import Request
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.search.cachefile import Record, write_cache
-from tunesmith.kernels.space.feasible import feasible, require_points
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Config, Scalar
+from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.space import Space, feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Config, Scalar, Template
 
 MAX_POINTS = 1_000_000
 """More than anybody measures; a mistake in the space rather than a wish."""

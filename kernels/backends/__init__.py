@@ -6,7 +6,7 @@ A new backend is a compiler and a device class that pass the contract test, and 
 from __future__ import annotations
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import (
+from tunesmith.kernels.backends.base import (
     Call,
     Compiler,
     Device,
@@ -36,7 +36,7 @@ __all__ = [
 def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:
     """The compiler for a device; `index` is only used by OpenCL, whose drivers compile for their own devices."""
     if limits.backend == "cuda":
-        from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+        from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
         return NvrtcCompiler(limits.arch)
     from tunesmith.kernels.backends.opencl import OpenclCompiler

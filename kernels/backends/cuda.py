@@ -1,6 +1,6 @@
 """CUDA devices through CuPy: load a cubin, launch it, time sequences of launches as replayed graphs.
 
-Compiling is `tunesmith.kernels.backends.cuda_compiler`.
+Compiling is `tunesmith.kernels.backends.nvrtc`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends._base import BEYOND_EDGE, Call, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends.base import BEYOND_EDGE, Call, DeviceError, Launch, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.blocks import MARKS
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.machine_code import MARKS
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
 
 # Errors after which the context is lost and every later call fails (CUDA driver and runtime API, "sticky" errors):
 # illegal address, launch timeout, hardware stack error, illegal instruction, misaligned address, invalid address
@@ -237,7 +237,7 @@ class CudaDevice:
         return self._spin
 
     def _compile_spin(self) -> bytes:
-        from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+        from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
         made = NvrtcCompiler(self.limits.arch).compile(Specialised("cuda", "spin", _SPIN_AGAIN))
         if not isinstance(made, Artifact):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 
 FORMAT = "tunesmith-artifact-1"
@@ -41,9 +41,9 @@ _PASSING = re.compile(
 a missing header: those are compiled again each time."""
 _DECIDING = (
     "build/guard.py",
-    "build/specialise.py",
-    "build/cubin.py",
-    "backends/cuda_compiler.py",
+    "build/source.py",
+    "build/machine_code.py",
+    "backends/nvrtc.py",
     "backends/opencl.py",
 )
 """Modules whose text decides what a source becomes, and which sources count as one: what newer rules refuse, or tell

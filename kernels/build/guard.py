@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
 

@@ -1,8 +1,8 @@
 """Has every part of a candidate run in some check? Counts the basic blocks that launches entered, and names the rest.
 
 Owns which blocks of which machine code have run. A candidate's *marked* twin is compiled from the same source, with a
-mark at the start of each block (`tunesmith.kernels.build.blocks`), and launched once on the data of each step; what is
-checked and timed is the candidate itself.
+mark at the start of each block (`tunesmith.kernels.build.machine_code`), and launched once on the data of each step;
+the candidate itself is checked and timed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tunesmith.kernels.backends import Device
-from tunesmith.kernels.build.blocks import MarkedArtifact
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
+from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.launch.buffers import WorkloadData
 
 MOST_LINES = 12
 """Lines that a sentence names."""

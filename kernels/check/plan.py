@@ -18,8 +18,8 @@ from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.constants import whole_numbers
-from tunesmith.kernels.spec.contents import CHANGES, Contents, Kind, kinds_of
+from tunesmith.kernels.check.source_sizes import whole_numbers
+from tunesmith.kernels.launch.contents import CHANGES, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload

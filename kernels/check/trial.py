@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunesmith.kernels.backends import Device, DeviceError, Launch
-from tunesmith.kernels.build.candidate import Candidate, TypesKey, types_key, undeclared_state
-from tunesmith.kernels.check.check import Deviation, measure_set
+from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key, undeclared_state
+from tunesmith.kernels.check.compare import Deviation, measure_set
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
-from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
-from tunesmith.kernels.space.feasible import compiler_rejection
-from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.space import compiler_rejection
+from tunesmith.kernels.spec.task import geometry
 
 SAMPLE_LENGTH_TOLERANCE = (0.7, 2.0)
 """A sample's duration over the duration that was asked for: the sequence of one outside is captured anew."""

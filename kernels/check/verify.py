@@ -3,34 +3,36 @@ baseline.
 
 Owns what is done in a step, and what of it rejects. Which steps there are is `tunesmith.kernels.check.plan`; each is
 run on one device and needs a deadline of its own, which is the caller's business.
+
+Launches whose arrays lie at the edge of memory: what reaches beyond an array faults there, also where it changes
+Is a kernel launched with more blocks than it needs? Launches it with fewer, and looks whether its output is right.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import Device, DeviceError, Launch, OutOfDeviceMemory
-from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.check.check import Deviation, check_surroundings, measure_set
+from tunesmith.kernels.backends import Device, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.prepared import Prepared
-from tunesmith.kernels.launch.workload_data import Layout, WorkloadData
+from tunesmith.kernels.launch.buffers import Layout, WorkloadData
+from tunesmith.kernels.launch.contents import COMPARABLE, HEAVY
+from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
-from tunesmith.kernels.space.feasible import rules
-from tunesmith.kernels.spec.contents import COMPARABLE, HEAVY
+from tunesmith.kernels.space import rules
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.template import Config, Template
 
 SETS = (2, 5)
 """Fewest and most sets of buffers; how many a step has is drawn."""
@@ -374,6 +376,76 @@ def less_accurate(
             )
             return WrongResult("less_accurate", name, detail)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """arrays: names of the arguments that lie at the edge of memory, on that `side`, and nowhere else can be reached
+    from them; writable: whether they may be written. Other arrays lie as in every step."""
+
+    arrays: frozenset[str]
+    side: Side = "end"
+    writable: bool = True
+
+
+def edges_of(arrays: Collection[str], side: Side = "end", *, writable: bool = True) -> Edges:
+    return Edges(frozenset(arrays), side, writable)
+
+
+def launch_at_edges(
+    device: Device, candidate: Candidate, data: WorkloadData, edges: Edges, loaded: dict[str, object] | None = None
+) -> bool:
+    """One launch of `candidate` on set 0 with its arrays at `edges`. False where the device has no such memory.
+
+    loaded: see `tunesmith.kernels.check.trial.bind`. Raises `DeviceError` where the launch fails; on a CPU the process
+    dies.
+    """
+    launches = bind(device, candidate, data, loaded)
+    if not isinstance(launches, list):
+        return False
+    data.restore_set(0, 0)
+    moved: dict[str, object] = {}
+    for place in data.places:
+        if place.argument.name in edges.arrays:
+            copied = device.copy_at_edge(data.view(place, 0), edges.side, writable=edges.writable)
+            if copied is None:
+                return False
+            moved[place.argument.name] = copied
+    arguments = tuple(
+        moved.get(argument.name, given)
+        for argument, given in zip(data.task.arguments, launches[0].arguments, strict=True)
+    )
+    device.launch(replace(launches[0], arguments=arguments))
+    device.synchronize()
+    return True
+
+
+_SHARES_WORK = re.compile(r"gridDim|num_groups|get_global_size|nctaid|atomic|atom_|volatile|cooperative_groups")
+"""In the source of a kernel whose blocks may do the work of others, or wait for them."""
+
+
+def surplus_of_blocks(
+    device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
+) -> float:
+    """Blocks of a launch over those that its output needs, by halving the grid along each axis; 1 for a kernel that
+    reads the grid's size or uses atomics, of which this cannot be told. loaded: see `bind`. Raises `DeviceError`."""
+    if _SHARES_WORK.search(candidate.template.source):
+        return 1.0
+    launches = bind(device, candidate, data, loaded)
+    if not isinstance(launches, list):
+        return 1.0
+    launch = launches[0]
+    grid = launch.geometry.grid
+    for axis in range(3):
+        while grid[axis] > 1:
+            x, y, z = (-(-size // 2) if at == axis else size for at, size in enumerate(grid))
+            data.restore_set(0, 0)
+            device.launch(replace(launch, geometry=replace(launch.geometry, grid=(x, y, z))))
+            device.synchronize()
+            if isinstance(measure_set(data, 0), WrongResult):
+                break
+            grid = (x, y, z)
+    return math.prod(launch.geometry.grid) / math.prod(grid)
 
 
 __all__ = [

@@ -1,22 +1,137 @@
-"""Calling a task's reference: what it gets, what must come back, and which arithmetic errors it meets.
+"""A task's reference as a Python text that takes and gives NumPy arrays, whatever framework it is written in.
 
-Owns the call itself, for arrays of NumPy and of CuPy. Its arguments are drawn by `tunesmith.kernels.launch.draw`.
+Owns the conversion to PyTorch and back. The text stands by itself: it goes to worker processes with the task, and to
+`best/` with a run's results.
+
+The original kernel as a task's reference: what the baseline gives for the same inputs.
+Calling a task's reference: what it gets, what must come back, and which arithmetic errors it meets.
+The contents of a workload's arrays, and the results that the reference gives for them, made on the host ahead of any
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import io
+import json
+import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tunesmith.kernels.backends import Device, Launch, open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch.contents import Contents, draw_variants
+from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.reference_text import runnable_reference
-from tunesmith.kernels.spec.task import Task, TaskError, Workload
+from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+
+_TORCH = '''
+
+def _with_numpy(function, outputs):
+    """`function` of PyTorch tensors as one of arrays. CuPy's are not copied. One output may come without its dict."""
+    import torch
+
+    def call(**given):
+        where = next((value for value in given.values() if hasattr(value, "__cuda_array_interface__")), None)
+        device = "cpu"
+        if where is not None:
+            import cupy
+
+            # PyTorch works on a stream of its own, which does not wait for what still writes these arrays.
+            cupy.cuda.Device().synchronize()
+            device = "cuda"
+        tensors = {
+            name: torch.as_tensor(value, device=device) if getattr(value, "ndim", 0) else value
+            for name, value in given.items()
+        }
+        with torch.no_grad():
+            results = function(**tensors)
+        if not isinstance(results, dict):
+            results = dict(zip(outputs, results if isinstance(results, (tuple, list)) else [results]))
+        if where is None:
+            return {name: value.detach().cpu().numpy() for name, value in results.items()}
+        torch.cuda.current_stream().synchronize()
+        return {name: cupy.from_dlpack(value.detach().contiguous()) for name, value in results.items()}
+
+    return call
+
+
+@NAME@ = _with_numpy(@NAME@, @OUTPUTS@)
+'''
+_ORIGINAL = '''"""The reference of this task is its original kernel: there is nothing on the host to compare with."""
+
+
+def @NAME@(**given):
+    raise SystemExit(__doc__)
+'''
+
+
+def runnable_reference(task: Task) -> str:
+    """Python source that defines `task.reference_name` for NumPy arrays, which it gets and returns by name."""
+    if task.original_is_reference:
+        return _ORIGINAL.replace("@NAME@", task.reference_name)
+    if task.framework == "numpy":
+        return task.reference
+    outputs = repr([argument.name for argument in task.outputs])
+    return task.reference + _TORCH.replace("@NAME@", task.reference_name).replace("@OUTPUTS@", outputs)
+
+
+_LOADED: weakref.WeakKeyDictionary[Device, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""The loaded originals of each device, by the digest of their source."""
+
+
+def original_results(
+    device: Device, task: Task, workload: Workload, inputs: Mapping[str, Any], scalars: Mapping[str, float]
+) -> dict[str, Any]:
+    """What the baseline writes for `inputs` (arrays of float64 by name, on the host or the device), by output, in
+    float64 and in shape. scalars: with other values than the task's. Raises `TaskError` where it does not compile,
+    `DeviceError` where it cannot be launched."""
+    template = task.sources(device.backend).baseline.template
+    kernel = _kernel(device, task, workload)
+    held, arguments = {}, []
+    for argument in task.arguments:
+        kind = DTYPES[task.dtype_of(argument, workload)]
+        if argument.role == "scalar":
+            value = scalars.get(argument.name, task.scalar_of(argument, workload))
+            arguments.append(kind.scalar(value))
+            continue
+        shape = task.shape_of(argument, workload)
+        buffer = device.allocate(math.prod(shape) * kind.size)
+        given = np.zeros(shape) if argument.role == "out" else inputs[argument.name]
+        on_host = given.get() if hasattr(given, "get") else np.asarray(given)
+        device.write(buffer, np.ascontiguousarray(kind.from_float(on_host)).reshape(-1).view(np.uint8))
+        held[argument.name] = buffer
+        arguments.append(buffer)
+    device.launch(Launch(kernel, geometry(template, {}, workload), tuple(arguments)))
+    device.synchronize()
+    found = {}
+    for argument in task.outputs:
+        dtype = task.dtype_of(argument, workload)
+        raw = device.array(held[argument.name], dtype)
+        found[argument.name] = DTYPES[dtype].to_float64(device.xp, raw).reshape(task.shape_of(argument, workload))
+    return found
+
+
+def _kernel(device: Device, task: Task, workload: Workload) -> Any:
+    source = specialise(task.sources(device.backend).baseline.template, {}, workload.types)
+    loaded = _LOADED.setdefault(device, {})
+    if source.digest not in loaded:
+        made = open_compiler(device.limits, device.index).compile(source)
+        if not isinstance(made, Artifact):
+            raise TaskError(f"Task {task.name}: its original, which is the reference, gives this: {describe(made)}")
+        loaded[source.digest] = device.load(made)
+    return loaded[source.digest]
+
 
 DIVIDE, OVERFLOW, INVALID = "divide by zero", "overflow", "invalid value"
 """Arithmetic errors, as NumPy calls them (`numpy.seterrcall`)."""
@@ -161,3 +276,141 @@ def _watched(task: Task, errors: set[str]) -> Iterator[None]:
 @lru_cache(8)  # a check calls the same reference in hundreds of steps
 def _compiled(source: str, name: str) -> CodeType:
     return compile(source, f"<reference of {name}>", "exec")
+
+
+VARIANTS = 2
+"""Drawings of the contents that a workload's sets of buffers hold in turn."""
+_DECIDING = ("contents.py", "reference.py", "../spec/dtypes.py")
+"""Modules of which a change may change what is prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """For each variant: inputs, flat arrays of the type `DataType.array` by argument, and expected, flat float64 arrays
+    by output."""
+
+    inputs: tuple[dict[str, NDArray[Any]], ...]
+    expected: tuple[dict[str, NDArray[Any]], ...]
+
+    def to_bytes(self) -> bytes:
+        arrays = {
+            f"{kind}.{variant}.{name}": array
+            for kind, parts in (("inputs", self.inputs), ("expected", self.expected))
+            for variant, part in enumerate(parts)
+            for name, array in part.items()
+        }
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Prepared:
+        parts: dict[str, list[dict[str, NDArray[Any]]]] = {
+            kind: [{} for _ in range(VARIANTS)] for kind in ("inputs", "expected")
+        }
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for key in arrays.files:
+                kind, variant, name = key.split(".", 2)
+                parts[kind][int(variant)][name] = arrays[key]
+        return cls(tuple(parts["inputs"]), tuple(parts["expected"]))
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideContract:
+    """Made-up contents for which the reference itself meets an arithmetic error, so that they prove nothing."""
+
+    why: str
+
+
+def prepare_contents(
+    task: Task, workload: Workload, contents: Contents, *, made_up: bool
+) -> Prepared | OutsideContract:
+    """Draws `contents` and calls the reference, which must not be the original kernel. made_up: whether Tunesmith, and
+    not the task, chose sizes, contents or scalars. Raises `TaskError` where the reference raises or returns something
+    else than the declared outputs."""
+    drawn = draw_variants(np, task, workload, contents, VARIANTS)
+    changed = as_held(task, workload, dict(contents.scalars))
+    expected = []
+    for inputs in drawn:
+        values = values_of(np, task, workload, inputs)
+        errors = set[str]()
+        results = reference_results(task, workload, {**values, **changed}, errors)
+        if made_up and errors and (why := _outside(task, workload, values, changed, results, errors)):
+            return OutsideContract(why)
+        expected.append(as_expected(np, task, workload, results))
+    return Prepared(tuple(drawn), tuple(expected))
+
+
+def _outside(
+    task: Task,
+    workload: Workload,
+    values: Mapping[str, NDArray[Any]],
+    changed: Mapping[str, float],
+    results: Any,
+    errors: set[str],
+) -> str:
+    """Why the arithmetic `errors` put the contents outside of the contract; empty where they do not.
+
+    A changed scalar that makes the reference divide by zero, which it does not with the task's own, is one that nobody
+    would pass. Errors on drawn arrays count where they reach the results: a reference may overflow on the way to a
+    sigmoid, or choose by `where`. Arrays that hold infinities or NaN cause errors of their own, not the scalar's.
+    """
+    finite = all(bool(np.isfinite(array).all()) for array in values.values())
+    if changed and errors & {DIVIDE, INVALID}:
+        own, usual = errors, set[str]()
+        harmless = {name: np.where(np.isfinite(array), array, 1.0) for name, array in values.items()}
+        if not finite:
+            own = set()
+            reference_results(task, workload, {**harmless, **changed}, own)
+        reference_results(task, workload, harmless, usual)
+        if own & {DIVIDE, INVALID} and not usual & {DIVIDE, INVALID}:
+            named = ", ".join(f"{name} = {value:g}" for name, value in changed.items())
+            return f"with {named} {_sentence(task, workload, own & {DIVIDE, INVALID})}"
+    if finite and isinstance(results, dict):
+        floats = (np.asarray(result) for result in results.values())
+        if not all(bool(np.isfinite(result).all()) for result in floats if result.dtype.kind == "f"):
+            return _sentence(task, workload, errors)
+    return ""
+
+
+def _sentence(task: Task, workload: Workload, errors: set[str]) -> str:
+    return f"{where_of(task, workload)} meets an arithmetic error of its own ({', '.join(sorted(errors))})"
+
+
+def values_of(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat `inputs` of the type `DataType.array` in float64 and in their shapes, as the reference gets them."""
+    values = {}
+    for argument in task.arguments:
+        if argument.name in inputs:
+            converted = DTYPES[task.dtype_of(argument, workload)].to_float64(xp, inputs[argument.name])
+            values[argument.name] = converted.reshape(task.shape_of(argument, workload))
+    return values
+
+
+def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
+    """The inputs of a workload, of its first variant, as float64 arrays on the host."""
+    return values_of(np, task, workload, draw_variants(np, task, workload, contents, 1)[0])
+
+
+def key_of(task: Task, workload: Workload, contents: Contents, *, made_up: bool) -> str:
+    """The content address of prepared contents: of the reference, the arguments, the sizes, types, contents and
+    scalars, and of the modules that draw."""
+    about = {
+        "modules": _modules(),
+        "numpy": np.__version__,
+        "reference": [runnable_reference(task), task.reference_name],
+        "arguments": [argument.model_dump(mode="json") for argument in task.arguments],
+        "tolerance": {name: one.model_dump() for name, one in task.tolerance.items()},
+        "workload": [workload.name, workload.sizes, workload.types],
+        "contents": asdict(contents),
+        "made_up": made_up,
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _modules() -> str:
+    here, digest = Path(__file__).resolve().parent, hashlib.sha256()
+    for name in _DECIDING:
+        digest.update((here / name).read_bytes())
+    return digest.hexdigest()

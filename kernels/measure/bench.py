@@ -1,8 +1,10 @@
-"""A bench: one device, one task, and every candidate that is put on it to be checked and timed.
+"""Does the device still run as fast as before? One kernel, re-timed now and then, tells.
 
-Owns a visit's order: prepare (`tunesmith.kernels.check.trial`), time, check once more on changed contents. It runs
-in the process that holds the device (a lane), which sees to it that no other process uses the device meanwhile;
-deadlines and replacement are the pool's business.
+The first candidate a process measures is kept as the reference. Its time now over its time then is written beside
+later measurements, so that a device that slowed down half-way is seen and not taken for slow kernels.
+
+Times that are not the kernel's with a cold cache, measured apart so that they are never taken for it.
+A bench: one device, one task, and every candidate that is put on it to be checked and timed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,28 +23,95 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.telemetry import Telemetry, harmful, open_telemetry
 from tunesmith.kernels.backends import Device, DeviceError, OutOfDeviceMemory, open_device
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.check.check import warm_up
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.check.compare import warm_up
 from tunesmith.kernels.check.trial import Checked, load_again, prepare, recheck
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation
-from tunesmith.kernels.launch.workload_data import WorkloadData
-from tunesmith.kernels.measure.calibrate import measure_roofline
-from tunesmith.kernels.measure.drift import DriftMonitor
 from tunesmith.kernels.measure.energy import BATCH_SECONDS, measure_energy
-from tunesmith.kernels.measure.modes import Modes, measure_modes
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Ready, Rival, forget_compiled, prepare_opponent
+from tunesmith.kernels.measure.roofs import measure_roofline
 from tunesmith.kernels.measure.timing import (
+    FEWEST_SAMPLES,
     Comparison,
     Estimate,
     Precision,
     Samples,
     compare,
+    estimate,
     interleaved,
     sample_until,
 )
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, Workload
+
+EVERY = 16
+"""Measurements between two timings of the reference."""
+SAMPLES = 5
+
+
+class DriftMonitor:
+    """The reference of one process. `ratio` is its latest time over its first; None before it was timed again."""
+
+    def __init__(self, every: int = EVERY) -> None:
+        self._every, self._since = every, 0
+        self._sampler: Callable[[], float] | None = None
+        self._first: Estimate | None = None
+        self.workload = ""
+        self.ratio: float | None = None
+
+    def keep(self, workload: str, sampler: Callable[[], float], first: Estimate) -> None:
+        """Makes `sampler` the reference if there is none; `workload` names the buffers it runs on."""
+        if self._sampler is None:
+            self.workload, self._sampler, self._first, self._since = workload, sampler, first, 0
+
+    def forget(self, workload: str) -> None:
+        """The buffers of `workload` are gone, and with them a reference that runs on them and its ratio."""
+        if workload == self.workload:
+            self._sampler, self._first, self.workload, self.ratio = None, None, "", None
+
+    def tick(self) -> float | None:
+        """To be called before each measurement: times the reference when it is due, and gives `ratio`."""
+        self._since += 1
+        if self._sampler is not None and self._first is not None and self._since > self._every:
+            self._since = 0
+            self.ratio = estimate([self._sampler() for _ in range(SAMPLES)]).median / self._first.median
+        return self.ratio
+
+
+WARM_LAUNCHES = 16
+CALLS = 64
+PRECISION = Precision(target=0.01, min_samples=FEWEST_SAMPLES, max_samples=50, budget_seconds=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Seconds a launch. warm: the same buffers again and again, as far as they fit in the last cache; call_to_call:
+    calls from the host one after the other on all sets in turn, launch overhead included, by the host's clock."""
+
+    warm: Estimate
+    call_to_call: Estimate
+
+
+def measure_modes(device: Device, checked: Checked, data: WorkloadData) -> Modes:
+    """Both modes of a checked candidate. In-place kernels work on what they wrote before. Raises `DeviceError`."""
+    data.restore()
+    sequence = device.sequence([checked.launches[0]] * WARM_LAUNCHES)
+    sequence.seconds()
+    warm = sample_until(lambda count: [one / WARM_LAUNCHES for one in device.times([sequence] * count)], PRECISION)
+    data.restore()
+
+    def calls(_: int = 1) -> list[float]:
+        device.synchronize()
+        started = time.perf_counter()
+        for number in range(CALLS):
+            device.launch(checked.launches[number % len(checked.launches)])
+        device.synchronize()
+        return [(time.perf_counter() - started) / CALLS]
+
+    calls()
+    return Modes(warm, sample_until(calls, PRECISION))
+
 
 MEMORY_SHARE = 0.7
 """Share of the free device memory that workloads may take."""

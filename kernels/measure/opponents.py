@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from tunesmith.kernels.backends import Call, Device, DeviceError
-from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
-from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Outcome, versus
 from tunesmith.kernels.spec.dtypes import DTYPES

@@ -1,7 +1,7 @@
 """Drafts a task from a CUDA source: task.toml, the start of a reference, and the source as Tunesmith takes it.
 
 Owns what can be read from the code and how it is written down; what cannot be read stands in lines with the mark of
-`tunesmith.kernels.spec.files.unfinished`, which the task's reader refuses until they are filled in.
+`tunesmith.kernels.spec.taskfile`, which the task's reader refuses until they are filled in.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tunesmith.kernels.rewrite.host_launch import HostBlock, block_of_host
 from tunesmith.kernels.rewrite.source import Kernel, Parameter, Source, SourceError, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, Rows, block_stride, loop_of, rows_of_threads, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.unfinished import MARK
-from tunesmith.kernels.spec.operations import FUNCTIONS
+from tunesmith.kernels.spec.expression import FUNCTIONS
+from tunesmith.kernels.spec.taskfile import MARK
 
 if TYPE_CHECKING:
     from tree_sitter import Node

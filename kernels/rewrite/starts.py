@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from tunesmith.kernels.rewrite.template import NAME
-from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Config, Template, config_key
 
 Limit = Literal["memory", "compute", "latency", "unknown"]
 _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (

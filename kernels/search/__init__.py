@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tunesmith.kernels.search._base import Strategy
-from tunesmith.kernels.search.observation import Observation, SearchError
-from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.search.base import Observation, Prior, SearchError, Strategy
+from tunesmith.kernels.space import Space
 
 __all__ = ["STRATEGIES", "Observation", "Prior", "SearchError", "Strategy", "make_strategy"]
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
-        "random": "tunesmith.kernels.search.random:RandomSearch",
-        "exhaustive": "tunesmith.kernels.search.exhaustive:ExhaustiveSearch",
-        "local": "tunesmith.kernels.search.local:LocalSearch",
-        "surrogate": "tunesmith.kernels.search.surrogate.search:SurrogateSearch",
-        "default": "tunesmith.kernels.search.default:default_search",
+        "random": "tunesmith.kernels.search.strategies:RandomSearch",
+        "exhaustive": "tunesmith.kernels.search.strategies:ExhaustiveSearch",
+        "local": "tunesmith.kernels.search.strategies:LocalSearch",
+        "surrogate": "tunesmith.kernels.search.bayesian:SurrogateSearch",
+        "default": "tunesmith.kernels.search.strategies:default_search",
     }
 )
 """Name -> "module:callable", a class or, for the default, the function that picks one."""

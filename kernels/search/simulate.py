@@ -1,6 +1,6 @@
 """Replays tables of measurements: what a strategy would have found, after how many points and how much time.
 
-Owns the replay and its statistics. Reading tables is in `tunesmith.kernels.search.cachefile`, the strategies in
+Owns the replay and its statistics. Reading tables is in `tunesmith.kernels.search.tables`, the strategies in
 `tunesmith.kernels.search`. A point costs the table's own compile and benchmark time; with several workers, results
 come back in the order in which they would have been ready.
 """
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.search import Observation, Prior, SearchError, Strategy, make_strategy
-from tunesmith.kernels.search.cachefile import Table, read_cache
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.search.tables import Table, read_cache
+from tunesmith.kernels.space import Space
 
 NEAR = 1.05
 """Within this factor of the optimum counts as arrived, for the simulated wall-clock time."""

@@ -61,7 +61,7 @@ class DataType:
     results never leave the range. saturates: whether stores clamp to `largest` instead of giving infinity. poison:
     bytes that fill outputs before a launch, in turn: for floats a NaN, and not the one that computing gives. load: C
     that defines VALUE(x), the value as a double of an element read as unsigned bits, with the macros DEVICE and
-    AS_FLOAT of `tunesmith.kernels.check.fused_check`; empty for what C converts by itself.
+    AS_FLOAT of `tunesmith.kernels.check.compare`; empty for what C converts by itself.
     """
 
     name: str

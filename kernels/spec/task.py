@@ -2,12 +2,15 @@
 
 Owns the meaning of a task once read; reading it from files is `kernels.spec.files.taskfile`. A task is self-contained
 (sources and the reference's text travel inside), so that it can be sent to any node of a cluster.
+
+The geometry of one launch: grid, block and dynamic shared memory of a template at a configuration on a workload.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
@@ -15,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import ALIASES, DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.parameter import NAME_PATTERN
-from tunesmith.kernels.spec.template import BackendName, ExpressionText, Template
+from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Template
 
 Identifier = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -369,3 +371,25 @@ def _require_dtype(dtype: str, where: str, extra: tuple[str, ...] = ()) -> None:
         near = ALIASES.get(dtype.lower()) or next(iter(difflib.get_close_matches(dtype, known, 1)), "")
         meant = f"did you mean '{near}'? Known are {', '.join(known)}" if near else f"use one of {', '.join(known)}"
         raise ValueError(f"{where}: the dtype '{dtype}' is not known; {meant}")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One launch: grid in blocks, block in threads, dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+def geometry(template: Template, config: Config, workload: Workload) -> Geometry:
+    """The launch of `template` at `config` on `workload`; raises `ExpressionError` when it has no whole value."""
+    names = {**workload.names, **config}
+
+    def extents(texts: tuple[str, ...]) -> tuple[int, int, int]:
+        values = [parse(text).integer(names) for text in texts]
+        x, y, z = values + [1] * (3 - len(values))
+        return x, y, z
+
+    shared = parse(template.launch.shared_bytes).integer(names)
+    return Geometry(extents(template.launch.grid), extents(template.launch.block), shared)

@@ -17,8 +17,8 @@ from tunesmith.cli.options import given, with_settings
 from tunesmith.cli.view.live import view
 from tunesmith.cli.view.tables import console, print_table
 from tunesmith.graph.settings import read_settings
-from tunesmith.graph.study import ablate as study
-from tunesmith.graph.study.ablate import Ablation, Repeat
+from tunesmith.graph.study import ablation as study
+from tunesmith.graph.study.ablation import Ablation, Repeat
 
 
 @with_settings(

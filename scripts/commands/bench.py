@@ -10,34 +10,30 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from tunesmith.actors.judging.builder import compile_all
-from tunesmith.actors.judging.examiner import Examiner
-from tunesmith.actors.judging.judge import lock_of, reason_of
+from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
 from tunesmith.actors.judging.preparation import require_prepared
-from tunesmith.actors.judging.steps import PREPARE_SECONDS
+from tunesmith.actors.judging.steps import PREPARE_SECONDS, Examiner
 from tunesmith.actors.judging.task_check import check_reference, meant_for
-from tunesmith.actors.process.isolated import Isolated, preload
-from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.actors.process import Isolated, preload
+from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.view.tables import console, print_json, print_table
 from tunesmith.graph.history import best_roofs
-from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import WorkloadComparison
-from tunesmith.kernels.measure.modes import Modes
+from tunesmith.kernels.measure.bench import Modes, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.files.candidate_file import parse_config, template_of
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import described
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
+from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
+from tunesmith.kernels.spec.template import described
 
 ROUNDS, SECONDS = 40, 1.0
 DEADLINE = 120.0

@@ -14,23 +14,20 @@ import typer
 
 from tunesmith.actors.judging.judge import SEED, Limits, Verdict, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
-from tunesmith.actors.process.isolated import preload
+from tunesmith.actors.process import preload
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
 from tunesmith.cli.view.tables import print_json
-from tunesmith.graph.setup.device_choice import choose_device, limits_for
-from tunesmith.graph.setup.preconditions import require_work
+from tunesmith.graph.setup import choose_device, limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.build.guard import refuse_text
-from tunesmith.kernels.check.check import REASONS
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.rewrite.signature import require_signature, require_signatures
-from tunesmith.kernels.space.feasible import default_refused, device_names
-from tunesmith.kernels.spec.files.candidate_file import parse_config, read_source, template_of
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES
+from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
 
 EXIT_REJECTED = 1
 PLAIN_SECONDS = 5.0

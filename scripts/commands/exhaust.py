@@ -12,7 +12,7 @@ from tunesmith.cli.app import EXIT_INTERRUPTED, Backend, Force, TaskArgument
 from tunesmith.cli.view.live import view
 from tunesmith.graph.settings import SettingsError
 from tunesmith.graph.study import exhaust as study
-from tunesmith.kernels.spec.parameter import Scalar
+from tunesmith.kernels.spec.template import Scalar
 
 
 def exhaust(

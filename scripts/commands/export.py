@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.graph.results.exports.writing import export_run
+from tunesmith.graph.results.exports import export_run
 
 
 def export(

@@ -16,9 +16,8 @@ from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.headers import whole_source
-from tunesmith.kernels.spec.files.candidate_file import read_source
-from tunesmith.kernels.spec.files.t1 import read_t1
-from tunesmith.kernels.spec.files.taskfile import read_task
+from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.taskfile import read_source, read_task
 
 
 def init(

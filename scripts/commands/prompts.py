@@ -13,15 +13,14 @@ from tunesmith.cli.app import Backend, Target, TaskArgument, echo
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Message
-from tunesmith.graph.prompts.evidence import examine
+from tunesmith.graph.prompts.facts import examine
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.planning.planner import plan_messages
-from tunesmith.graph.roles.planning.rules import share
+from tunesmith.graph.roles.planner import plan_messages, share
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup.device_choice import limits_for
+from tunesmith.graph.setup import limits_for
 from tunesmith.graph.state import BASELINE, Branch, Plan
 from tunesmith.hw.probe import Device
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 
 def prompts(

@@ -10,8 +10,7 @@ import typer
 
 from tunesmith.cli.app import Force, Json
 from tunesmith.cli.view.tables import print_json, print_summary
-from tunesmith.graph.results.csv_table import write_csv
-from tunesmith.graph.results.summary import read_summary
+from tunesmith.graph.results.summary import read_summary, write_csv
 from tunesmith.hw.errors import TunesmithError
 
 

@@ -22,15 +22,14 @@ from tunesmith.cli.app import (
     TaskArgument,
     echo,
 )
-from tunesmith.cli.crash import InternalError, interrupted, unusable
+from tunesmith.cli.main import InternalError, interrupted, unusable
 from tunesmith.cli.options import given, with_settings
-from tunesmith.cli.view.ask import ask_on
-from tunesmith.cli.view.live import view
+from tunesmith.cli.view.live import ask_on, view
 from tunesmith.cli.view.tables import print_json, print_summary
 from tunesmith.graph import run
 from tunesmith.graph.models import Waiting
 from tunesmith.graph.progress import Listener
-from tunesmith.graph.roles.planning.approval import Ask
+from tunesmith.graph.roles.approval import Ask
 from tunesmith.graph.settings import as_path, new_run_dir, read_settings
 from tunesmith.hw.errors import TunesmithError
 

@@ -11,14 +11,13 @@ from rich.table import Column, Table
 from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
 from tunesmith.cli.view.tables import console, print_json, print_table
-from tunesmith.graph.setup.device_choice import limits_for
+from tunesmith.graph.setup import limits_for
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.space.feasible import default_refused, device_names, feasible, reason_of, require_points
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.space import default_refused, device_names, feasible, reason_of, require_points
 from tunesmith.kernels.spec.task import TaskError, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Template, described
 
 
 def space(

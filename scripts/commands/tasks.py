@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from tunesmith.cli.app import Json
 from tunesmith.cli.view.tables import console, print_json, print_table
-from tunesmith.kernels.spec.files.taskfile import library_tasks, read_task
+from tunesmith.kernels.spec.taskfile import library_tasks, read_task
 
 
 def tasks(as_json: Json = False) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from tunesmith.cli.app import Force, Json
 from tunesmith.cli.view.tables import console, print_json, print_table
 from tunesmith.graph.history import VARIABLE, HistoryError, ResultsStore, StoredResult, open_store
-from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.spec.template import described
 
 ACTIONS = ("list", "show", "export", "import")
 

@@ -25,8 +25,8 @@ from tunesmith.graph import tune
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Fill, Task, Workload
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import BackendName
 
 M = 1 << 20

@@ -29,7 +29,7 @@ from tunesmith.graph import tune
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
-from tunesmith.kernels.spec.files.taskfile import library_tasks
+from tunesmith.kernels.spec.taskfile import library_tasks
 
 LABELS = ("vendor library", "production", "eager", "compiled")
 HEADINGS = ("task", "workload", "floor", "plain", *LABELS, "general", "best")

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.kernels.search import STRATEGIES, Observation, Strategy, make_strategy
-from tunesmith.kernels.search.cachefile import read_cache
 from tunesmith.kernels.search.simulate import ReplayedTable, Run
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.search.tables import read_cache
+from tunesmith.kernels.space import Space
 
 Floats = NDArray[np.float64]
 FIRST = 8

@@ -25,20 +25,19 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.cluster.cluster import cluster
 from tunesmith.actors.pool.pool import Deadlines, Pool, Request
+from tunesmith.actors.ray_cluster import cluster
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Config, Parameter, Template
 
 BUSY = 0.85
 """Share of the time from which on lanes or compilers are what everything waits for."""

@@ -28,16 +28,15 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.trial import bind
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Measured, describe
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
 SHORT = (("silu_and_mul", "64x8192"), ("merge_attn_states", "512x64x128"))

@@ -28,7 +28,7 @@ from typing import Any
 from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict
 from tunesmith.actors.judging.steps import process_count
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
-from tunesmith.hw.exclusive import FOLDER_VARIABLE
+from tunesmith.hw.device_lock import FOLDER_VARIABLE
 from tunesmith.hw.probe import Device, probe
 from tunesmith.kernels.backends import open_compiler
 

@@ -1,6 +1,8 @@
 """What is seen while a run works: a status line that renews itself on a terminal, plain lines elsewhere.
 
 Everything goes to standard error; standard output is for results.
+
+Asks on the terminal whether a plan may be carried out: yes, edit it first, or stop here.
 """
 
 from __future__ import annotations
@@ -8,17 +10,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
+from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Listener, Progress
+from tunesmith.graph.roles.approval import Ask, PlanError
+from tunesmith.graph.state import Plan
 
 WITH_BAR = 100
 """Columns of a terminal that has room for a bar."""
@@ -120,3 +127,45 @@ class _Live:
             done = min(progress.done, progress.budget) - 0.001
             count = f"{progress.done}/{progress.budget}"
             self._bar.update(self._task, completed=done, total=progress.budget, count=count, account=progress.account)
+
+
+def ask_on(listener: Listener) -> Ask:
+    """An `Ask` on the terminal where `listener` shows progress, which pauses meanwhile."""
+
+    def ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
+        with getattr(listener, "paused", nullcontext)():
+            return _ask(plan, file, read)
+
+    return ask
+
+
+def _ask(plan: Plan, file: Path, read: Callable[[], Plan]) -> Plan:
+    click.echo(describe(plan), err=True)
+    while True:
+        answer = click.prompt("Carry it out? [y]es, [e]dit, [q]uit", default="y", err=True).strip().lower()
+        if answer in ("q", "quit"):
+            raise Waiting(f"Stopped before round {plan.round}; go on with `tunesmith resume {file.parent}`.")
+        if answer in ("e", "edit"):
+            click.edit(filename=str(file))
+        elif answer not in ("y", "yes"):
+            continue
+        try:
+            plan = read()
+        except PlanError as error:
+            click.echo(f"{error}", err=True)
+            continue
+        if answer in ("y", "yes"):
+            return plan
+        click.echo(describe(plan), err=True)
+
+
+def describe(plan: Plan) -> str:
+    """A plan as people read it."""
+    where = ", ".join(plan.workloads)
+    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
+    lines = [f"Round {plan.round}: {bound}; {plan.evaluations} evaluations on {where}."]
+    lines += [plan.analysis] if plan.analysis else []
+    for branch in plan.branches:
+        changes = f": {'; '.join(branch.moves)}" if branch.moves else ""
+        lines.append(f"  {branch.kind} {'' if branch.kind == 'search' else 'from '}{branch.parent}{changes}")
+    return "\n".join([*lines, *([plan.expected] if plan.expected else [])])

@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tunesmith.graph.dispatch.findings import Dispatching
+from tunesmith.graph.dispatch import Dispatching
 from tunesmith.graph.journal.records import ExaminationRow, FailureExample, ModelsUsage, WorkloadRow
 from tunesmith.graph.results.summary import Summary
-from tunesmith.kernels.spec.parameter import described
+from tunesmith.kernels.spec.template import described
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (

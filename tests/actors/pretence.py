@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.process.packed import pack, unpack
-from tunesmith.actors.process.workers import CompilerReady, LaneReady
+from tunesmith.actors.process import pack, unpack
+from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import WorkloadComparison

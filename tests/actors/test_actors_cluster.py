@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.cluster.cluster import WAIT_SECONDS, ClusterError, cluster, wait_for
+from tunesmith.actors.ray_cluster import WAIT_SECONDS, ClusterError, cluster, wait_for
 
 
 def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:

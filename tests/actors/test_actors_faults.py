@@ -19,8 +19,8 @@ from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
 from tunesmith.actors.pool.scheduler import CompileQueue
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.outcome import Crashed, Evaluation, Measured, TimedOut
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.space import feasible
+from tunesmith.kernels.spec.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
@@ -102,8 +102,8 @@ def test_a_lost_node_that_does_not_come_back_is_a_sentence(
     task: Any, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, node = two_nodes
-    monkeypatch.setattr("tunesmith.actors.pool.worker_set.NO_DEVICE_SECONDS", 5.0)
-    monkeypatch.setattr("tunesmith.actors.pool.worker_set.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("tunesmith.actors.pool.workers.NO_DEVICE_SECONDS", 5.0)
+    monkeypatch.setattr("tunesmith.actors.pool.workers.LOOK_SECONDS", 1.0)
     with (
         make_pool(task, visit_seconds=0.02) as pool,
         pytest.raises(PoolError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),

@@ -14,23 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import pretending
 
-from tunesmith.actors.cluster.actor_handle import ActorHandle, result_of
-from tunesmith.actors.cluster.cluster import cpu_share
-from tunesmith.actors.cluster.survey import survey
-from tunesmith.actors.pool.exclusive_calls import DISAGREE, deviation, typical
-from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
-from tunesmith.graph.setup.device_choice import choose_device
+from tunesmith.actors.pool.pool import DISAGREE, Deadlines, Pool, PoolError, Request, deviation, typical
+from tunesmith.actors.pool.workers import ActorHandle, result_of
+from tunesmith.actors.ray_cluster import cpu_share, survey
+from tunesmith.graph.setup import choose_device
+from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.exclusive import Holder
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Crashed, Measured
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import KernelOpponent
+from tunesmith.kernels.spec.taskfile import load_task
 
 WORKLOAD = ("512x11008",)
 LIMITS = resolve_target("h200")
@@ -315,11 +313,11 @@ def test_no_gpu_of_the_model_is_the_users_to_fix(task: Any) -> None:
 
 @pytest.mark.slow
 def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunesmith.actors.pool.worker_set.REPORT_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("tunesmith.actors.pool.workers.REPORT_AFTER_SECONDS", 0.5)
     other = Holder(28171, "gpu-1", "tunesmith tune gemm")
     said: list[str] = []
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("tunesmith.actors.pool.worker_set.this_process", lambda: other)
+        elsewhere.setattr("tunesmith.actors.pool.workers.this_process", lambda: other)
         first = make_pool(task)
     with first:
         run_all(first, requests(task, 3))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.actors.process import isolated
-from tunesmith.actors.process.isolated import BrokenProcess, Isolated
+from tunesmith.actors import process as isolated
+from tunesmith.actors.process import BrokenProcess, Isolated
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Crashed, TimedOut
 
@@ -172,7 +172,7 @@ HOST = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from test_actors_isolated import Subject
-from tunesmith.actors.process.isolated import Isolated
+from tunesmith.actors.process import Isolated
 subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], flush=True)
 subject.begin("wait", 600.0)

@@ -12,15 +12,15 @@ import pytest
 
 from tunesmith.actors.judging import judge as judging
 from tunesmith.actors.judging.judge import Limits, judge, reason_of
-from tunesmith.hw import exclusive
+from tunesmith.hw import device_lock as exclusive
+from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import open_device
-from tunesmith.kernels.check import sanitize
+from tunesmith.kernels.check import sanitizer as sanitize
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, CRASH = 0, 2
@@ -111,7 +111,7 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
 
 HOLDER = """
 import sys
-from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.hw.device_lock import DeviceLock
 lock = DeviceLock(sys.argv[1])
 lock.acquire()
 print("held", flush=True)
@@ -143,7 +143,7 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     """What a stand-in for compute-sanitizer, a shell script, makes of a candidate on three workloads. Its folder has
     the job it is given; `$tool` is which of the tools it is, `$done` where it says how many launches were made."""
     from tunesmith.hw.targets import resolve_target
-    from tunesmith.kernels.build.candidate import Candidate
+    from tunesmith.kernels.build.artifact import Candidate
 
     def run(script: str) -> sanitize.Sanitized:
         tool = tmp_path / "compute-sanitizer"
@@ -173,7 +173,7 @@ def test_compute_sanitizer_is_run_on_the_device_in_question(
     assert pretended(f'touch {tmp_path}/ran.$tool; printf 3 > "$done"') == sanitize.Sanitized()
     jobs, task, index, _ = pickle.loads((tmp_path / "job").read_bytes())
     assert index == 3
-    assert {path.suffix[1:] for path in tmp_path.glob("ran.*")} == set(sanitize.TOOLS)
+    assert {path.suffix[1:] for path in tmp_path.glob("ran.*")} == set(sanitize.SANITIZER_TOOLS)
     sizes = [task.bytes_of(workload) for _, workload in jobs]
     assert len(sizes) == 3 and sizes == sorted(sizes)
 
@@ -184,7 +184,7 @@ def test_what_no_tool_had_time_for_is_told(pretended: Callable[[str], sanitize.S
     assert found.note.count(",") == 1
 
 
-@pytest.mark.parametrize("tool", sanitize.TOOLS)
+@pytest.mark.parametrize("tool", sanitize.SANITIZER_TOOLS)
 def test_what_one_tool_finds_is_found(tool: str, pretended: Callable[[str], sanitize.Sanitized]) -> None:
     other = "another tool that cannot be run"
     found = pretended(f"[ $tool = {tool} ] && echo '========= Oh' && exit {sanitize.FOUND}; echo '{other}'; exit 1")

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane.lane_host import Busy, LaneHost, Lost
-from tunesmith.actors.process.packed import pack, unpack
-from tunesmith.actors.process.workers import LaneReady
-from tunesmith.hw.exclusive import DeviceLock
+from tunesmith.actors.lane import Busy, LaneHost, Lost
+from tunesmith.actors.process import pack, unpack
+from tunesmith.actors.workers import LaneReady
+from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Crashed, Measured, TimedOut
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2
@@ -117,7 +116,7 @@ def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_
     """Contents are made and the reference computes there, which another process's measurement must not meet."""
     uuid, seen = open_device(device.limits, device.index).uuid, tmp_path / "seen"
     look = (
-        f"from tunesmith.hw.exclusive import DeviceLock; file = open({str(seen)!r}, 'a'); "
+        f"from tunesmith.hw.device_lock import DeviceLock; file = open({str(seen)!r}, 'a'); "
         f"lock = DeviceLock({uuid!r}); print(lock.try_acquire(), file=file); lock.release(); file.close()"
     )
     body = task.reference.replace(":\n", f":\n    {look}\n", 1)

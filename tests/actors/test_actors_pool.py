@@ -15,15 +15,15 @@ import pytest
 from pretence import pretending
 
 from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
-from tunesmith.actors.process.workers import LaneReady
+from tunesmith.actors.workers import LaneReady
+from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import OutOfTime, TunesmithError
-from tunesmith.hw.exclusive import DeviceLock
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, TaskError
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
@@ -63,7 +63,7 @@ def test_waiting_for_a_device_ends_with_the_time(
 ) -> None:
     """Another process, for which this one stands, holds it from the beginning, or when a lane is ready."""
     for name in ("REPORT_AFTER_SECONDS", "REPORT_EVERY_SECONDS"):
-        monkeypatch.setattr(f"tunesmith.actors.pool.worker_set.{name}", 0.2)
+        monkeypatch.setattr(f"tunesmith.actors.pool.workers.{name}", 0.2)
     left = [math.inf]
     holder = DeviceLock(open_device(device.limits, device.index).uuid)
     with make_pool(task, device, seconds_left=lambda: left[0]) as pool:

@@ -14,9 +14,9 @@ from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, run_ste
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed
+from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import Outcome, WrongResult
-from tunesmith.kernels.spec.contents import Contents
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
 

@@ -9,12 +9,12 @@ from importlib import metadata
 
 import pytest
 
-from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.targets import resolve_target
 
 FAULTS = """
 import ctypes, resource
-from tunesmith.actors.process.workers import keep_memory
+from tunesmith.actors.workers import keep_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 
@@ -62,7 +62,7 @@ def test_a_compiler_has_another_version_where_its_headers_have(monkeypatch: pyte
 
     # Without the bounds that a compile worker sets for its process.
     for name in ("limit_memory", "keep_memory", "os.nice"):
-        monkeypatch.setattr(f"tunesmith.actors.process.workers.{name}", lambda *_: True)
+        monkeypatch.setattr(f"tunesmith.actors.workers.{name}", lambda *_: True)
     monkeypatch.setattr(metadata, "version", version)
     said = CompileWorker(resolve_target("sm_90"), 0).start().version
     assert all(f"{name} {one}" in said for name, one in installed.items()), said

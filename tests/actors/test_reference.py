@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from tunesmith.actors.judging.task_check import check_reference, meant_for
+from tunesmith.actors.judging.task_check import check_reference, examine_reference, meant_for
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.spec.task import Task, TaskError
 
 LIMITS = resolve_target("sm_90")

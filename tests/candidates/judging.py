@@ -22,17 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.judging.builder import compile_all
-from tunesmith.actors.judging.judge import Limits, Verdict, judge, rejected
-from tunesmith.actors.process.isolated import Isolated
-from tunesmith.actors.process.workers import CompileWorker
+from tunesmith.actors.judging.judge import Limits, Verdict, compile_all, judge, rejected
+from tunesmith.actors.process import Isolated
+from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.build.candidate import Candidate
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
-from tunesmith.kernels.check.check import REASONS
-from tunesmith.kernels.spec.files.candidate_file import template_of
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task, template_of
 from tunesmith.kernels.spec.template import Template
 
 LARGEST_BYTES = 64e6

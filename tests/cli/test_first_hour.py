@@ -90,7 +90,7 @@ def test_a_reference_that_hangs_ends_tune(folder: Path, here: Command) -> None:
 
 
 def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunesmith.actors.cluster import cluster
+    from tunesmith.actors import ray_cluster as cluster
 
     write(folder, "return {'out': factor * x * np.nan}")
     monkeypatch.setattr(cluster, "cluster", lambda **_: pytest.fail("a cluster was started"))

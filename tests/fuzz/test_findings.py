@@ -20,7 +20,7 @@ from tunesmith.cli.main import main
 from tunesmith.cli.view.tables import print_table
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.kernels.search.cachefile import CacheFileError, read_cache
+from tunesmith.kernels.search.tables import CacheFileError, read_cache
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 

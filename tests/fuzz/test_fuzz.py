@@ -31,12 +31,10 @@ from tunesmith.cli.main import main
 from tunesmith.graph import tune
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.space.rule import Rule
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.space import Rule, Space
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.files.candidate_file import parse_config
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.taskfile import load_task, parse_config
+from tunesmith.kernels.spec.template import Parameter
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 SECONDS = float(os.environ.get("TUNESMITH_FUZZ", "0"))

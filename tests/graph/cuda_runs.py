@@ -11,15 +11,15 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
 from tunesmith.graph.journal.records import FinalistResult, Origin
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.export import export_best
-from tunesmith.graph.results.exports.package import Package
-from tunesmith.graph.roles.testing.verdict import build_verdict
+from tunesmith.graph.results.best import export_best
+from tunesmith.graph.results.package import Package
+from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
 ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")

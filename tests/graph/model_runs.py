@@ -63,7 +63,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", ModelPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
     for name in ("examined", "wrong"):

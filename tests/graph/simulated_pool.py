@@ -17,8 +17,7 @@ from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Measured, Outcome
-from tunesmith.kernels.spec.parameter import Config, config_key
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Config, Template, config_key
 
 
 class SimulatedPool:
@@ -108,7 +107,7 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_cluster() -> Iterator[Any]:
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)

@@ -19,7 +19,7 @@ from tunesmith.cli.main import app
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.settings import SettingsError
-from tunesmith.graph.study.ablate import Ablation, Repeat, ablate, compare
+from tunesmith.graph.study.ablation import Ablation, Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 
 __all__ = ["simulation"]
@@ -342,7 +342,7 @@ def test_an_effort_profile_sets_an_arm_s_rounds(
         assert settings["rounds"] == rounds, "of 48 calls, and of two a round"
         raise Begun
 
-    monkeypatch.setattr("tunesmith.graph.study.ablate.tune", begin)
+    monkeypatch.setattr("tunesmith.graph.study.ablation.tune", begin)
     with pytest.raises(Begun):
         ablate(
             RAW,

@@ -11,13 +11,13 @@ import pytest
 from model_runs import LIBRARY, entries, go_on, keys, run, simulation
 from scripted_models import branch, explain, plan, template
 
-from tunesmith.cli.view.ask import ask_on, describe
+from tunesmith.cli.view.live import ask_on, describe
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Waiting
 from tunesmith.graph.progress import silent
-from tunesmith.graph.roles.planning.approval import PlanError
+from tunesmith.graph.roles.approval import PlanError
 from tunesmith.graph.state import Plan
 
 __all__ = ["simulation"]

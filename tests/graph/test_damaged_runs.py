@@ -21,10 +21,8 @@ from tunesmith.graph.history import read_prior
 from tunesmith.graph.journal.events import Asked, Event
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
-from tunesmith.graph.results.csv_table import write_csv
-from tunesmith.graph.results.exports.measurements import write_results
-from tunesmith.graph.results.exports.package import Package
-from tunesmith.graph.results.summary import Summary, read_summary, summary_schema
+from tunesmith.graph.results.package import Package, write_results
+from tunesmith.graph.results.summary import Summary, read_summary, summary_schema, write_csv
 from tunesmith.graph.study.compare import compare_runs
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

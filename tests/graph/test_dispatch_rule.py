@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tunesmith.graph.dispatch.findings import row_sizes
-from tunesmith.graph.dispatch.rule import BASELINE, DEPTH, Rule, Seen, fit_rule, for_types
-from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.dispatch import BASELINE, DEPTH, Rule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.records import Figures
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.taskfile import load_task
 
 SMALL, LARGE = 0, 1
 

@@ -13,14 +13,14 @@ from simulated_pool import SimulatedPool, simulate_device
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
-from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.dispatch import draw_shapes
 from tunesmith.graph.history import ResultsStore, StoredResult
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}

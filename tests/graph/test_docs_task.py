@@ -14,17 +14,17 @@ import pytest
 
 from tunesmith.actors.judging.judge import judge
 from tunesmith.graph.journal.records import Verdict
-from tunesmith.graph.results.export import export_best
-from tunesmith.graph.results.exports.package import Package
-from tunesmith.graph.results.exports.rendering import dispatch_module
+from tunesmith.graph.results.best import export_best
+from tunesmith.graph.results.exports import dispatch_module
+from tunesmith.graph.results.package import Package
 from tunesmith.graph.run import tune
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
@@ -140,7 +140,7 @@ def best(task: Task, device: Any, tmp_path: Path) -> Path:
 def test_the_program_of_the_page_runs_an_untuned_shape(best: Path, tmp_path: Path) -> None:
     # PoCL on processors newer than itself needs help, which is no matter of the page.
     known = (
-        "import pyopencl\nfrom tunesmith.kernels.backends.pocl import name_processor\n"
+        "import pyopencl\nfrom tunesmith.kernels.backends.opencl import name_processor\n"
         "for platform in pyopencl.get_platforms():\n"
         "    for one in platform.get_devices():\n        name_processor(one)\n"
     )

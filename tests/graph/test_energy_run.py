@@ -13,23 +13,21 @@ from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
-from tunesmith.graph.context import COUNTER_SECONDS, Context
+from tunesmith.graph.context import COUNTER_SECONDS, BaselineError, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.measurements import quantities_of
+from tunesmith.graph.journal.log import RunLog, quantities_of
 from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.report import render_markdown, render_report
-from tunesmith.graph.roles.baseline import BaselineError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup.preconditions import require_energy
+from tunesmith.graph.setup import require_energy
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Energy, Evaluation, Measured
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -207,7 +205,7 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
         require_energy(device, settings)
     with pytest.raises(SettingsError, match="slice of a GPU"):
         require_energy(replace(gpu, mig=True), settings)
-    where = "tunesmith.graph.setup.preconditions.open_telemetry"
+    where = "tunesmith.graph.setup.open_telemetry"
     monkeypatch.setattr(where, lambda uuid: NvmlTelemetry(Nvml(None), None))
     with pytest.raises(SettingsError, match="a test's GPU has no energy counter that this user may read"):
         require_energy(gpu, settings)

@@ -15,17 +15,17 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, TemplateAdded
 from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.export import _requirements, export_best
+from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
 TASK = load_task("silu_and_mul")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from cuda_runs import write_cuda_run
 
-from tunesmith.graph.results.exports.writing import export_run
+from tunesmith.graph.results.exports import export_run
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.xdist_group("exports")

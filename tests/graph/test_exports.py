@@ -23,13 +23,12 @@ import pytest
 from cuda_runs import ORIGIN, write_cuda_run
 
 from tunesmith import __version__
-from tunesmith.graph.dispatch.shapes import draw_shapes
+from tunesmith.graph.dispatch import draw_shapes
 from tunesmith.graph.outputs import OutputError
-from tunesmith.graph.results.exports.package import ExportError, Package
-from tunesmith.graph.results.exports.writing import export_run
+from tunesmith.graph.results.exports import export_run
+from tunesmith.graph.results.package import ExportError, Package
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.task import Tolerance, Workload
+from tunesmith.kernels.spec.task import Tolerance, Workload, geometry
 
 pytestmark = pytest.mark.xdist_group("exports")
 STUB = Path(__file__).with_name("stub_cuda.c")

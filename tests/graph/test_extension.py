@@ -13,7 +13,7 @@ from test_graph_resume import TASK, Killed, asked, end_after, entries, run, simu
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.results.summary import write_csv
 from tunesmith.graph.settings import SettingsError, new_run_dir
 
 __all__ = ["simulation"]

@@ -14,14 +14,14 @@ from simulated_pool import SimulatedPool, simulate_device
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.measurements import seconds_of
+from tunesmith.graph.journal.log import seconds_of
 from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
-from tunesmith.graph.roles.testing.tester import finalists
-from tunesmith.graph.roles.testing.verdict import dispatched
+from tunesmith.graph.roles.tester import finalists
+from tunesmith.graph.roles.verdict import dispatched
 from tunesmith.graph.run import RunResult, opened, resumed
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.template import config_key
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 

@@ -16,7 +16,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.run import RunResult
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.template import config_key
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 

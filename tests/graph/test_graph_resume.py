@@ -21,18 +21,18 @@ from journal_rows import rows
 from simulated_pool import SimulatedPool
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.context import BaselineError
 from tunesmith.graph.journal.events import Event, RunStarted
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
-from tunesmith.graph.roles.baseline import BaselineError
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.search import STRATEGIES
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import config_key
 from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import config_key
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
 
@@ -51,7 +51,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[di
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
     monkeypatch.setattr(SimulatedPool, "examined", [], raising=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tunesmith.graph.roles.tuning.halving import ask_order, max_evaluations
+from tunesmith.graph.roles.tuner import ask_order, max_evaluations
 
 
 def play(values: list[float], total: int) -> list[int]:

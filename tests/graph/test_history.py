@@ -33,10 +33,9 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Prior
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.space import Space
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Launch, Parameter, Template
 
 TASK = str(Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml")
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}

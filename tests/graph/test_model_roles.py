@@ -12,8 +12,8 @@ from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 from tunesmith.graph.results.summary import read_summary
-from tunesmith.graph.roles.planning.planner import NoTemplate
-from tunesmith.graph.roles.templating.trial import problem_of
+from tunesmith.graph.roles.planner import NoTemplate
+from tunesmith.graph.roles.templater import problem_of
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.template import Template
 
@@ -401,7 +401,7 @@ def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
 
 
 def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
-    from tunesmith.kernels.spec.files.taskfile import load_task
+    from tunesmith.kernels.spec.taskfile import load_task
 
     assert load_task(RAW).sources("opencl").templates == ()
 

@@ -19,8 +19,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import compare
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import FunctionOpponent, Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 
@@ -82,7 +82,7 @@ def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
     def done(context: Any, number: int, verdict: Any) -> str:
         return "floor" if verdict is not None else ""
 
-    monkeypatch.setattr("tunesmith.graph.roles.testing.tester._done", done)
+    monkeypatch.setattr("tunesmith.graph.roles.tester._done", done)
     summary = run(task, tmp_path / "run").summary
     half = len(OpponentPool.asked) // 2
     assert set(OpponentPool.asked[:half]) == {()} and set(OpponentPool.asked[half:]) == {("near",)}

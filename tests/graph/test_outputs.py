@@ -12,9 +12,9 @@ from simulated_pool import simulate_device
 from tunesmith.graph import tune
 from tunesmith.graph.history import ResultsStore
 from tunesmith.graph.outputs import OutputError
-from tunesmith.graph.results.csv_table import write_csv
+from tunesmith.graph.results.summary import write_csv
 from tunesmith.graph.study.exhaust import exhaust
-from tunesmith.kernels.search.cachefile import read_cache
+from tunesmith.kernels.search.tables import read_cache
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"
 

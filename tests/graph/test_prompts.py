@@ -21,14 +21,13 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import signature, task_facts
-from tunesmith.graph.prompts.similar import LONGEST, most_similar
-from tunesmith.graph.prompts.template_prompt import example, template_messages
-from tunesmith.graph.roles.planning.planner import plan_messages
+from tunesmith.graph.prompts.template_prompt import LONGEST, example, most_similar, template_messages
+from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 
@@ -246,7 +245,7 @@ def test_the_command_prints_prompts_without_a_device() -> None:
 
 def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
-    from tunesmith.graph.prompts.evidence import examine
+    from tunesmith.graph.prompts.facts import examine
     from tunesmith.hw.errors import TunesmithError
 
     made = context(str(RAW / "rope"))
@@ -261,7 +260,7 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
         def __init__(self, *_: Any) -> None:
             raise TunesmithError("NVRTC is missing here.")
 
-    monkeypatch.setattr("tunesmith.graph.prompts.evidence.Isolated", Missing)
+    monkeypatch.setattr("tunesmith.graph.prompts.facts.Isolated", Missing)
     examine(made, "baseline", baseline, {}, workload, "round-2")
     assert made.journal.count(EvidenceKept) == 1
     examine(made, "other", baseline, {}, workload, "round-2")
@@ -271,8 +270,8 @@ def test_evidence_is_found_once_and_its_absence_has_a_reason(context: Any, monke
 
 def test_counting_events_takes_the_lock_that_lanes_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane's lock has the name that `CudaDevice.uuid` gives, which is that of the probe."""
-    from tunesmith.graph.prompts.evidence import _alone
-    from tunesmith.hw.exclusive import DeviceLock
+    from tunesmith.graph.prompts.facts import _alone
+    from tunesmith.hw.device_lock import DeviceLock
 
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     uuid = "GPU-11111111-2222-3333-4444-555555555555"

@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith import tune_kernel
 from tunesmith.graph import resume, tune
-from tunesmith.graph.results.exports.writing import export_run
+from tunesmith.graph.results.exports import export_run
 from tunesmith.hw.errors import TunesmithError
 
 TWICE = """__kernel void twice(__global const float* x, __global float* y, int n) {

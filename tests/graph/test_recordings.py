@@ -15,10 +15,10 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse_text
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.geometry import geometry
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import geometry
+from tunesmith.kernels.spec.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")

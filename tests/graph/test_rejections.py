@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tunesmith.graph.roles.rejections import MOST_VARIATIONS, common_defect, has, variations
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Parameter
 
 FAST = {"FAST_MATH": True, "VEC": 4, "BLOCK": 128}
 

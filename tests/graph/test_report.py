@@ -40,7 +40,7 @@ from tunesmith.graph.results.report import (
 )
 from tunesmith.graph.results.summary import Summary, read_summary
 from tunesmith.kernels.outcome import Evaluation, Measured
-from tunesmith.kernels.spec.parameter import assignments
+from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MOST_BYTES = 150_000

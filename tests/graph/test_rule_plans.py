@@ -17,7 +17,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.kernels.outcome import Evaluation, Measured
-from tunesmith.kernels.spec.parameter import config_key
+from tunesmith.kernels.spec.template import config_key
 
 TASK = Path(__file__).resolve().parent.parent / "data" / "scale_add"
 

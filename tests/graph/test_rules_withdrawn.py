@@ -13,12 +13,12 @@ from tunesmith.graph.journal.events import TemplateAdded
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.roles.testing.verdict import _only_where
+from tunesmith.graph.roles.verdict import _only_where
 from tunesmith.graph.tune_kernel import tune_kernel
 from tunesmith.kernels.rewrite import template
 from tunesmith.kernels.rewrite.examples import read_signature, task_from
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Rule, Skipped, Subject, rule
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Parameter
 
 SOURCE = """__kernel void scale(__global const float* x, __global float* y) {
     const int i = get_global_id(0);

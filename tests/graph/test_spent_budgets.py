@@ -20,7 +20,7 @@ from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.state import Plan
-from tunesmith.graph.study.ablate import ablate
+from tunesmith.graph.study.ablation import ablate
 from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 
 __all__ = ["simulation"]

@@ -15,13 +15,11 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import Attempt, Node, Tree
 from tunesmith.graph.models.calls import Call
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planning.planner import branch_problems
-from tunesmith.graph.roles.planning.tree_rules import Yield, _ranked, yields
+from tunesmith.graph.roles.planner import Yield, _ranked, branch_problems, yields
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.outcome import Evaluation, Measured
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Parameter, Template
 
 __all__ = ["simulation"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.dispatch.rule import Rule
+from tunesmith.graph.dispatch import Rule
 from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several, tune_kernel
 from tunesmith.hw.errors import TunesmithError

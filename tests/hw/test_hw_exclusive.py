@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith.hw import exclusive
+from tunesmith.hw import device_lock as exclusive
+from tunesmith.hw.device_lock import FOLDER_VARIABLE, DeviceLock, lock_folder
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.exclusive import FOLDER_VARIABLE, DeviceLock, lock_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tunesmith.hw import exclusive
+from tunesmith.hw import device_lock as exclusive
 exclusive.SHARED_FOLDERS = (Path(sys.argv[1]),)
 lock = exclusive.DeviceLock("GPU-test")
 print(lock.try_acquire(), flush=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Resources
 
 SOURCE = Specialised("cuda", "k", "source", 32, True)

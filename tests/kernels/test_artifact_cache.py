@@ -18,7 +18,7 @@ from shared_cache import ARTIFACT, SOURCE, work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, DiskCache, cache_key, open_cache
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed
 
 KEY = cache_key(SOURCE, "sm_90", "nvrtc 13.0")

@@ -11,12 +11,12 @@ import pytest
 from tunesmith.actors.judging.judge import judge
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
-from tunesmith.kernels.build.blocks import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
-from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.build.specialise import Specialised, specialise
+from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.build.machine_code import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
+from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.check.coverage import Coverage
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
 PTX = """
@@ -96,7 +96,7 @@ def test_what_is_no_ptx_is_said_to_be_none(text: str) -> None:
 @pytest.fixture(scope="module")
 def mark() -> Callable[[Specialised], MarkedArtifact]:
     pytest.importorskip("cuda.bindings")
-    from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler
+    from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler
 
     try:
         compiler = NvrtcCompiler("sm_90")

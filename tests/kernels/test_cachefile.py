@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search.cachefile import CacheFileError, Record, read_cache, write_cache
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.search.tables import CacheFileError, Record, read_cache, write_cache
+from tunesmith.kernels.spec.template import Parameter
 
 PARAMETERS = [
     Parameter(name="BLOCK", values=(32, 64, 128)),

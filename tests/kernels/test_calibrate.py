@@ -9,9 +9,9 @@ from tunesmith.hw.roofline import BELIEVED, Roofline, Timed
 from tunesmith.kernels.backends import Launch, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.measure.calibrate import COPY, MULTIPLY_ADD, compile_probes, measure_roofline
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.measure.roofs import COPY, MULTIPLY_ADD, compile_probes, measure_roofline
+from tunesmith.kernels.spec.task import Geometry
 
 COUNT = 1 << 22
 """Elements of the elementwise kernel."""

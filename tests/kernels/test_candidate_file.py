@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.files.candidate_file import parse_config
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.spec.taskfile import parse_config
+from tunesmith.kernels.spec.template import Launch, Parameter, Template
 
 TEMPLATE = Template(
     name="made",

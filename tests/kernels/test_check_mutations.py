@@ -18,18 +18,16 @@ import pytest
 from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check import plan as planning
 from tunesmith.kernels.check import verify as checks
-from tunesmith.kernels.check.check import REASONS
+from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.launch import workload_data
-from tunesmith.kernels.launch.draw import draw
-from tunesmith.kernels.spec.contents import CHANGES, KINDS, Contents
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.launch import buffers as workload_data
+from tunesmith.kernels.launch.contents import CHANGES, KINDS, Contents, draw
 from tunesmith.kernels.spec.task import Fill, Special, Workload
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))

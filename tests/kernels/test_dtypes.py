@@ -14,17 +14,15 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Launch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.check.check import measure_set
-from tunesmith.kernels.launch.draw import draw
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.check.compare import measure_set
+from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.launch.contents import Contents, draw
 from tunesmith.kernels.launch.reference import expected_results
-from tunesmith.kernels.launch.workload_data import WorkloadData
 from tunesmith.kernels.outcome import WrongResult
-from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.taskfile import read_task
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.task import Fill, Special, Task, TaskError
+from tunesmith.kernels.spec.task import Fill, Special, Task, TaskError, geometry
+from tunesmith.kernels.spec.taskfile import read_task
 
 FLOATS = [one.name for one in DTYPES.values() if one.is_float]
 FP8 = ["float8_e4m3", "float8_e5m2"]

@@ -12,14 +12,13 @@ import pytest
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 WATTS = 200.0

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate
-from tunesmith.kernels.build.ptx import HotLine, Profile, instruction_mix
-from tunesmith.kernels.build.ptx import hot_lines as hot_lines_of
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.measure.counters import METRICS, count_events, parse_counters
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.machine_code import HotLine, Profile, instruction_mix
+from tunesmith.kernels.build.machine_code import hot_lines as hot_lines_of
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.check.sanitizer import METRICS, count_events, parse_counters
+from tunesmith.kernels.spec.taskfile import load_task
 
 PTX = """
 .visible .entry scale(.param .u64 scale_param_0)
@@ -60,7 +59,7 @@ def test_instructions_are_counted_by_what_they_do() -> None:
 
 def test_a_compiler_s_own_ptx_shows_the_width_of_accesses() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
     task, compiler = load_task("silu_and_mul"), NvrtcCompiler("sm_90")
     (template,) = task.sources("cuda").templates
@@ -87,8 +86,8 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 
 def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.graph.prompts.evidence import hot_lines
-    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+    from tunesmith.graph.prompts.facts import hot_lines
+    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
     task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
@@ -172,13 +171,13 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.values["DRAM throughput, % of peak"] == 87.25
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
-    assert "-m tunesmith.kernels.measure.counters" in given
+    assert "-m tunesmith.kernels.check.sanitizer" in given
 
 
 @pytest.mark.slow
 def test_every_header_that_a_source_may_include_compiles() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
     from tunesmith.kernels.build.guard import HEADERS
 
     task = load_task("silu_and_mul")

@@ -10,15 +10,23 @@ import pytest
 
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.check.check import Deviation, _measure_slowly, measure_set
-from tunesmith.kernels.check.fused_check import _COMPARE, _HEADS, _UNCHANGED, _compare_source, fused_check
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.check.compare import (
+    _COMPARE,
+    _HEADS,
+    _UNCHANGED,
+    Deviation,
+    _compare_source,
+    _measure_slowly,
+    fused_check,
+    measure_set,
+)
+from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import WrongResult
-from tunesmith.kernels.spec.contents import Contents
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Tolerance
+from tunesmith.kernels.spec.taskfile import load_task
 
 SIZES = {"n": 1009}
 
@@ -171,7 +179,7 @@ def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None
 
 def test_the_texts_compile_for_an_nvidia_gpu() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.cuda_compiler import CudaUnavailable, NvrtcCompiler
+    from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler
 
     try:
         compiler = NvrtcCompiler("sm_90")

@@ -10,15 +10,14 @@ import pytest
 
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.launch.workload_data import MOST_ROOM, RED_ZONE, WorkloadData
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch.buffers import MOST_ROOM, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 QUICK = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}

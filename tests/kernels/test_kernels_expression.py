@@ -12,10 +12,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.space.rule import Rule
+from tunesmith.kernels.space import Rule
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.expression import MAX_DEPTH, ExpressionError, parse
-from tunesmith.kernels.spec.operations import MAX_INTEGER
+from tunesmith.kernels.spec.expression import MAX_DEPTH, MAX_INTEGER, ExpressionError, parse
 
 NAMES = ("A", "B", "C")
 TEXT_NAMES = ("T",)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import CAPABILITIES, limits_of, resolve_target
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.space.feasible import (
+from tunesmith.kernels.space import (
     EmptySpace,
     compiler_rejection,
     device_names,
@@ -25,9 +25,8 @@ from tunesmith.kernels.space.feasible import (
     rules,
 )
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.geometry import Geometry, geometry
-from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.task import Geometry, Workload, geometry
+from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Template
 
 H200 = limits_of("9.0")

@@ -17,13 +17,11 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe_cuda
 from tunesmith.kernels.backends import Launch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised, specialise
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.template import Config, Template
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -13,14 +13,12 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Launch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import literal, specialise
+from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.geometry import Geometry, geometry
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.task import Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.task import Geometry, Workload, geometry
+from tunesmith.kernels.spec.template import Parameter, Template
 
 HEADS = {"cuda": 'extern "C" __global__ void k(T* out)', "opencl": "__kernel void k(__global T* out)"}
 BODY = """

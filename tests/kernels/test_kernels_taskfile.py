@@ -16,12 +16,11 @@ from pydantic import ValidationError
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.reference import expected_results
-from tunesmith.kernels.space.feasible import EmptySpace, feasible, require_points
+from tunesmith.kernels.space import EmptySpace, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
-from tunesmith.kernels.spec.parameter import Parameter, config_key
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
+from tunesmith.kernels.spec.template import Parameter, Template, config_key
 
 TASK = """
 name = "scale"

@@ -15,18 +15,16 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Launch
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.cubin import global_variables
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.check.check import deviation, measure_set
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.build.machine_code import global_variables
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.check.compare import deviation, measure_set
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.space.feasible import compiler_rejection, device_names, feasible
+from tunesmith.kernels.space import compiler_rejection, device_names, feasible
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Config, Template
 
 TASKS = (
     "fused_add_rmsnorm",
@@ -308,7 +306,7 @@ class TestTolerances:
 @functools.cache
 def nvrtc(arch: str) -> Compiler:
     """One for all tasks, which keeps the headers that it has compiled."""
-    from tunesmith.kernels.backends.cuda_compiler import NvrtcCompiler
+    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
     return NvrtcCompiler(arch)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tunesmith.kernels.backends import open_device
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.opponents import Ready, prepare_opponent
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 torch = pytest.importorskip("torch", reason="the opponents are functions of PyTorch")
 SIZES = {"m": 5, "n": 3, "k": 2, "h": 4, "d": 40, "pairs": 8}

@@ -16,16 +16,15 @@ import pytest
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import Call, open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.launch.workload_data import WorkloadData
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 FUNCTIONS = """
@@ -269,7 +268,7 @@ import test_opponents
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, open_device
 from tunesmith.kernels.measure.bench import Bench
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
 
 gpu = probe_cuda().devices[0]
 device = open_device(gpu.limits, gpu.index)

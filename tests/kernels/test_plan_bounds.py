@@ -26,8 +26,8 @@ from tunesmith.kernels.check.plan import (
 )
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
 
 GPU = resolve_target("h200")
 CPU = replace(GPU, kind="cpu", backend="opencl")

@@ -13,11 +13,10 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.space.feasible import compiler_rejection
-from tunesmith.kernels.spec.files.taskfile import load_task
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.space import compiler_rejection
+from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.taskfile import load_task
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 NAMES = (

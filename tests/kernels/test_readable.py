@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.kernels.build.readable import readable
+from tunesmith.kernels.build.source import readable
 
 
 @pytest.mark.parametrize(

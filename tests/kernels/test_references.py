@@ -10,23 +10,21 @@ import numpy as np
 import pytest
 
 from tunesmith.actors.judging import judge
+from tunesmith.actors.judging.task_check import examine_reference
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.candidate import Candidate, types_key
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.check.check import Deviation, measure_set
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.check.compare import Deviation, measure_set
 from tunesmith.kernels.check.plan import Step, plan
-from tunesmith.kernels.check.reference import examine_reference
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
-from tunesmith.kernels.launch.reference import reference_results
-from tunesmith.kernels.launch.workload_data import SENSITIVITY, WorkloadData
+from tunesmith.kernels.launch.buffers import SENSITIVITY, WorkloadData
+from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.reference import reference_results, runnable_reference
 from tunesmith.kernels.outcome import Outcome, WrongResult
-from tunesmith.kernels.spec.contents import Contents
-from tunesmith.kernels.spec.files.taskfile import read_task
-from tunesmith.kernels.spec.reference_text import runnable_reference
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, Task
+from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 

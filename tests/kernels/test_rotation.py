@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.rotation import Rotation, window_for
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
 
 
 @dataclass

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.candidate import Candidate, types_key
+from tunesmith.kernels.build.artifact import Candidate, types_key
 from tunesmith.kernels.check.plan import plan
-from tunesmith.kernels.check.sanitize import (
+from tunesmith.kernels.check.sanitizer import (
     FOUND,
     LARGEST_BYTES,
-    TOOLS,
+    SANITIZER_TOOLS,
     WORKLOADS,
     Inspection,
     chosen_workloads,
     sanitize,
 )
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task
 
 
 def test_all_own_workloads_and_made_up_ones_of_all_sizes_and_types() -> None:
@@ -62,7 +62,7 @@ def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: p
     name = SUSPECTS[0][1][0].name
     script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {FOUND}; printf 1 > "$done"'
     pretend(tmp_path, monkeypatch, script)
-    monkeypatch.setattr("tunesmith.kernels.check.sanitize.pickle.dumps", lambda job: repr(job[0]).encode())
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0)
     assert [one.found != "" for one in found] == [True, False]
 
@@ -71,7 +71,7 @@ def test_at_its_end_no_tool_runs_any_more(tmp_path: Path, monkeypatch: pytest.Mo
     pretend(tmp_path, monkeypatch, f"echo $$ >> {tmp_path}/began; exec sleep 600")
     with closing(begun(SUSPECTS)):
         deadline = time.monotonic() + 60
-        while not (file := tmp_path / "began").exists() or len(file.read_text().split()) < len(TOOLS):
+        while not (file := tmp_path / "began").exists() or len(file.read_text().split()) < len(SANITIZER_TOOLS):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     for number in file.read_text().split():

@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search.observation import Observation
-from tunesmith.kernels.search.surrogate.effects import effects
-from tunesmith.kernels.space.rule import Rule
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.search.base import Observation
+from tunesmith.kernels.search.effects import effects
+from tunesmith.kernels.space import Rule, Space
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.spec.template import Config, Parameter
 
 PARAMETERS = (
     Parameter(name="BLOCK", values=(32, 64, 128, 256)),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.search import SearchError
-from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.search.simulate import SimulationReport, simulate
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.spec.template import Parameter
 
 
 def smooth_table(path: Path, *, size: int = 12, failing: bool = True) -> Path:

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.space import space as listing
-from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.rule import Reason, Rule, SpaceError, SpaceTooLarge
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels import space as listing
+from tunesmith.kernels.space import Domain, Reason, Rule, Space, SpaceError, SpaceTooLarge
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.spec.template import Config, Parameter
 
 TEXTS = (
     "A * B <= limit",

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tunesmith.kernels.spec.files.t1 import read_t1
-from tunesmith.kernels.spec.files.taskfile import read_task
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.task import Task, TaskError, geometry
+from tunesmith.kernels.spec.taskfile import read_task
 
 SUM = """\
 __kernel void add(__global float *c, __global const float *a, __global const float *b, int n)

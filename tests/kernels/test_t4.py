@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunesmith.kernels.search.cachefile import CacheFileError, Record
-from tunesmith.kernels.search.prior import Prior
-from tunesmith.kernels.search.t4 import is_t4, read_t4, write_t4
+from tunesmith.kernels.search.base import Prior
+from tunesmith.kernels.search.tables import CacheFileError, Record, is_t4, read_t4, write_t4
 
 RECORDS = [
     Record({"BLOCK": 32, "MODE": "row"}, 1.5, None, (1.4, 1.6), 40.0, 2.5),

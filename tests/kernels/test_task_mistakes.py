@@ -11,13 +11,12 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import specialise
-from tunesmith.kernels.launch.draw import draw
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch.contents import Contents, draw
 from tunesmith.kernels.launch.reference import reference_results
 from tunesmith.kernels.rewrite.signature import require_signature
-from tunesmith.kernels.spec.contents import Contents
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task, read_task
 from tunesmith.kernels.spec.task import Fill, Task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 
 TASK = """
 name = "scale"

@@ -15,9 +15,9 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.cubin import CubinError, global_variables, used_variables
-from tunesmith.kernels.check.check import REASONS
-from tunesmith.kernels.spec.files.taskfile import load_task
+from tunesmith.kernels.build.machine_code import CubinError, global_variables, used_variables
+from tunesmith.kernels.check.compare import REASONS
+from tunesmith.kernels.spec.taskfile import load_task
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
 from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict_of
@@ -112,7 +112,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
 def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
-    from tunesmith.kernels.check.sanitize import executable
+    from tunesmith.kernels.check.sanitizer import executable
 
     if fixture.judge == "sanitizer" and executable() is None:
         pytest.skip("compute-sanitizer is not installed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tunesmith.kernels.build.guard import refuse, refuse_text
-from tunesmith.kernels.build.specialise import Specialised, specialise
-from tunesmith.kernels.spec.files.taskfile import library_tasks, load_task
+from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
 REFUSED = {
     "includes": [

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
 from tunesmith.kernels.launch.rotation import orders, window_for
-from tunesmith.kernels.measure import calibrate, modes
-from tunesmith.kernels.measure.drift import DriftMonitor
+from tunesmith.kernels.measure import bench
+from tunesmith.kernels.measure import roofs as calibrate
+from tunesmith.kernels.measure.bench import DriftMonitor
 from tunesmith.kernels.measure.timing import (
     BLOCK_ROUNDS,
     LEAST_BLOCKS,
@@ -199,4 +200,4 @@ def test_settings_are_no_throttling() -> None:
 def test_few_samples_have_a_lower_confidence_and_say_so() -> None:
     assert estimate([1.0, 2.0, 3.0]).confidence == 0.75 and estimate([1.0] * 5).confidence == 0.9375
     assert estimate([1.0] * 6).confidence == 0.95
-    assert modes.PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())
+    assert bench.PRECISION.min_samples >= 6 and all(one.min_samples >= 6 for one in calibrate.PRECISION.values())

@@ -16,8 +16,7 @@ from pydantic import TypeAdapter
 from tunesmith.actors.judging.judge import _speaks_of
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.check.check import Deviation, deviation
-from tunesmith.kernels.check.constants import whole_numbers
+from tunesmith.kernels.check.compare import Deviation, deviation
 from tunesmith.kernels.check.plan import (
     LADDER,
     MOST_BYTES,
@@ -31,6 +30,7 @@ from tunesmith.kernels.check.plan import (
     reaching_steps,
     sought_steps,
 )
+from tunesmith.kernels.check.source_sizes import whole_numbers
 from tunesmith.kernels.check.verify import (
     ACCURACY_ELEMENTS,
     ACCURACY_FREE,
@@ -40,12 +40,21 @@ from tunesmith.kernels.check.verify import (
     infeasible_on,
     less_accurate,
 )
-from tunesmith.kernels.launch.draw import EDGE_SHARE, RANDOM_BLOCK, draw, spread
-from tunesmith.kernels.launch.workload_data import _nan_bytes
-from tunesmith.kernels.spec.contents import KINDS, WHOLE, Contents, Kind, kinds_of
+from tunesmith.kernels.launch.buffers import _nan_bytes
+from tunesmith.kernels.launch.contents import (
+    EDGE_SHARE,
+    KINDS,
+    RANDOM_BLOCK,
+    WHOLE,
+    Contents,
+    Kind,
+    draw,
+    kinds_of,
+    spread,
+)
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.files.taskfile import load_task
 from tunesmith.kernels.spec.task import Fill, Special, Task, Tolerance
+from tunesmith.kernels.spec.taskfile import load_task
 
 LIMIT = DTYPES["float16"].overflow
 TOLERANCE = Tolerance(rtol=1e-3, atol=1e-6)

@@ -25,7 +25,7 @@ def open_device(name: str) -> pyopencl.Device:
     device = next((device for device in devices if device.name.strip() == name), devices[0])
     try:
         # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
-        from tunesmith.kernels.backends.pocl import name_processor
+        from tunesmith.kernels.backends.opencl import name_processor
 
         name_processor(device)
     except ImportError:

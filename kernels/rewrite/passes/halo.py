@@ -20,8 +20,7 @@ from tunesmith.kernels.rewrite.passes.vectors import certain, vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint
+from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -13,7 +13,7 @@ from tunesmith.kernels.rewrite.c_types import C_TYPES
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, operator
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -20,8 +20,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, global_coordinate, loop_of
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint, Launch
+from tunesmith.kernels.spec.template import Constraint, Launch, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

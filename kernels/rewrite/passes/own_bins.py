@@ -12,7 +12,7 @@ import re
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Access, Kernel, text
 from tunesmith.kernels.rewrite.threads import Cells
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Parameter
 
 _TYPES = {"int": 4, "unsigned": 4, "unsigned int": 4, "float": 4, "unsigned long long": 8}
 MOST = 8192

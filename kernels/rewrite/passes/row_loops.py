@@ -23,8 +23,7 @@ from tunesmith.kernels.rewrite.passes.teams import first_of, in_team, step_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint
+from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -12,8 +12,7 @@ from functools import wraps
 
 from tunesmith.kernels.rewrite.source import Kernel
 from tunesmith.kernels.rewrite.threads import Cells, Fixed, Rows
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import BackendName, Constraint, Launch
+from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Parameter
 
 AXES = "xyz"
 

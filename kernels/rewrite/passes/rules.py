@@ -26,8 +26,7 @@ from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import BackendName, Constraint, Launch
+from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subject, rule
 from tunesmith.kernels.rewrite.source import Kernel, text, walk
 from tunesmith.kernels.rewrite.threads import Rows, block_stride, loop_of
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint
+from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

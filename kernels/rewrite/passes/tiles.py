@@ -13,8 +13,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint, Launch
+from tunesmith.kernels.spec.template import Constraint, Launch, Parameter
 
 ROWS = 8
 """Rows of threads of a block; each goes over several rows of the tile."""

@@ -16,8 +16,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, global_coordinate, keeps_below
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.parameter import Parameter
-from tunesmith.kernels.spec.template import Constraint
+from tunesmith.kernels.spec.template import Constraint, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
-from tunesmith.graph.models.answer import Invalid, Valid, read_answer
-from tunesmith.graph.models.transport import Completion
+from tunesmith.graph.models.calls import Invalid, Valid, read_answer
+from tunesmith.graph.models.chat import Completion
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"

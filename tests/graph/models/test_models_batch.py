@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from opened_models import KEY, Opened, call, read
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
-from tunesmith.graph.models.files.batchfile import (
+from tunesmith.graph.models.chat import Completion, Failure, Request
+from tunesmith.graph.models.recorded import (
     BatchFileError,
     answer_line,
     read_answers,
@@ -26,7 +27,6 @@ from tunesmith.graph.models.files.batchfile import (
     request_line,
     write_lines,
 )
-from tunesmith.graph.models.transport import Completion, Failure, Request
 
 GOOD = {"choices": [{"index": 0, "message": {"role": "assistant", "content": '{"name": "a", "factor": 1}'}}]}
 
@@ -97,8 +97,8 @@ def test_two_runs_may_share_a_folder(batch: Any, air: Path, server: FakeOpenAI) 
 WRITE = """
 import sys, time
 from pathlib import Path
-from tunesmith.graph.models.files import batch
-from tunesmith.graph.models.transport import Request
+from tunesmith.graph.models import recorded as batch
+from tunesmith.graph.models.chat import Request
 read = batch.read_requests
 def read_slowly(path):
     found = read(path)

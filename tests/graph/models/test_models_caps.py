@@ -22,7 +22,7 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
 from tunesmith.graph.models.opening import models_summary
-from tunesmith.graph.roles.planning.tree_rules import calls_left
+from tunesmith.graph.roles.planner import calls_left
 
 Live = Callable[..., Opened]
 

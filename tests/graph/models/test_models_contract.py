@@ -11,7 +11,7 @@ from fake_openai import FakeOpenAI, answer, refusal, status, truncated
 from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import Call, ModelFailed, Reply, Waiting
-from tunesmith.graph.models.files.batchfile import read_answers, read_requests
+from tunesmith.graph.models.recorded import read_answers, read_requests
 
 Answers = list[Reply | ModelFailed]
 

@@ -210,7 +210,7 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
 
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
-    monkeypatch.setattr("tunesmith.graph.models.asker.GRACE", 0.2)
+    monkeypatch.setattr("tunesmith.graph.models.client.GRACE", 0.2)
     server.next(*[drip(5)] * 2)
     failed = live(model_timeout=0.3).failure()
     assert failed.kind == "timeout" and "kept the connection open" in failed.detail

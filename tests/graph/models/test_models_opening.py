@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tunesmith.graph.models.client import PACKAGED, PricesError, load_prices
 from tunesmith.graph.models.opening import check_models, destination, limit_field
-from tunesmith.graph.models.prices import PACKAGED, PricesError, load_prices
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.hw.errors import TunesmithError
 

@@ -10,7 +10,7 @@ import pytest
 from fake_openai import FakeOpenAI, status
 from opened_models import Move, Opened, call
 
-from tunesmith.graph.models.files.replay import ReplayError
+from tunesmith.graph.models.recorded import ReplayError
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tunesmith.graph import resume, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Waiting
 from tunesmith.graph.roles import Role, load_roles
-from tunesmith.graph.roles.planning.planner import Planner
+from tunesmith.graph.roles.planner import Planner
 from tunesmith.graph.state import State
 
 TASK = str(Path(__file__).resolve().parent.parent.parent / "data" / "scale_add" / "task.toml")
@@ -77,11 +77,11 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> 
         wrapped = {name: ByRules(role) for name, role in own.items() if name != "approve"}
         return own | wrapped | {"plan": AskingPlanner()}
 
-    monkeypatch.setattr("tunesmith.actors.cluster.cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", [], raising=False)
     monkeypatch.setattr("tunesmith.graph.roles.arms.load_roles", roles)
-    monkeypatch.setattr("tunesmith.graph.models.asker.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("tunesmith.graph.models.client.FIRST_WAIT", 0.01)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield

@@ -14,7 +14,7 @@ from opened_models import Move, call, chats, read
 from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.models import ModelFailed
-from tunesmith.graph.models.answer import Invalid, Valid
+from tunesmith.graph.models.calls import Invalid, Valid
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 

@@ -12,9 +12,9 @@ import pytest
 
 from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
 SOURCES: dict[BackendName, dict[str, str]] = {

@@ -18,16 +18,16 @@ from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, Device, Launch, OutOfDeviceMemory, open_compiler, open_device
 from tunesmith.kernels.backends.cuda import _Mapping
-from tunesmith.kernels.backends.cuda_compiler import (
+from tunesmith.kernels.backends.nvrtc import (
     CudaUnavailable,
     NvrtcCompiler,
     _header_roots,
     _target,
     parse_resources,
 )
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.spec.task import Geometry
 
 pytest.importorskip("cuda.bindings")
 
@@ -299,8 +299,8 @@ class TestCudaDevice(DeviceContract):
 TIMED = """
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import Launch, open_compiler, open_device
-from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.spec.task import Geometry
 import numpy as np
 
 here = probe_cuda().devices[0]
@@ -317,8 +317,8 @@ ILLEGAL = r"""
 import numpy as np
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import DeviceError, Launch, open_compiler, open_device
-from tunesmith.kernels.build.specialise import Specialised
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.spec.task import Geometry
 
 here = probe_cuda().devices[0]
 text = 'extern "C" __global__ void wild(int* a, long long by) { a[by] = 1; }'

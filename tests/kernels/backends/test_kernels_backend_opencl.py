@@ -11,9 +11,8 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import Call, Compiler, Device, DeviceError, Launch, open_compiler, open_device
-from tunesmith.kernels.backends.opencl import OpenclUnavailable, device_uuid
-from tunesmith.kernels.backends.pocl import SWITCH, name_processor
-from tunesmith.kernels.spec.geometry import Geometry
+from tunesmith.kernels.backends.opencl import SWITCH, OpenclUnavailable, device_uuid, name_processor
+from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
 

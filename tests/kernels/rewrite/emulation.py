@@ -19,12 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.source import Source
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.template import Config, Template
 
 DECLARED = r"""
 #include <cmath>

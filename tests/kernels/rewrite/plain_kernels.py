@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from tunesmith.kernels.rewrite.draft import draft
-from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import read_task
 
 ELEMENT = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
 KERNELS: dict[str, tuple[str, dict[str, int]]] = {

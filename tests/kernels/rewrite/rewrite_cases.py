@@ -9,10 +9,9 @@ import numpy as np
 from emulation import contents, run_kernel
 
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
-from tunesmith.kernels.spec.parameter import Config
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
+from tunesmith.kernels.spec.template import Config, Launch, Template
 
 RAW = Path(__file__).resolve().parents[2] / "raw"
 

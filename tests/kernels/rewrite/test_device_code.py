@@ -6,9 +6,9 @@ import pytest
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.backends._base import Compiler
+from tunesmith.kernels.backends.base import Compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import Specialised
+from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.rewrite.device_code import device_code
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.source import Source

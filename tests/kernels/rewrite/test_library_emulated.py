@@ -11,11 +11,10 @@ from emulation import TENSOR_CORES, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.launch.reference import reference_results
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.files.taskfile import LIBRARY, load_task
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Tolerance, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.taskfile import LIBRARY, load_task
+from tunesmith.kernels.spec.template import Config, Template
 
 # Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
 SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {

@@ -18,7 +18,7 @@ from rewrite_cases import task_of
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.space.feasible import feasible
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.template import Launch
 
 H200 = resolve_target("h200")

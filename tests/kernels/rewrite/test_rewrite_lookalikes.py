@@ -9,10 +9,8 @@ from rewrite_cases import kernel, require_equal, template_of
 
 from tunesmith.kernels.rewrite.source import Source
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import BackendSources, Baseline
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.spec.task import BackendSources, Baseline, geometry
+from tunesmith.kernels.spec.template import Config, Launch, Template
 
 LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
 ROWS = Launch(grid=("3",), block=("64",))

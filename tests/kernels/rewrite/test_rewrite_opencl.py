@@ -9,13 +9,11 @@ import pytest
 from rewrite_cases import task_of
 
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Launch, Template
+from tunesmith.kernels.space import feasible
+from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.template import Config, Launch, Template
 
 HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
 N = 1000

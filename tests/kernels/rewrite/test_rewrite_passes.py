@@ -9,10 +9,9 @@ from rewrite_cases import kernel, require_equal, template_of
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Launch
+from tunesmith.kernels.spec.template import Config, Launch
 
 H200 = resolve_target("h200")
 LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))

@@ -12,14 +12,12 @@ from plain_kernels import KERNELS, SHAPES, drafted
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.soundness import require_sound_template
-from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.validation import require_sound_template
 
 H200 = resolve_target("h200")
 WANTED = {

@@ -15,8 +15,8 @@ from rewrite_cases import OWN, RAW, kernel
 
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.spec.files.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
 from tunesmith.kernels.spec.template import Launch
 
 DATA = RAW.parent / "data"

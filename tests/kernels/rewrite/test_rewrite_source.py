@@ -13,13 +13,13 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.headers import whole_source
 from tunesmith.kernels.rewrite.source import Source, SourceError
 from tunesmith.kernels.rewrite.threads import Axis, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.spec.files.taskfile import read_task
 from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import read_task
 
 SAXPY = """
 __global__ void saxpy(float a, const float* in, float* y, int n) {

@@ -11,9 +11,9 @@ from rewrite_cases import plain_task
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.starts import Limit, starts
 from tunesmith.kernels.rewrite.template import rewrite
-from tunesmith.kernels.space.feasible import feasible
-from tunesmith.kernels.spec.parameter import Config
+from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Config
 
 H200 = resolve_target("h200")
 

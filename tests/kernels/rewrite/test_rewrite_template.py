@@ -13,14 +13,12 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
-from tunesmith.kernels.build.specialise import specialise
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite, with_rules
-from tunesmith.kernels.space.feasible import compiler_rejection, feasible
-from tunesmith.kernels.spec.geometry import geometry
-from tunesmith.kernels.spec.parameter import Config
-from tunesmith.kernels.spec.soundness import require_sound_template
-from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.validation import require_sound_template
 
 H200 = resolve_target("h200")
 SMALL = {"n": 5, "d": 333, "h": 3, "half": 8, "w": 45, "e": 40, "k": 3, "m": 20}

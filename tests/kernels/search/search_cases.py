@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunesmith.kernels.search import Observation, Strategy
-from tunesmith.kernels.space.rule import Rule
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.space import Rule, Space
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.spec.template import Config, Parameter
 
 PARAMETERS = [
     Parameter(name="BLOCK", values=(32, 64, 96, 128, 192, 256)),

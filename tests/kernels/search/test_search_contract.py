@@ -7,8 +7,8 @@ import pytest
 from search_cases import PARAMETERS, RULES, listed_space, observe, resume
 
 from tunesmith.kernels.search import STRATEGIES, Observation, SearchError, Strategy, make_strategy
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import Config, config_key
+from tunesmith.kernels.space import Space
+from tunesmith.kernels.spec.template import Config, config_key
 
 Events = list[tuple[Config, Observation | None]]
 
@@ -146,7 +146,7 @@ class TestContract:
 
 
 def _impossible() -> list[object]:
-    from tunesmith.kernels.space.rule import Rule
+    from tunesmith.kernels.space import Rule
     from tunesmith.kernels.spec.expression import parse
 
     return [Rule.from_expression(parse("BLOCK > 999"))]

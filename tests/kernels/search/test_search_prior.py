@@ -10,10 +10,10 @@ import pytest
 from search_cases import listed_space, observe, resume
 
 from tunesmith.kernels.search import STRATEGIES, Observation, Prior, SearchError, Strategy, make_strategy
-from tunesmith.kernels.search.cachefile import Record, write_cache
 from tunesmith.kernels.search.simulate import simulate
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.space import Space
+from tunesmith.kernels.spec.template import Config, Parameter
 
 SIZES = {"A": 12, "B": 12, "C": 8}
 SPACE = Space.build([Parameter(name=name, values=tuple(range(size))) for name, size in SIZES.items()], [])

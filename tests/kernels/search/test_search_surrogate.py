@@ -15,15 +15,12 @@ from scipy.optimize import approx_fprime  # type: ignore[import-untyped,unused-i
 from search_cases import PARAMETERS, listed_space, observe
 
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
-from tunesmith.kernels.search.surrogate import gaussian
-from tunesmith.kernels.search.surrogate.acquisition import best_candidate
-from tunesmith.kernels.search.surrogate.gaussian import Kernel, Posterior, features
-from tunesmith.kernels.search.surrogate.search import SurrogateSearch
-from tunesmith.kernels.space.domain import Domain
-from tunesmith.kernels.space.rule import Rule
-from tunesmith.kernels.space.space import Space
+from tunesmith.kernels.search import model as gaussian
+from tunesmith.kernels.search.bayesian import SurrogateSearch
+from tunesmith.kernels.search.model import Kernel, Posterior, best_candidate, features
+from tunesmith.kernels.space import Domain, Rule, Space
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.parameter import Parameter
+from tunesmith.kernels.spec.template import Parameter
 
 
 def model(count: int, candidates: int = 12) -> tuple[Space, Kernel, Posterior, np.ndarray]:

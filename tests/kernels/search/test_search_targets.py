@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.search.surrogate.acquisition import log_expected_improvement
-from tunesmith.kernels.search.surrogate.gaussian import Kernel
-from tunesmith.kernels.search.surrogate.search import SurrogateSearch
-from tunesmith.kernels.search.surrogate.targets import Targets, truncated
-from tunesmith.kernels.space.space import Space
-from tunesmith.kernels.spec.parameter import Config, Parameter
+from tunesmith.kernels.search.bayesian import SurrogateSearch
+from tunesmith.kernels.search.model import Kernel, Targets, log_expected_improvement, truncated
+from tunesmith.kernels.space import Space
+from tunesmith.kernels.spec.template import Config, Parameter
 
 SPACE = Space.build([Parameter(name=name, values=tuple(range(16))) for name in "AB"], [])
 

@@ -1,1 +1,0 @@
-"""What runs in a Ray worker: the actors, and a lane that survives what it runs."""

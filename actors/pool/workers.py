@@ -1,0 +1,512 @@
+"""A Ray actor as the pool sees it: one that may die, be ended, and be replaced.
+
+Owns the deadlines, the calls under way, and what Ray reports when a call ends without a result. Which call comes next
+is the pool's business.
+
+The workers of a pool: lanes and compile workers, how they start, and when one is excluded.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tunesmith.actors.lane import CompileActor, LaneActor, LaneHost
+from tunesmith.actors.ray_cluster import cpu_share
+from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
+from tunesmith.hw.errors import OutOfTime, TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.outcome import Crashed, TimedOut, describe
+from tunesmith.kernels.spec.task import Task
+
+LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
+"""What Ray raises when a call ends without a result: its process, its node or its result is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds allowed: to compile one source; to check and time one workload; to make all workloads' buffers and
+    reference results; to start a worker process or get hold of the device (others may be using both). grace: what a
+    lane that keeps its own deadline may take beyond it, until it is itself taken to hang."""
+
+    compile: float = 60.0
+    visit: float = 20.0
+    prepare: float = 600.0
+    start: float = 3600.0
+    grace: float = 5.0
+
+
+@dataclass(slots=True)
+class Call:
+    """A call under way, behind `reference`; it may take `seconds` and `grace` from when those before it have ended.
+
+    job: whatever the pool wants to remember; None for calls that make a process ready. gate: a call that must return
+    before this one begins; until then its seconds do not run.
+    """
+
+    reference: Any
+    seconds: float
+    job: Any = None
+    gate: Any = None
+    grace: float = 0.0
+
+
+@dataclass(slots=True)
+class ActorHandle:
+    """An actor that can be replaced: `make` starts one for a seed.
+
+    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). ready: it has
+    said that it is; startup_deaths: how often in a row it ended without having done anything; busy_seconds: time with a
+    call under way once it was ready, of all the actors it has been.
+    """
+
+    make: Callable[[int], Any]
+    seed: int
+    name: str = ""
+    patience: float = 0.0
+    """Seconds that a process may take to start, or a gate to open, before a call's own seconds run."""
+    actor: Any = None
+    calls: deque[Call] = field(default_factory=deque)
+    started: float = 0.0
+    deadline: float = 0.0
+    ready: bool = False
+    startup_deaths: int = 0
+    busy_seconds: float = 0.0
+    served: int = 0
+    version: str = ""
+    _placed: Any = None
+    """The node's id, behind a reference that is ready once the actor has a place in the cluster."""
+
+    def begin(self, call: Call) -> None:
+        """Adds a call behind those under way."""
+        self.calls.append(call)
+        if len(self.calls) == 1:
+            self._head_begins()
+
+    @property
+    def waited(self) -> Any:
+        """What to wait for next: the gate or the result of the first call."""
+        return self.calls[0].gate or self.calls[0].reference
+
+    @property
+    def busy_until_now(self) -> float:
+        """`busy_seconds` with the call under way."""
+        under_way = bool(self.calls) and self.ready and self.calls[0].gate is None
+        return self.busy_seconds + (time.monotonic() - self.started if under_way else 0.0)
+
+    @property
+    def state(self) -> str:
+        """What it does, in a word."""
+        if not self.ready:
+            return "starting"
+        if not self.calls:
+            return "idle"
+        return "waiting" if self.calls[0].gate is not None else "busy"
+
+    @property
+    def node(self) -> str | None:
+        """The id of the node it runs on; None while it waits for a place in the cluster."""
+        if self._placed is None:
+            return None
+        try:
+            node: str = ray.get(self._placed, timeout=0)
+        except (GetTimeoutError, *LOST):
+            return None
+        return node
+
+    @property
+    def node_is_gone(self) -> bool:
+        """Whether the node it ran on has left the cluster."""
+        node = self.node
+        alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}  # type: ignore[no-untyped-call]
+        return node is not None and node not in alive
+
+    def pass_gate(self) -> None:
+        """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
+        self.calls[0].gate = None
+        self._head_begins()
+
+    def end_call(self) -> tuple[Call, float]:
+        """Takes the first call off; gives it and the seconds it took. The next one's time begins."""
+        call, now = self.calls.popleft(), time.monotonic()
+        seconds = now - self.started
+        if self.ready:
+            self.busy_seconds += seconds
+        if self.calls:
+            self._head_begins()
+        return call, seconds
+
+    def replace_actor(self, seed: int | None = None) -> list[Call]:
+        """Ends the actor, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
+        self.end()
+        lost = self._reset(seed)
+        self.actor = self.make(self.seed)
+        self._placed = self.actor.node_id.remote()
+        return lost
+
+    def reset_in_place(self, seed: int | None = None) -> list[Call]:
+        """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
+        return self.replace_actor(seed) if self.actor is None else self._reset(seed)
+
+    def end(self) -> None:
+        """Ends the actor, if any."""
+        if self.actor is not None:
+            ray.kill(self.actor)
+            self.actor = self._placed = None
+
+    def _reset(self, seed: int | None) -> list[Call]:
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        return lost
+
+    def _head_begins(self) -> None:
+        head = self.calls[0]
+        self.started = time.monotonic()
+        patience = self.patience if head.gate is not None or not self.ready else 0.0
+        self.deadline = self.started + head.seconds + head.grace + patience
+
+
+def result_of(reference: Any, timeout: float | None = None) -> Any:
+    """The result behind `reference`. A mistake of the user's that a worker found is raised as it was there."""
+    try:
+        return ray.get(reference, timeout=timeout)
+    except RayTaskError as error:
+        if isinstance(error.cause, TunesmithError):
+            raise error.cause from None
+        raise
+
+
+def describe_loss(error: Exception) -> str:
+    """What a loss of `LOST` was, in a clause for the user."""
+    match error:
+        case OutOfMemoryError():
+            return "Ray ended the worker process because its node ran out of memory"
+        case NodeDiedError():
+            return "its node left the cluster"
+        case ObjectLostError():
+            return "its result was lost with the node that held it"
+    # Which signal it was, Ray does not know.
+    return "the worker process ended without a result, as after an invalid access or when the system kills it"
+
+
+MAX_STARTUP_DEATHS = 3
+MAX_FAILED_HEALTH_CHECKS = 3
+"""Health checks in a row that a device may fail."""
+LOOK_SECONDS = 5.0
+NO_DEVICE_SECONDS = 60.0
+"""How long a cluster may be without any GPU before waiting for one is given up."""
+NAMESPACE = "tunesmith"
+"""Ray's, of the names of lanes, by which tunings that wait for a GPU see each other."""
+
+
+class PoolError(TunesmithError):
+    """The pool can no longer work: workers die without doing anything, or no device is left."""
+
+
+class WorkerSet:
+    """The workers of one pool; `say` gets, in a sentence, what a user should know. seconds_left: until waiting for a
+    device is given up; lane_class, compile_class: what the actors run."""
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        index: int,
+        *,
+        lanes: int,
+        compilers: int,
+        seed: int,
+        workloads: Sequence[str],
+        deadlines: Deadlines,
+        say: Callable[[str], None],
+        seconds_left: Callable[[], float] = lambda: math.inf,
+        lane_class: type = LaneHost,
+        compile_class: type = CompileWorker,
+    ) -> None:
+        self.limits, self.deadlines, self.say = limits, deadlines, say
+        self._seconds_left = seconds_left
+        self._task, self._workloads, self._seed = task, tuple(workloads), seed
+        self._gpu = limits.backend == "cuda"
+        # On a processor compiling and timing take turns, so that both together keep what the lane takes busy.
+        takes_turns = limits.kind == "cpu"
+        share = cpu_share(lanes, compilers, gpu=self._gpu)
+        lane_actor: Any = ray.remote(
+            num_gpus=1 if self._gpu else 0, num_cpus=1 if takes_turns else share, max_restarts=0
+        )(LaneActor)
+        if not self._gpu:
+            # An OpenCL device's number is this machine's.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            lane_actor = lane_actor.options(scheduling_strategy=here)
+        compile_actor: Any = ray.remote(
+            num_cpus=0 if takes_turns else share, max_restarts=0, scheduling_strategy="SPREAD"
+        )(CompileActor)
+        holder = this_process()
+        # Arguments that every worker needs are stored once in the cluster, not sent with each.
+        shared_task = ray.put(task)
+
+        def make_lane(drawn: int) -> Any:
+            name = f"{holder} [{uuid.uuid4().hex}]"
+            named = lane_actor.options(name=name, namespace=NAMESPACE) if self._gpu else lane_actor
+            return named.remote(lane_class, shared_task, limits, index, drawn, holder)
+
+        self._me = str(holder)
+        self.lanes = [ActorHandle(make_lane, seed, f"lane {number}", deadlines.start) for number in range(lanes)]
+        self.compilers = [
+            ActorHandle(
+                lambda _: compile_actor.remote(compile_class, limits, index),
+                seed,
+                f"compile worker {number}",
+                deadlines.start,
+            )
+            for number in range(compilers)
+        ]
+        self.health: Artifact | None = None
+        self._known_health = False
+        self._failed_checks: dict[str, int] = {}
+        self._noted: set[str] = set()
+        self._without_device: float | None = None
+        self._next_look = 0.0
+        self._started = 0.0
+        self._next_report = 0.0
+        self._holder_asked: tuple[ActorHandle, Any] | None = None
+
+    @property
+    def workers(self) -> list[ActorHandle]:
+        return [*self.compilers, *self.lanes]
+
+    def start(self) -> None:
+        """Starts all actors. Lanes first: a compile worker may be on any node, and must not take the last core of one
+        that has a GPU."""
+        for worker in (*self.lanes, *self.compilers):
+            worker.replace_actor()
+        self._started = time.monotonic()
+        self._next_report = self._started + REPORT_AFTER_SECONDS
+        for worker in self.compilers:
+            self.request_ready(worker)
+
+    def end(self) -> None:
+        """Ends all actors."""
+        for worker in self.workers:
+            worker.end()
+
+    def phase_of(self, worker: ActorHandle) -> str:
+        """What its calls do, in the terms of outcomes."""
+        return "run" if worker in self.lanes else "compile"
+
+    def request_ready(self, worker: ActorHandle) -> None:
+        """Has `worker` make itself ready, unless it is or is at it."""
+        if worker.ready or worker.calls:
+            return
+        if worker in self.compilers:
+            worker.begin(Call(worker.actor.start.remote(), 0.0))
+        elif self._known_health:
+            # What is for other contents is for a few workloads, which whoever requested it names.
+            workloads = self._workloads if worker.seed == self._seed else ()
+            seconds = self.deadlines.prepare
+            reference = worker.actor.start.remote(self.health, workloads, worker.seed, seconds)
+            worker.begin(Call(reference, seconds, grace=self.deadlines.grace))
+
+    def on_start_returned(self, worker: ActorHandle, reference: Any) -> None:
+        """`worker` has answered whether it is ready. Raises of `LOST` where it died instead, and `TunesmithError`."""
+        try:
+            answer = result_of(reference)
+        except TunesmithError as error:
+            if worker not in self.compilers or len(self.compilers) == 1:
+                raise
+            # A node may lack a compiler that others have.
+            self.exclude(worker, str(error).rstrip("."))
+            return
+        if isinstance(answer, CompilerReady):
+            worker.version, worker.ready = answer.version, True
+            self.health, self._known_health = answer.health, True
+        elif isinstance(answer, Crashed | TimedOut):
+            self._on_failed_preparation(worker, answer)
+        else:
+            self._on_lane_ready(worker, answer)
+
+    def exclude(self, worker: ActorHandle, why: str) -> None:
+        """Takes a worker out. Raises `PoolError` when it was the last."""
+        worker.end()
+        worker.calls.clear()
+        group = self._group(worker)
+        group.remove(worker)
+        sentence = f"{worker.name[0].upper()}{worker.name[1:]} is excluded: {why}."
+        if not group:
+            raise PoolError(f"{sentence} No other is left.")
+        self.say(sentence)
+
+    def on_startup_death(self, worker: ActorHandle, outcome: Crashed | TimedOut) -> None:
+        """A worker's actor ended before it did anything. Raises `PoolError` when that goes on and no other can work."""
+        worker.startup_deaths += 1
+        if worker.startup_deaths < MAX_STARTUP_DEATHS:
+            return
+        why = f"its process ended {worker.startup_deaths} times before doing any work: {describe(outcome)}"
+        if self.others_ready(worker):
+            self.exclude(worker, why)
+            return
+        raise PoolError(f"{worker.name[0].upper()}{worker.name[1:]} cannot be used: {why}.")
+
+    def others_ready(self, worker: ActorHandle) -> bool:
+        return any(other.ready for other in self._group(worker) if other is not worker)
+
+    def ready_worker(self, group: list[ActorHandle], seed: int | None = None) -> ActorHandle:
+        """The first of the lanes or compile workers, ready; where it is excluded meanwhile, the next. seed: of the
+        contents that a lane has, where it matters. Raises `PoolError` when none is left."""
+        while True:
+            worker = group[0]
+            if seed is not None and worker.seed != seed:
+                worker.reset_in_place(seed)
+            self.make_ready(worker)
+            if worker in group:
+                return worker
+
+    def make_ready(self, worker: ActorHandle) -> None:
+        """Waits until `worker` is ready, or excluded. Raises `PoolError` when it was the last of its group."""
+        group = self._group(worker)
+        if group is self.lanes and not self._known_health:
+            self.ready_worker(self.compilers)
+        while worker in group and not worker.ready:
+            self.request_ready(worker)
+            try:
+                self.wait_for(worker.calls[0].reference, worker.deadline)
+                call, _ = worker.end_call()
+                self.on_start_returned(worker, call.reference)
+            except ray.exceptions.GetTimeoutError:
+                worker.replace_actor()
+                self.on_startup_death(worker, TimedOut("start", self.deadlines.start))
+            except LOST as error:
+                worker.replace_actor()
+                self.on_startup_death(worker, Crashed("start", describe_loss(error)))
+
+    def wait_for(self, reference: Any, deadline: float, lane: ActorHandle | None = None) -> None:
+        """Waits for the result behind `reference`, and reports what for. lane: the one that waits for its device.
+        Raises Ray's `GetTimeoutError` after `deadline` (monotonic seconds), and what `report_waiting` raises."""
+        while not ray.wait([reference], timeout=max(0.0, min(deadline - time.monotonic(), REPORT_AFTER_SECONDS)))[0]:
+            if time.monotonic() >= deadline:
+                raise ray.exceptions.GetTimeoutError
+            self.report_waiting(lane)
+
+    def require_device(self) -> None:
+        """Raises `PoolError` when lanes wait for GPUs and the cluster has had none for a while."""
+        if not self._gpu or any(lane.ready for lane in self.lanes):
+            self._without_device = None
+            return
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        if resources.get("GPU", 0.0) >= 1:
+            self._without_device = None
+        elif self._without_device is None:
+            self._without_device = now
+        elif now - self._without_device > NO_DEVICE_SECONDS:
+            raise PoolError(
+                "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
+            )
+
+    def report_waiting(self, waiting: ActorHandle | None = None) -> None:
+        """Says, now and then, what lanes wait for while none of them works, or what the lane `waiting` waits for: GPUs
+        of the cluster that others hold, or the device that another process uses. Raises `OutOfTime` where no time is
+        left to wait."""
+        now = time.monotonic()
+        if self._holder_asked is not None:
+            lane, answer = self._holder_asked
+            if ray.wait([answer], timeout=0)[0]:
+                self._holder_asked = None
+                try:
+                    clause = ray.get(answer)
+                except LOST:
+                    clause = ""
+                if clause:
+                    self._say_waiting(f"{lane.name[0].upper()}{lane.name[1:]} is {clause}")
+            return
+        if now < self._next_report or (waiting is None and any(lane.state in ("busy", "idle") for lane in self.lanes)):
+            return
+        # Not later than at the end of the time that is left.
+        next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, self._seconds_left()))
+        if self._gpu and all(lane.node is None for lane in self.lanes):
+            self._report_no_gpu()
+            self._next_report = next_report
+            return
+        for lane in self.lanes if waiting is None else [waiting]:
+            if lane is waiting or (lane.calls and lane.node is not None and now - lane.started > REPORT_AFTER_SECONDS):
+                self._next_report = next_report
+                self._holder_asked = lane, lane.actor.waiting_for.remote()
+                return
+
+    def _report_no_gpu(self) -> None:
+        total = ray.cluster_resources().get("GPU", 0.0)  # type: ignore[no-untyped-call]
+        named = [one["name"].rpartition(" [")[0] for one in ray.util.list_named_actors(all_namespaces=True)]
+        others = sorted({name for name in named if name.startswith("pid ")} - {self._me})
+        # Without another tuning, workers may just be slow to start.
+        if total >= 1 and (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
+            held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
+            self._say_waiting(f"Waiting for a GPU: all {total:g} of the Ray cluster are in use ({held})")
+
+    def _say_waiting(self, clause: str) -> None:
+        if self._seconds_left() <= 0:
+            raise OutOfTime(
+                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
+                "`tunesmith resume` and a new --time-limit."
+            )
+        self.say(f"{clause}.")
+
+    def _on_lane_ready(self, lane: ActorHandle, answer: LaneReady) -> None:
+        lane.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
+        if self._gpu and answer.name != self.limits.name:
+            article = "an" if answer.name[:1] in "AEIN" else "a"
+            self.exclude(lane, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
+            return
+        if answer.fault:
+            failed = self._failed_checks[lane.name] = self._failed_checks.get(lane.name, 0) + 1
+            if failed >= MAX_FAILED_HEALTH_CHECKS:
+                self.exclude(lane, f"it failed {failed} health checks: {answer.fault}")
+            else:
+                lane.replace_actor()
+            return
+        if answer.note and lane.name not in self._noted:
+            self._noted.add(lane.name)
+            self.say(f"{lane.name} is used, but {answer.note}.")
+        self._failed_checks.pop(lane.name, None)
+        lane.ready = True
+
+    def _on_failed_preparation(self, lane: ActorHandle, outcome: Crashed | TimedOut) -> None:
+        """The process of a lane ended, or took too long, before any candidate ran."""
+        reference = f"the reference function {self._task.reference_name}"
+        if isinstance(outcome, TimedOut):
+            raise PoolError(
+                f"Preparing the data took longer than {outcome.limit:g} s; most likely {reference} does not end: make "
+                "it faster, or the workloads smaller."
+            )
+        lane.startup_deaths += 1
+        if lane.startup_deaths < MAX_STARTUP_DEATHS:
+            return
+        why = f"crashed {lane.startup_deaths} times while preparing the data ({describe(outcome)})"
+        if self.others_ready(lane):
+            self.exclude(lane, f"its process {why}")
+            return
+        raise PoolError(f"The worker {why}; most likely {reference} ends its process.")
+
+    def _group(self, worker: ActorHandle) -> list[ActorHandle]:
+        return self.lanes if worker in self.lanes else self.compilers

@@ -1,0 +1,252 @@
+"""An object in a process of its own, without Ray.
+
+A call may have a deadline. A call that overruns it, or whose process dies, comes back as a value; the next call starts
+a new process. A mistake of the user's that is found there is raised here, and so is a bug.
+
+Processes are forked by multiprocessing's fork server, which has imported what `preload` names. Measured with PoCL's
+modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
+kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
+2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads are those of
+NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
+
+Arguments and results as bytes, for the calls that there are hundreds of a second of.
+Isolated processes and what runs in them, without Ray: the two plain kinds of worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.outcome import Crashed, TimedOut
+from tunesmith.kernels.spec.template import BackendName
+
+START_SECONDS = 120.0
+"""For starting a process and making the object in it."""
+START_ATTEMPTS = 5
+START_PAUSE_SECONDS = 0.05
+"""Before another attempt, for the death of a fork server to be noticed."""
+UNREAD_BYTES = 32 << 10
+"""Of a call that is sent while its object is being made: what a pipe takes in any case before it is read."""
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+IMPORTS: dict[BackendName, tuple[str, ...]] = {
+    "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+    "opencl": ("tunesmith.actors.workers", "pyopencl"),
+}
+
+_FORK_SERVER = multiprocessing.get_context("forkserver")
+_ALWAYS = ["numpy.random"]
+"""What NumPy imports only when it is used: 12 ms in each child that draws contents."""
+_FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers"])
+_STARTING = threading.Lock()
+
+
+def preload(backend: BackendName) -> None:
+    """Has the fork server of this process import what workers for `backend` need, as far as it is installed, before it
+    forks the first child. Without effect once it runs; children import by themselves what is missing."""
+    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, *IMPORTS[backend]])
+
+
+class Isolated:
+    """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
+
+    The process ends with the process that started it, however that ends. Use as a context manager; it ends the process.
+    """
+
+    def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any) -> None:
+        self._phase, self._make, self._arguments = phase, make, arguments
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._made = False
+        self.starts = 0
+        """How many processes were started for the object so far: it is made anew in each."""
+        self._unsent: memoryview | None = None
+        """A call that is sent when its object was made, as sending it would wait for that, whatever the deadline."""
+
+    def __enter__(self) -> Isolated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def call(self, method: str, seconds: float | None, *arguments: Any) -> Any:
+        """The result of a method of the object, `TimedOut` or `Crashed`. seconds: None for as long as it takes."""
+        self.begin(method, *arguments)
+        return self.answer(seconds)
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Begins a call, whose result `answer` gives."""
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        call = ForkingPickler.dumps((method, arguments))
+        if not self._made and len(call) > UNREAD_BYTES:
+            self._unsent = call
+            return
+        # A process that has ended is noticed, with how it ended, by `answer`.
+        with contextlib.suppress(ConnectionError):
+            self._pipe.send_bytes(call)
+
+    def answer(self, seconds: float | None) -> Any:
+        """What `call` gives, of the call that was begun."""
+        assert self._pipe is not None, "no call was begun"
+        try:
+            if not self._made:
+                if not self._pipe.poll(START_SECONDS):
+                    self.end()
+                    return TimedOut("start", START_SECONDS)
+                failed, result = self._pipe.recv()
+                if failed:
+                    self.end()
+                    raise result
+                self._made = True
+            if self._unsent is not None:
+                self._pipe.send_bytes(self._unsent)
+                self._unsent = None
+            if not self._pipe.poll(seconds):
+                self.end()
+                assert seconds is not None
+                return TimedOut(self._phase, seconds)
+            failed, result = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            return Crashed(self._phase, self._death())
+        if failed:
+            raise result
+        return result
+
+    def kill(self) -> None:
+        """Kills the process, if there is one, while another thread waits for an answer, which then is `Crashed`."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def end(self) -> None:
+        """Kills the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        self._made, self._unsent = False, None
+
+    def _start(self) -> None:
+        self.starts += 1
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self._pipe, self._process = _fork()
+                break
+            except (EOFError, ConnectionError):
+                # The server is being ended, as a system does that is short of memory. Until its death is noticed, it
+                # is asked again; then there is a new one.
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+                time.sleep(START_PAUSE_SECONDS * 2**attempt)
+        assert self._pipe is not None
+        with contextlib.suppress(ConnectionError):
+            self._pipe.send((self._make, self._arguments))
+
+    def _death(self) -> str:
+        self._process.join(5.0)
+        code = self._process.exitcode
+        self.end()
+        if code is not None and code < 0:
+            return f"the process ended by signal {-code} ({signal.Signals(-code).name})"
+        return f"the process ended with code {code}"
+
+
+class BrokenProcess(RuntimeError):
+    """An error of ours in another process; the text is its traceback there."""
+
+
+def _fork() -> tuple[Connection, Any]:
+    ours, theirs = _FORK_SERVER.Pipe()
+    process = _FORK_SERVER.Process(target=_serve, args=(theirs,), daemon=True)
+    with theirs, _STARTING, _without_main():
+        process.start()
+    return ours, process
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While a process is started: multiprocessing would have it import this process's main module again, which is the
+    command line, or in a Ray worker Ray's."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _serve(pipe: Connection) -> None:
+    # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (*ENDINGS, *FAULTS):
+        # Handlers, a library's too, are those of the process this one was forked from; an ending that is ignored, as
+        # by nohup, stays so.
+        if number in FAULTS or callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    # Standard output is for results. What a reference prints is not one, but its author may want to see it.
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What has been printed is seen although this process may be killed.
+        sys.stdout.reconfigure(line_buffering=True)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    make, arguments = pipe.recv()
+    failed, made = _attempt(make, *arguments)
+    pipe.send((failed, made if failed else None))
+    while not failed:
+        try:
+            method, given = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        pipe.send(_attempt(getattr(made, method), *given))
+
+
+def _end_with_parent() -> None:
+    """Also in the middle of a kernel that never ends: drivers let other threads run while they wait."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _attempt(work: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Whether it failed, and the error or the result."""
+    try:
+        return False, work(*arguments)
+    except TunesmithError as error:
+        return True, error
+    except MemoryError:
+        # Whoever needs too much memory ends, as the system would end it.
+        raise
+    except Exception:  # noqa: BLE001 - a bug is raised where it is seen, not taken for a kernel's doing
+        return True, BrokenProcess(traceback.format_exc())
+
+
+def pack(*values: Any) -> bytes:
+    return pickle.dumps(values, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(data: bytes) -> tuple[Any, ...]:
+    """What was packed by a process of this cluster, which Ray has authenticated."""
+    values: tuple[Any, ...] = pickle.loads(data)
+    return values

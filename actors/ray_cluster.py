@@ -1,0 +1,214 @@
+"""The Ray cluster: attach to the one there is, or start one on this machine, and say what it offers.
+
+Never stops Ray processes that it did not start.
+
+Which GPUs a cluster has: one look at every node that offers some, whoever uses them at the moment.
+The Ray cluster: attaching to one, its GPUs, and the actors on it that may die.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import Device, Inventory, probe_cuda
+
+CONNECT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
+"""How long a cluster may take to offer the GPUs it should have."""
+ROOM = 8 << 20
+"""Bytes that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
+
+
+class ClusterError(TunesmithError):
+    """The cluster cannot be reached, or lacks what is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the whole cluster has: CPU cores and GPUs. `attached`: it was there before us."""
+
+    cpus: int
+    gpus: int
+    attached: bool
+
+
+@contextmanager
+def cluster(*, gpus: int | None = None) -> Iterator[Offer]:
+    """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
+
+    gpus: how many GPUs a local cluster should manage; None lets Ray find them. Raises `ClusterError`.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    already = ray.is_initialized()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        if not already:
+            if address:
+                _require_reachable(address)
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            else:
+                _require_room()
+                _keep_token()
+                ray.init(
+                    address="local",
+                    num_gpus=gpus,
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
+    except (OSError, ValueError, RuntimeError) as error:
+        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+        raise ClusterError(f"No Ray cluster could be used {where}: {error}.") from error
+    # Ray puts handlers of its own in place, which print a stack and end the process at once. Whoever has one keeps it.
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        yield Offer(int(_total("CPU")), int(_total("GPU")), attached=bool(address) or already)
+    finally:
+        if not already:
+            ray.shutdown()
+
+
+def _require_room() -> None:
+    """Raises `ClusterError` where Ray's folder, among the temporary files, cannot be written or is full: Ray would fail
+    of it half a minute later, and not say why."""
+    name = next((one for one in ("RAY_TMPDIR", "TMPDIR") if one in os.environ), "TMPDIR")
+    folder = Path(os.environ.get(name, "/tmp"))
+    try:
+        with tempfile.NamedTemporaryFile(prefix="tunesmith-", dir=folder) as file:
+            file.write(bytes(ROOM))
+            file.flush()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = f"has no room for the {ROOM >> 20} MiB that workers need" if full else "cannot be written"
+        remedy = f"make room there, or set {name}" if full else f"set {name}"
+        raise ClusterError(
+            f"{name}: the folder for temporary files {folder} {what} ({error.strerror}); {remedy} to another folder."
+        ) from error
+
+
+def _keep_token() -> None:
+    """Gives Ray, in this process and those that it starts, the token that it would keep in the user's home, where none
+    is there and none can be written."""
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    try:
+        kept = Path.home() / ".ray" / "auth_token"
+        if kept.is_file():
+            return
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if os.access(kept.parent, os.W_OK):
+            return
+    except (OSError, RuntimeError):
+        pass
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _require_reachable(address: str) -> None:
+    """Raises `ConnectionError` when nothing listens at a host:port. Ray would try for minutes, then end the process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing answers there ({error})") from error
+
+
+def wait_for(resource: str, amount: float, deadline_seconds: float = WAIT_SECONDS) -> None:
+    """Waits until the cluster has `amount` of `resource` in all; raises `ClusterError` after the deadline.
+
+    An actor that asks for more than there is would wait for ever without a word.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while (have := _total(resource)) < amount:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"The Ray cluster has {have:g} {resource}, {amount:g} are needed: add nodes, or start it with more "
+                f"(`ray start --num-{resource.lower()}s`)."
+            )
+        time.sleep(0.5)
+
+
+def cpu_share(lanes: int, compilers: int, *, gpu: bool) -> float:
+    """CPUs that each worker takes in Ray's accounts: a whole one, which it does keep busy, or an equal part of what
+    there is where the cluster has fewer cores than workers.
+
+    gpu: lanes hold GPUs, and a node's share has to do for as many lanes as it has GPUs.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    shares = [1.0, sum(node.get("CPU", 0.0) for node in nodes) / (lanes + compilers)]
+    if gpu:
+        shares += [node.get("CPU", 0.0) / node["GPU"] for node in nodes if node.get("GPU", 0.0) > 0]
+    # Ray counts in ten thousandths.
+    return int(min(shares) * 10_000) / 10_000
+
+
+def _total(resource: str) -> float:
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return resources.get(resource, 0.0)
+
+
+SECONDS = 60.0
+"""For all nodes together to answer."""
+
+
+def look() -> Inventory:
+    """The CUDA devices of the node this runs on; asks the driver for attributes, and takes no device."""
+    # Ray hides all GPUs from a task that asks for none. The process that this is changed in ends with the task.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return probe_cuda()
+
+
+def survey(looker: Any = look) -> Inventory:
+    """The CUDA devices of all nodes that offer GPUs to the cluster, node by node. Notes say what a node answered that
+    shows none, or that it did not answer."""
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) > 0]  # type: ignore[no-untyped-call]
+    task: Any = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(looker)
+    asked = {}
+    for node in nodes:
+        here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        asked[task.options(scheduling_strategy=here).remote()] = node
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS) if asked else ([], [])
+    devices: list[Device] = []
+    notes: list[str] = []
+    for reference, node in asked.items():
+        where = node["NodeManagerHostname"]
+        if reference not in answered:
+            notes.append(f"The node {where} did not say within {SECONDS:g} s which GPUs it has.")
+            continue
+        try:
+            found: Inventory = ray.get(reference)
+        except RayError as error:
+            notes.append(f"The node {where} did not say which GPUs it has ({type(error).__name__}).")
+            continue
+        devices += found.devices
+        if not found.devices:
+            notes += [f"On {where}: {note}" for note in found.notes]
+    return Inventory(tuple(devices), tuple(notes))
+
+
+# A worker that dies is an outcome to us. Ray would print a paragraph about each on standard output, where results go;
+# it reads this when it is first imported. https://docs.ray.io/en/latest/ray-observability/user-guides/configure-logging.html
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")

@@ -1,0 +1,490 @@
+"""The machine code of a kernel that was compared with the baseline, to be handed to the user as it is.
+
+A source compiled by another program is not the same machine code: CuPy's RawModule adds -ftz=true, which changes times
+by several per cent (docs/trust.md). The journal keeps the digest of what was timed. Here the bytes with that digest are
+found: in what an earlier export left, in the cache of compiled kernels, or by compiling once more.
+
+The winners as files that stand alone: specialised source, configuration, geometry, a launcher.
+The files of `best/` as they are read back: dispatch.json and each folder's launch.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tunesmith.actors.process import Isolated
+from tunesmith.actors.workers import CompilerReady, CompileWorker
+from tunesmith.graph.context import Context
+from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
+from tunesmith.graph.dispatch import Rule, can_launch, dispatching, winner_key
+from tunesmith.graph.journal.events import Compared, ShapeCompared
+from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Verdict, Winner, WorkloadRow
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.build.artifact import Artifact, TypesKey, types_key
+from tunesmith.kernels.build.artifact_cache import cache_key, open_cache
+from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.launch.reference import runnable_reference
+from tunesmith.kernels.space import device_names
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.template import Config, Template, config_key
+from tunesmith.kernels.spec.translate import folded
+from tunesmith.kernels.spec.validation import MOST_BLOCKS
+
+SECONDS = 120.0
+"""For one compilation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCode:
+    """`code` for `arch`. measured: it is, byte for byte, what was compared with the baseline; note: how that is known,
+    or why it is not, in a sentence."""
+
+    code: bytes
+    arch: str
+    compiler: str
+    measured: bool
+    note: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()
+
+
+class MachineCodes:
+    """The machine code of a run's kernels. folder: an earlier export, which is read now and may be removed later."""
+
+    def __init__(self, context: Context, folder: Path) -> None:
+        self._context = context
+        self._exported = {_digest(code): code for code in (path.read_bytes() for path in folder.glob("*/*.cubin"))}
+        self._compiler: tuple[Isolated, str] | None = None
+        self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
+        """By template, configuration and types: the digest of what was timed last, and its compiler."""
+        baseline = context.sources.baseline.template
+        for shape in context.log.events(ShapeCompared):
+            self._keep(shape.entries, types_key(shape.workload), shape.compiler)
+        for event in context.log.events(Compared):
+            types = types_key(context.task.workload(event.workload))
+            self._keep(event.entries, types, event.compiler)
+            if event.baseline_code:
+                key = (baseline.id, config_key(baseline.default_config), types)
+                self._measured[key] = event.baseline_code, event.compiler
+
+    def _keep(self, entries: Sequence[FinalistResult], types: TypesKey, compiler: str) -> None:
+        for one in entries:
+            if one.code:
+                self._measured[one.template, config_key(one.config), types] = one.code, compiler
+
+    @contextmanager
+    def open(self) -> Iterator[MachineCodes]:
+        """Ends the compiler's process, if one was needed, with the block."""
+        try:
+            yield self
+        finally:
+            if self._compiler is not None:
+                self._compiler[0].end()
+                self._compiler = None
+
+    def find(self, template: Template, config: Config, workload: Workload) -> FoundCode | str:
+        """The machine code for the workload's types, or a sentence that says why there is none."""
+        arch = self._context.device.limits.arch
+        source = specialise(template, config, workload.types)
+        key = (template.id, config_key(config), types_key(workload))
+        wanted, compiler = self._measured.get(key, ("", ""))
+        if wanted:
+            code = self._exported.get(wanted) or self._cached(source, arch, compiler)
+            if code is not None and _digest(code) == wanted:
+                return FoundCode(code, arch, compiler, True, "It is the machine code that was measured.")
+        made = self._compile(source)
+        if isinstance(made, str):
+            return f"The machine code is not at hand, and the source was not compiled here: {made}."
+        artifact, compiler = made
+        if not wanted:
+            note = "It was compiled for this export; the journal does not say which machine code was measured."
+        elif artifact.code_digest == wanted:
+            note = "It was compiled again, and is byte for byte the machine code that was measured."
+        else:
+            note = (
+                f"It was compiled again and is not the machine code that was measured (sha256 {wanted}...): times may "
+                "differ."
+            )
+        return FoundCode(artifact.code, arch, compiler, artifact.code_digest == wanted, note)
+
+    def _cached(self, source: Specialised, arch: str, compiler: str) -> bytes | None:
+        cache = open_cache()
+        found = None if cache is None else cache.get(cache_key(source, arch, compiler))
+        return found.code if isinstance(found, Artifact) else None
+
+    def _compile(self, source: Specialised) -> tuple[Artifact, str] | str:
+        """The artifact and the compiler's version, or why there is none, as a clause."""
+        device = self._context.device
+        try:
+            if self._compiler is None:
+                process = Isolated("compile", CompileWorker, device.limits, device.index)
+                ready: Any = process.call("start", SECONDS)
+                self._compiler = process, ready.version if isinstance(ready, CompilerReady) else "an unknown compiler"
+            process, version = self._compiler
+            made: Any = process.call("compile", SECONDS, source)
+        except TunesmithError as error:
+            # The compiler may be on other nodes of a cluster only.
+            return str(error).rstrip(".")
+        return (made, version) if isinstance(made, Artifact) else f"the compiler answers {made}"
+
+
+def _digest(code: bytes) -> str:
+    """As `Artifact.code_digest`."""
+    return hashlib.sha256(code).hexdigest()[:16]
+
+
+SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
+LAUNCHERS = Path(__file__).resolve().parent / "launchers"
+
+
+BASELINE, GENERAL = "baseline", "general"
+"""Names of folders."""
+GRID = (MOST_BLOCKS, MOST_BLOCKS, MOST_BLOCKS)
+"""Most blocks of a device that does not say."""
+
+
+def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
+    """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
+    with MachineCodes(context, folder).open() as codes:
+        _export_all(context, folder, verdict, codes)
+
+
+def _export_all(context: Context, folder: Path, verdict: Verdict, codes: MachineCodes) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    general = verdict.general
+    if general is None and not verdict.tuned:
+        return
+    folder.mkdir(parents=True)
+    (folder / "reference.py").write_text(runnable_reference(context.task), encoding="utf-8")
+    workloads = [*context.tuned, *context.held_out]
+    baseline = context.sources.baseline.template
+    _export(context, folder / BASELINE, baseline, baseline.default_config, workloads, codes)
+    if general is not None:
+        _export(context, folder / GENERAL, context.template(general.template), general.config, workloads, codes)
+    found = dispatching(context, verdict)
+    used = found.rule.used() if found is not None else set()
+    # What the rule names serves all types; a winner that only its own shape uses is made for the types of that one.
+    by_rule = [] if found is None else [winner_key(found.kernels[number]) for number in sorted(used - {BY_BASELINE})]
+    folders = {} if general is None else {winner_key(general): GENERAL}
+    own = {row.workload: row for row in verdict.dispatch}
+    shapes = []
+    for row in (*verdict.tuned, *verdict.held_out):
+        best = own.get(row.workload)
+        figures: Figures | None = best
+        if best is None:
+            # Not tuned on, or nothing better was found: the general configuration, where it is shown to be faster.
+            faster = row.general is not None and row.general.gains(verdict.objective)
+            name, figures = (GENERAL, row.general) if faster and general is not None else (BASELINE, None)
+        elif (known := folders.get(winner_key(best))) is not None:
+            name = known
+        else:
+            name = folders[winner_key(best)] = _free_name(folder, row.workload)
+            same = [_workload(context, one) for one in verdict.dispatch if winner_key(one) == winner_key(best)]
+            template = context.template(best.template)
+            if winner_key(best) in by_rule:
+                same = [one for one in workloads if can_launch(context, template, one, best)]
+            _export(context, folder / name, template, best.config, same, codes)
+        shapes.append(_shape(row, name, figures, held_out=row in verdict.held_out))
+    about = {
+        "task": context.task.name,
+        "device": context.device.name,
+        "backend": context.device.backend,
+        "driver": context.device.driver,
+        "verdict": verdict.sentence,
+        "compiler": next((event.compiler for event in reversed(context.log.events(Compared)) if event.compiler), ""),
+        "how": "a shape of `shapes` with the same sizes and types uses its folder, any other that of `rule`; where a "
+        "kernel cannot be launched (`requires` in its launch.json), the baseline",
+        "rule": {"folder": BASELINE} if found is None else _rule(found.rule, found.kernels, folders),
+        "rule_fitted_to": 0 if found is None else found.fitted,
+        "rule_tried_on": 0 if found is None else found.tested,
+        "rule_that_lost_to_general": [] if found is None else found.lost,
+        "policies": [] if found is None else [policy.to_json() for policy in found.policies],
+        "ratio_is": "time over the baseline's time with its 99 % interval: below 1 is faster",
+        "shapes": shapes,
+    }
+    (folder / "dispatch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _rule(rule: Rule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
+    if rule.yes is None or rule.no is None:
+        return {"folder": BASELINE if rule.use == BY_BASELINE else folders[winner_key(kernels[rule.use])]}
+    return {
+        "test": rule.test,
+        "yes": _rule(rule.yes, kernels, folders),
+        "no": _rule(rule.no, kernels, folders),
+    }
+
+
+def _workload(context: Context, row: WorkloadRow | Dispatched) -> Workload:
+    return context.task.workload(row.workload)
+
+
+def _shape(row: WorkloadRow, folder: str, figures: Figures | None, *, held_out: bool) -> dict[str, Any]:
+    """A shape of dispatch.json. Beside the folder's own figures stand those of the general configuration, which say why
+    it is not used."""
+
+    def numbers(one: Figures | None) -> dict[str, Any] | None:
+        return None if one is None else {"ratio": one.ratio, "low": one.low, "high": one.high, "verdict": one.verdict}
+
+    chosen = numbers(figures) or {"ratio": 1.0, "low": None, "high": None, "verdict": "keep the baseline"}
+    return {
+        "workload": row.workload,
+        "held_out": held_out,
+        "sizes": row.sizes,
+        "types": row.types,
+        "folder": folder,
+        **chosen,
+        "general": numbers(row.general),
+    }
+
+
+def _free_name(folder: Path, workload: str) -> str:
+    """A name for a workload's folder that is not taken; workloads may differ only in what a file name cannot hold."""
+    name = base = re.sub(r"[^A-Za-z0-9_-]+", "-", workload)
+    number = 2
+    while name in (GENERAL, BASELINE) or (folder / name).exists():
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def source_name(template: Template, types: Mapping[str, str]) -> str:
+    """The file of a template's source for these data types, in the folder of its configuration."""
+    return "-".join(["kernel", *(dtype for _, dtype in sorted(types.items()))]) + SUFFIX[template.backend]
+
+
+def _export(
+    context: Context,
+    folder: Path,
+    template: Template,
+    config: Config,
+    workloads: Sequence[Workload],
+    codes: MachineCodes,
+) -> None:
+    folder.mkdir()
+    measured = _measured_seconds(context, template, config)
+    launches: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
+    for workload in workloads:
+        source = specialise(template, config, workload.types)
+        file = source_name(template, workload.types)
+        if file not in sources:
+            (folder / file).write_text(source.source, encoding="utf-8")
+            compiled: dict[str, Any] = {
+                "source": file,
+                "max_registers": source.max_registers,
+                "fast_math": source.fast_math,
+            }
+            if template.backend == "cuda":
+                compiled["machine_code"] = _write_code(codes, folder / file, template, config, workload)
+            sources[file] = {"types": workload.types, **compiled}
+        launches[workload.name] = {
+            **{name: value for name, value in sources[file].items() if name != "types"},
+            "measured_seconds": measured.get(workload.name),
+            **_launch(context, template, config, workload),
+        }
+    about = {
+        "task": context.task.name,
+        "template": template.name,
+        "config": config,
+        "examined": _examined(context, template, config),
+        "device": context.device.name,
+        "entry": template.entry,
+        "reference": context.task.reference_name,
+        # For shapes that are no workload: expressions over sizes, types and the configuration.
+        "launch": template.launch.model_dump(mode="json"),
+        "requires": _requirements(context, template),
+        "sources": list(sources.values()),
+        "workloads": launches,
+    }
+    (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+
+
+def _examined(context: Context, template: Template, config: Config) -> str:
+    """How far the full verdict on a kernel went: "accepted", "partial" (right, on few sizes), "not examined", or
+    "baseline", which is what others are compared with."""
+    if template.id == context.sources.baseline.template.id:
+        return BASELINE
+    key = winner_key(Winner(template=template.id, config=config))
+    found = {one.verdict for (*mine, _), one in context.log.examinations().items() if tuple(mine) == key}
+    return next((one for one in ("accepted", "partial") if one in found), "not examined")
+
+
+def _requirements(context: Context, template: Template) -> list[str]:
+    """What must hold on a shape so that the kernel can be launched there: expressions over sizes, types and the
+    configuration."""
+    limits, launch = context.device.limits, template.launch
+    device = device_names(limits)
+    found = [folded(constraint.expression, device) for constraint in template.constraints]
+    for texts, most in ((launch.block, limits.max_block_dims), (launch.grid, limits.max_grid_dims or GRID)):
+        found += [f"1 <= ({folded(text, {})}) <= {bound}" for text, bound in zip(texts, most, strict=False)]
+    threads = " * ".join(f"({text})" for text in launch.block)
+    return [*found, f"{threads} <= {limits.max_threads_per_block}"]
+
+
+def _write_code(
+    codes: MachineCodes, source: Path, template: Template, config: Config, workload: Workload
+) -> dict[str, Any]:
+    """The entry of launch.json for the machine code of `source`, which is written beside it if it can be had."""
+    found = codes.find(template, config, workload)
+    if isinstance(found, str):
+        return {"file": None, "measured": False, "note": found}
+    file = source.with_suffix(".cubin")
+    file.write_bytes(found.code)
+    return {
+        "file": file.name,
+        "sha256": found.sha256,
+        "architecture": found.arch,
+        "compiler": found.compiler,
+        "measured": found.measured,
+        "note": found.note,
+    }
+
+
+def _measured_seconds(context: Context, template: Template, config: Config) -> dict[str, float]:
+    """Cold seconds in the last comparison on each workload, as the verdict gives them: what this export reproduces."""
+    key, found = (template.id, config_key(config)), {}
+    is_baseline = template.id == context.sources.baseline.template.id
+    for event in context.log.events(Compared):
+        for entry in event.entries:
+            if entry.comparison is not None and is_baseline:
+                found[event.workload] = entry.comparison.baseline.median
+            elif entry.comparison is not None and (entry.template, config_key(entry.config)) == key:
+                found[event.workload] = entry.comparison.baseline.median * entry.comparison.ratio
+    return found
+
+
+def _launch(context: Context, template: Template, config: Config, workload: Workload) -> dict[str, Any]:
+    task, shape = context.task, geometry(template, config, workload)
+    arguments: list[dict[str, Any]] = []
+    for argument in task.arguments:
+        entry: dict[str, Any] = {
+            "name": argument.name,
+            "role": argument.role,
+            "dtype": task.dtype_of(argument, workload),
+            "numpy": DTYPES[task.dtype_of(argument, workload)].storage.name,
+        }
+        if argument.role == "scalar":
+            entry["value"] = task.scalar_of(argument, workload)
+        else:
+            entry["shape"] = task.shape_of(argument, workload)
+            tolerance = task.tolerance_of(entry["dtype"], entry["name"])
+            entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
+        arguments.append(entry)
+    return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}
+
+
+class _Part(BaseModel):
+    """Further keys are for people, and are kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class RuleNode(_Part):
+    """Either a folder, or a test with what follows from both answers."""
+
+    folder: str | None = None
+    test: str | None = None
+    yes: RuleNode | None = None
+    no: RuleNode | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> RuleNode:
+        if (self.folder is None) == (None in (self.test, self.yes, self.no)):
+            raise ValueError("a rule has either a folder, or a test with yes and no")
+        return self
+
+    def folders(self) -> set[str]:
+        """All that the rule may choose."""
+        return {self.folder or ""} if self.yes is None or self.no is None else self.yes.folders() | self.no.folders()
+
+    def tests(self) -> list[str]:
+        """All conditions in it."""
+        if self.test is None or self.yes is None or self.no is None:
+            return []
+        return [self.test, *self.yes.tests(), *self.no.tests()]
+
+
+class ShapeFigures(_Part):
+    """Time over the baseline's, with its interval where there is one."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+
+
+class Shape(ShapeFigures):
+    """A measured shape, and the folder it uses. general: the figures of the general configuration."""
+
+    workload: str
+    held_out: bool
+    sizes: dict[str, int]
+    types: dict[str, str]
+    folder: str
+    general: ShapeFigures | None
+
+
+class DispatchFile(_Part):
+    """dispatch.json."""
+
+    device: str
+    backend: Literal["cuda", "opencl"]
+    driver: str
+    verdict: str
+    compiler: str
+    rule: RuleNode
+    shapes: list[Shape]
+    policies: list[dict[str, Any]]
+
+
+class MachineCode(_Part):
+    """The machine code of a source; file: None where there is none."""
+
+    file: str | None = None
+    architecture: str = ""
+    sha256: str = ""
+    measured: bool = False
+
+
+class SourceFile(_Part):
+    """A kernel for one combination of types."""
+
+    types: dict[str, str]
+    source: str
+    max_registers: int | None
+    fast_math: bool
+    machine_code: MachineCode | None = None
+
+
+class Geometry(_Part):
+    """Expressions over sizes, types and the configuration."""
+
+    grid: list[str]
+    block: list[str]
+    shared_bytes: str
+
+
+class LaunchFile(_Part):
+    """launch.json."""
+
+    template: str
+    config: dict[str, bool | int | float | str]
+    entry: str
+    launch: Geometry
+    requires: list[str]
+    sources: list[SourceFile] = Field(min_length=1)

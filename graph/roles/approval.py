@@ -1,0 +1,169 @@
+"""Plans that wait for a person: the role that stops for them, and what the person decided.
+
+The stop is LangGraph's interrupt, so that Studio can show the plan and take a changed one. In a run of its own the plan
+is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. Owns how a plan that was
+changed by hand is read: by the schema that models' plans pass, and against the run.
+
+The explainer: a few lines of the model about what a round has shown, which the next plan and the report read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
+from tunesmith.graph.journal.log import stage_of
+from tunesmith.graph.models.calls import Call, Message, ModelFailed, Waiting
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import conversation, render
+from tunesmith.graph.prompts.answers import ExplainAnswer
+from tunesmith.graph.prompts.facts import node_facts
+from tunesmith.graph.roles.planner import branch_problems
+from tunesmith.graph.state import Plan, State
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.taskfile import explain
+
+Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
+"""How a terminal asks: given the plan, the file it stands in, and a reader of that file after it was edited. Raises
+`Waiting` when the person wants to stop here."""
+
+
+class Approver:
+    name = "approve"
+
+    def __call__(self, state: State, context: Context) -> State:
+        from langgraph.types import interrupt
+
+        planned = Plan.model_validate(state["plan"])
+
+        def approved() -> PlanApproved:
+            answer = interrupt({"plan": state["plan"]})
+            # Studio answers with a changed plan, or with true.
+            data = state["plan"] if answer is True else answer
+            plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+            changed = "" if plan == planned else ", changed"
+            context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+            return PlanApproved(plan=plan)
+
+        plan = context.once(PlanApproved, stage_of(state["round"]), approved).plan
+        return {"plan": plan.model_dump(mode="json")}
+
+
+class PlanError(TunesmithError):
+    """A plan that was edited cannot be carried out."""
+
+
+def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
+    """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
+    the file the next time. Raises `PlanError` for a file that makes no plan."""
+    stage = stage_of(plan.round)
+    file = folder / f"plan-{plan.round}.json"
+
+    def read() -> Plan:
+        return read_plan(file, plan, context)
+
+    if context.log.awaits_approval(stage):
+        return read()
+    file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+    if ask is not None:
+        return ask(plan, file, read)
+    context.journal.append(ApprovalAwaited(file=file.name), stage)
+    raise Waiting(
+        f"The plan of round {plan.round} waits for approval in {file}: edit it or leave it as it is, then go on with "
+        f"`tunesmith resume {folder}`."
+    )
+
+
+def read_plan(file: Path, planned: Plan, context: Context) -> Plan:
+    """The plan in `file`, in the place of `planned`. Raises `PlanError`."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
+    return check_plan(data, planned, context, str(file))
+
+
+def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
+    """The plan that `data` (JSON) describes, if it can be carried out in the place of `planned`: its scope follows from
+    its workloads, whatever `data` says. Raises `PlanError`."""
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        why = explain(error, Plan, data)
+        raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
+    problems = []
+    names = [workload.name for workload in context.tuned]
+    if plan.round != planned.round:
+        problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
+    if unknown := [name for name in plan.workloads if name not in names]:
+        problems.append(f"workloads: there is no {', '.join(unknown)}; tuned are {', '.join(names)}")
+    if not plan.workloads:
+        problems.append(f"workloads: name at least one of {', '.join(names)}")
+    if not 1 <= plan.evaluations <= context.evaluations_left():
+        problems.append(f"evaluations: give 1 to {context.evaluations_left()}, what is left of the budget")
+    if any(branch.written for branch in plan.branches) and context.models is None:
+        problems.append("branches: only a search needs no model, and the run has none")
+    problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
+    if problems:
+        raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
+    # Who edits the one easily forgets the other, and later rounds are planned by the scope.
+    workloads = tuple(name for name in names if name in plan.workloads)
+    scope = "general" if len(workloads) == len(names) else "workload"
+    return plan.model_copy(update={"workloads": workloads, "scope": scope})
+
+
+MAX_LINES, MAX_LINE = 5, 400
+
+
+class Explainer:
+    name = "explain"
+
+    def __call__(self, state: State, context: Context) -> State:
+        stage = stage_of(state["round"])
+        if context.models is None or context.log.plan(stage) is None:
+            return {}
+        if context.log.entries(Explained, stage):
+            return {}
+        if done := state.get("done", ""):
+            # The answer may take days, or never come.
+            context.write_results(done)
+        question = Call(self.name, stage, "explain", explain_messages(context, state), ExplainAnswer)
+        (reply,) = context.models.ask_all([question])
+        if isinstance(reply, ModelFailed):
+            sentence = f"The model does not explain round {state['round']}: {reply.detail}"
+            context.note(self.name, sentence, stage, reply.kind)
+            return {}
+        assert isinstance(reply.value, ExplainAnswer)
+        lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
+        context.journal.append(Explained(lines=tuple(lines)), stage)
+        for line in lines:
+            context.listener(Progress(self.name, line))
+        return {}
+
+
+def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
+    """The explainer's prompt for the round of `state`; a function of the journal."""
+    number = state["round"]
+    stage = stage_of(number)
+    tree = context.tree()
+    ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
+    user = render(
+        "explain",
+        round=number,
+        plan=context.log.plan(stage),
+        nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
+        attempts=[attempt for attempt in tree.attempts if attempt.round == number],
+        verdict=context.log.verdict(stage),
+        # Without a verdict either nothing was right in the search, or the test is left to a later round.
+        right=any(node.best_seconds for node in tree.usable),
+        tuned=[workload.name for workload in context.tuned],
+    )
+    return conversation(render("explain_system"), user)

@@ -1,0 +1,528 @@
+"""Planning by rules: which templates and workloads a round tunes when no model says so, and the facts that plans name.
+
+Each template that the task brings is first tuned on all workloads together. Then, round by round, the workload with
+the most left to gain is tuned on its own, in the template that is best there and from its best configurations; when
+each has had its round, all are tuned together again, and so on.
+
+Planning by rules where a model writes: which moves on the tree of templates and kernels the next calls pay for.
+The planner: asks the model what to tune next, from everything the journal knows; without a model it plans by rules.
+What a round tunes: plans by a model or by rules, and their approval by a person. It reads the journal and changes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import get_args
+
+from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
+from tunesmith.graph.journal.events import Planned
+from tunesmith.graph.journal.log import objective, stage_of
+from tunesmith.graph.journal.tree import LIBRARY, Node, Tree
+from tunesmith.graph.models.calls import HOPELESS, Call, Message, ModelFailed, Models
+from tunesmith.graph.models.client import read_account
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import conversation, render
+from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
+from tunesmith.graph.settings import Arm
+from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.check.verify import infeasible_on
+from tunesmith.kernels.outcome import Evaluation
+from tunesmith.kernels.rewrite.starts import starts
+from tunesmith.kernels.rewrite.template import with_rules
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.template import Config, config_key
+
+FIRST_SHARE = 0.6
+"""Share of the evaluations for the first round, which tunes all workloads together, when more rounds follow."""
+LATENCY_SECONDS = 5e-6
+"""A GPU kernel shorter than this is mostly launch and ramp-up, whatever its roofline says."""
+
+
+def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
+    """The plan of round `number`; None where there is nothing to search: no template, or only kernels without choices
+    that were measured. Measures the baseline and the device's
+    roofs where the journal does not have them."""
+    tunable = [node for node in tree.usable if node.template.has_choices or not node.found]
+    if not tunable:
+        return None
+    baseline, quantities = baseline_seconds(context), baseline_quantities(context)
+    best = {w.name: _best_seconds(tree.usable, w.name, baseline[w.name]) for w in context.tuned}
+    if tree.untried:
+        node, workloads, analysis = tree.untried[0], context.tuned, ""
+        seeds = _starts(node, context, baseline)
+    else:
+        due = _due(context, best)
+        workloads = context.tuned if due is None else (due,)
+        node = _best_on(tunable, [w.name for w in workloads], quantities, context) or tunable[0]
+        # A search of one workload knows the best there already: what was measured on it is told to it.
+        seeds = _best_of_each(node, context, quantities) if due is None else ()
+        analysis = (
+            f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
+            if due is None
+            else f"Tune {due.name} on its own, from its best known configurations."
+        )
+    first = math.ceil(context.settings.evaluations * FIRST_SHARE)
+    target = max(workloads, key=lambda w: headroom(context, w, best[w.name]))
+    return Plan(
+        round=number,
+        bottleneck=bottleneck(context, target, best[target.name]),
+        scope="general" if len(workloads) == len(context.tuned) else "workload",
+        workloads=tuple(workload.name for workload in workloads),
+        evaluations=max(share(context, number), min(first, context.evaluations_left()) if number == 1 else 0),
+        branches=(Branch(parent=node.id, kind="search", seeds=seeds),),
+        expected=expectation(context, target, best[target.name]),
+        analysis=analysis,
+    )
+
+
+def share(context: Context, number: int) -> int:
+    """Evaluations of round `number`: what is left, in equal parts for the rounds that are left."""
+    left, rounds = context.evaluations_left(), max(1, context.settings.rounds - number + 1)
+    return max(1, math.ceil(left / rounds))
+
+
+def _due(context: Context, best: Mapping[str, float]) -> Workload | None:
+    """The workload whose turn it is, None for all together: after a round of all, each gets one of its own, the one
+    with the most to gain first, and then all are tuned together again."""
+    if len(context.tuned) == 1:
+        return context.tuned[0]
+    plans = context.log.plans
+    # What is mostly launch and ramp-up is far from its limit without being able to come nearer.
+    worth = [w for w in context.tuned if bottleneck(context, w, best[w.name]) != "latency"]
+    last = max((at for at, plan in enumerate(plans) if plan.scope == "general"), default=-1)
+    own = {name for plan in plans[last + 1 :] for name in plan.workloads}
+    left = [workload for workload in worth or context.tuned if workload.name not in own]
+    return max(left, key=lambda w: w.weight * headroom(context, w, best[w.name]), default=None)
+
+
+def _best_on(
+    nodes: Sequence[Node], names: Sequence[str], baseline: Mapping[str, float], context: Context
+) -> Node | None:
+    """The node with the best configuration on the workloads `names`; of equals the first."""
+    values = [(_values(node.found, names, baseline, context), node) for node in nodes]
+    measured = [(min(value for value, _ in found), node) for found, node in values if found]
+    return min(measured, key=lambda one: one[0])[1] if measured else None
+
+
+def _best_of_each(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
+    """The best configuration of each tuned workload."""
+    known = (_values(node.found, [workload.name], baseline, context) for workload in context.tuned)
+    chosen = [min(found, key=lambda one: one[0])[1].config for found in known if found]
+    return tuple({config_key(config): config for config in chosen}.values())
+
+
+def _values(
+    found: Iterable[Evaluation], names: Sequence[str], baseline: Mapping[str, float], context: Context
+) -> list[tuple[float, Evaluation]]:
+    """Objective and evaluation of those that were measured on all of `names`."""
+    weights, of = context.weights, context.settings.objective
+    return [(value, one) for one in found if (value := objective(one, names, baseline, weights, of)) is not None]
+
+
+def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
+    """Where a template that rules made is searched first, for what limits the kernel on the workload with the most to
+    gain."""
+    target = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    limit = bottleneck(context, target, baseline[target.name])
+
+    def fits(config: Config) -> bool:
+        return all(
+            infeasible_on(node.template, config, workload, limits) is None
+            for limits in context.limits
+            for workload in context.tuned
+        )
+
+    return starts(node.template, limit, fits)
+
+
+def _best_seconds(nodes: Sequence[Node], name: str, baseline: float) -> float:
+    """The shortest time on a workload that is known, the baseline's where nothing was measured."""
+    return min((node.best_seconds[name] for node in nodes if name in node.best_seconds), default=baseline)
+
+
+def headroom(context: Context, workload: Workload, seconds: float) -> float:
+    """Logarithm of time over floor: what a perfect kernel would still gain. Zero where no floor is known."""
+    floor = context.floor(workload)
+    return math.log(seconds / floor) if floor else 0.0
+
+
+def bottleneck(context: Context, workload: Workload, seconds: float) -> Bottleneck:
+    """What limits a kernel that takes `seconds` on `workload`."""
+    if context.device.limits.kind == "gpu" and seconds < LATENCY_SECONDS:
+        return "latency"
+    task = context.task
+    return context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
+
+
+def expectation(context: Context, workload: Workload, seconds: float) -> str:
+    """What may still be gained, in a sentence."""
+    floor = context.floor(workload)
+    if not floor:
+        return f"{workload.name} takes {_us(seconds)}; the limits of the device were not measured."
+    least = f"its floor by the measured roofs, {_us(floor)}"
+    if seconds <= floor:
+        return f"{workload.name} takes {_us(seconds)} and is at {least}: little to gain."
+    return f"{workload.name} takes {_us(seconds)}, {seconds / floor:.1f} times {least}."
+
+
+def describe(plan: Plan) -> str:
+    """A plan in one line."""
+    bound = "bottleneck unknown" if plan.bottleneck == "unknown" else f"probably {plan.bottleneck}-bound"
+    where = "all workloads" if plan.scope == "general" else ", ".join(plan.workloads)
+    work = [
+        f"{branch.kind} from {branch.parent}: {'; '.join(branch.moves)}"
+        if branch.written
+        else f"search {branch.parent}"
+        for branch in plan.branches
+    ]
+    return f"Round {plan.round}, {where}: {bound}. {' | '.join(work)}. {plan.expected}".rstrip()
+
+
+def _us(seconds: float) -> str:
+    value = seconds * 1e6
+    return f"{value:.0f} us" if value >= 100 else f"{value:.3g} us"
+
+
+EXPLORE = 0.05
+"""Weight of UCB1's exploration, of the size of a reward: on twelve kernels a call of the second and third round brought
+0.015 to 0.043 in the mean, by its kind."""
+NEAR = 1.1
+"""How near to the best kernel, as a factor of its time, a rewrite must be to be worth parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """What a kind of branch has brought since the first round. calls: answers that were paid for; gain: the sum, over
+    its kernels, of the logarithm of how much faster each made the best one."""
+
+    calls: int = 0
+    gain: float = 0.0
+
+
+def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[BranchKind]) -> Plan:
+    """The plan of round `number`, of branches of these kinds. Measures the baseline and the device's roofs where the
+    journal has none."""
+    baseline = baseline_seconds(context)
+    known = next((node.best_seconds for node in tree.best(1)), {})
+    seconds = {w.name: known.get(w.name, baseline[w.name]) for w in context.tuned}
+    target = max(context.tuned, key=lambda one: headroom(context, one, seconds[one.name]))
+    calls = calls_left(context)
+    wanted = context.settings.branches if calls is None else min(context.settings.branches, calls)
+    ends = [entry.sequence for entry in context.log.entries(Planned) if entry.event.plan.round > 1]
+    ranked = _ranked(tree, yields([*map(context.tree, ends), tree]))
+    written = [branch for branch in ranked if branch.kind in kinds]
+    branches = [*(_searches(tree) if "search" in kinds else []), *written[:wanted]]
+    if not branches:
+        branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
+    return Plan(
+        round=number,
+        bottleneck=bottleneck(context, target, seconds[target.name]),
+        scope="general",
+        workloads=tuple(workload.name for workload in context.tuned),
+        evaluations=share(context, number),
+        branches=tuple(branches),
+        expected=expectation(context, target, seconds[target.name]),
+        analysis=f"The most is left on {target.name}.",
+    )
+
+
+def yields(trees: Sequence[Tree]) -> dict[BranchKind, Yield]:
+    """What each kind has brought. trees: as the end of each round left them, the first round's first.
+
+    A kernel counts in the round that wrote it, as that left it, against the best of the rounds before: what a later
+    search of it finds is not the gain of the call. One that was vetoed or found wrong since gains nothing.
+    """
+    found: dict[BranchKind, Yield] = {}
+
+    def count(kind: BranchKind, calls: int, gain: float) -> None:
+        known = found.get(kind, Yield())
+        found[kind] = Yield(known.calls + calls, known.gain + gain)
+
+    for number, (before, after) in enumerate(pairwise(trees), 2):
+        best = next((node.best for node in before.best(1)), None)
+        if best is None:
+            continue
+        for attempt in after.attempts:
+            if attempt.round == number:
+                count(attempt.made_by, attempt.answers, 0.0)
+        for node in after.nodes:
+            if node.parent != LIBRARY and node.round == number:
+                now = trees[-1].node(node.id)
+                sound = node.best is not None and now is not None and now.best is not None and not now.vetoed
+                gain = math.log(min(best, 1.0) / node.best) if sound and node.best is not None else 0.0
+                count(node.made_by, node.answers, max(0.0, gain))
+    return found
+
+
+def calls_left(context: Context) -> int | None:
+    """Model calls that the cap leaves; None without a cap."""
+    cap = context.settings.max_calls
+    if cap is None:
+        return None
+    # Open calls count as they do for the cap: a live run's were under way when it was killed, a batch's are to come.
+    return max(0, cap - read_account(context.journal, live=False).calls())
+
+
+def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:
+    """What may be written next, one branch of each kind, the most promising first."""
+    options = list(_options(tree))
+    total = sum(one.calls for one in known.values())
+
+    def promise(branch: Branch) -> float:
+        tried = known.get(branch.kind)
+        if tried is None or not tried.calls:
+            return math.inf
+        return tried.gain / tried.calls + EXPLORE * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
+
+    order = sorted(range(len(options)), key=lambda at: (-promise(options[at]), at))
+    return [options[at] for at in order]
+
+
+_MOVES: dict[BranchKind, tuple[str, ...]] = {
+    "template": ("organise the work for what bounds it, and expose every choice of that organisation",),
+    "rewrite": ("make it faster over all workloads, above all where the most is left",),
+    "expose": ("expose the constants of the kernel as parameters",),
+    "extend": ("parameters for what is fixed now: how work is divided, staged, or kept",),
+}
+_ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
+
+
+def _options(tree: Tree) -> Iterator[Branch]:
+    """What the tree allows to be written next, in the order in which untried kinds are tried."""
+    best = tree.best(1)
+    if not best:
+        yield Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])
+        yield Branch(parent=BASELINE, kind="rewrite", moves=_MOVES["rewrite"])
+        return
+    top = best[0]
+    assert top.best is not None
+    children = {(node.parent, node.made_by) for node in tree.nodes}
+    children |= {(attempt.parent, attempt.made_by) for attempt in tree.attempts}
+    rewrites = [node for node in tree.ranked if not node.template.has_choices]
+    for node in rewrites:
+        if node.best is not None and node.best < NEAR * top.best and (node.id, "expose") not in children:
+            yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
+            break
+    for node in tree.best(2):
+        if node.template.has_choices and (node.id, "extend") not in children:
+            yield Branch(parent=node.id, kind="extend", moves=(*_stuck(node), *_MOVES["extend"]))
+            break
+    yield Branch(parent=top.id, kind="rewrite", moves=_MOVES["rewrite"])
+    yield Branch(parent=top.id, kind="template", moves=(_ANEW,))
+
+
+def _stuck(node: Node) -> tuple[str, ...]:
+    """Where the search of a template came to an end, a move each."""
+    edges = [f"{name} beyond {value}" for name, value in node.at_edge.items()]
+    moves = [f"more values of {', '.join(edges)}"] if edges else []
+    if dead := node.without_effect:
+        moves.append(f"another choice in the place of {', '.join(dead)}, without effect")
+    return tuple(moves)
+
+
+def _searches(tree: Tree) -> list[Branch]:
+    """What is searched further beside that, without a call: the task's next template, or the best one."""
+    if tree.untried:
+        return [Branch(parent=tree.untried[0].id, kind="search")]
+    return [Branch(parent=node.id, kind="search") for node in tree.ranked if node.template.has_choices][:1]
+
+
+KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
+    "tree": get_args(BranchKind),
+    "template+search": ("template", "extend", "search"),
+    "template": ("template",),
+    "rewrite": ("rewrite",),
+}
+"""What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
+KEEP = 3
+"""Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
+RETRIES = 1
+"""How often a plan that cannot be carried out goes back to the model."""
+
+
+class NoTemplate(TunesmithError):
+    """There is nothing to tune."""
+
+
+class Planner:
+    name = "plan"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state.get("round", 0) + 1
+        stage = stage_of(number)
+        plan = context.log.plan(stage)
+        if plan is None:
+            plan = self._decide(context, number, state.get("objections", []))
+            if plan is None:
+                context.note("plan", no_template(context), stage)
+                return {"round": number, "templates": [], "objections": [], "done": "no template"}
+            context.journal.append(Planned(plan=plan), stage)
+            context.listener(Progress("plan", describe(plan)))
+        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+
+    def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
+        """The plan of the model or of the rules; None where there is no template. Raises `NoTemplate` where there
+        cannot be any."""
+        if context.models is None:
+            if not context.sources.templates:
+                backend = context.device.backend
+                _, reasons = with_rules(context.task, backend)
+                why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
+                raise NoTemplate(
+                    f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
+                    f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
+                )
+            context.listener(Progress("plan", f"round {number}"))
+            return plan_by_rules(context, number, context.tree())
+        by_rules = context.settings.planner == "rules"
+        context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
+        # Everything is compared with the baseline, so it must run before anything is decided.
+        baseline_seconds(context)
+        context.roofline()
+        tree = context.tree()
+        examine_best(context, tree, stage_of(number))
+        if by_rules:
+            return plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
+        plan = self._ask(context, context.models, number, tree, objections)
+        if isinstance(plan, Plan):
+            return plan
+        sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
+        context.note("plan", sentence, stage_of(number), plan.kind)
+        ruled = plan_by_rules(context, number, tree)
+        if ruled is None and plan.kind not in HOPELESS:
+            # There is no template yet, and the model may well write one though it did not plan it.
+            ruled = plan_on_tree(context, number, tree, KINDS_OF_ARM[context.settings.arm])
+        return ruled
+
+    def _ask(
+        self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
+    ) -> Plan | ModelFailed:
+        messages = plan_messages(context, number, tree, objections)
+        for attempt in range(RETRIES + 1):
+            name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
+            (reply,) = models.ask_all([Call("plan", stage_of(number), name, messages, PlanAnswer)])
+            if isinstance(reply, ModelFailed):
+                return reply
+            assert isinstance(reply.value, PlanAnswer)
+            try:
+                return plan_of(reply.value, context, number, tree)
+            except Unusable as error:
+                problem = str(error)
+                context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
+                again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
+                messages = (*messages, Message("assistant", reply.text), Message("user", again))
+        return ModelFailed("unstructured", f"its plan cannot be carried out: {problem.splitlines()[0]}")
+
+
+def examine_best(context: Context, tree: Tree, stage: str) -> None:
+    """Looks at the machine code of the baseline and of the best, where the most is to be gained."""
+    baseline = context.log.baseline_seconds or {}
+    workload = max(context.tuned, key=lambda one: headroom(context, one, baseline[one.name]))
+    examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
+    for node in tree.best(1):
+        assert node.best_config is not None
+        examine(context, node.id, node.template, node.best_config, workload, stage)
+
+
+def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
+    """The planner's prompt for a round. What it says depends on the journal alone."""
+    full = tree.best(KEEP)
+    # What was not measured yet has no rank, but a planner can only judge it by its source.
+    full += [node for node in tree.usable if node.best is None][: max(0, KEEP - len(full))]
+    settings, device = context.settings, device_facts(context)
+    system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])
+    user = render(
+        "plan",
+        task=task_facts(context),
+        device=device,
+        workloads=workload_facts(context, tree),
+        held_out=[workload.name for workload in context.held_out],
+        baseline=baseline_facts(context),
+        full=[node_facts(context, node, source=True) for node in full],
+        short=[node_facts(context, node, source=False) for node in tree.nodes if node not in full],
+        attempts=tree.attempts,
+        explanations={key: lines for key, lines in tree.explanations.items() if key < number},
+        objections=objections,
+        round=number,
+        rounds=settings.rounds,
+        branches=settings.branches,
+        evaluations=share(context, number),
+    )
+    return conversation(system, user)
+
+
+def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
+    """The answer as a plan; raises `Unusable` with all that does not fit the run."""
+    problems: list[str] = []
+    if not answer.branches:
+        problems.append("It has no branch.")
+    if len(answer.branches) > context.settings.branches:
+        problems.append(f"It has {len(answer.branches)} branches; at most {context.settings.branches} are allowed.")
+    branches = []
+    for branch in answer.branches:
+        moves = tuple(move.strip()[:MAX_TEXT] for move in branch.moves if move.strip())
+        node = tree.node(branch.parent)
+        parent = branch.parent if node is None else node.id
+        seeds = tuple(map(config_of, branch.seeds)) if branch.kind == "search" else ()
+        branches.append(Branch(parent=parent, kind=branch.kind, moves=moves, seeds=seeds))
+    names = [workload.name for workload in context.tuned]
+    workloads = tuple(name for name in names if not answer.workloads or name in answer.workloads)
+    if unknown := [name for name in answer.workloads if name not in names]:
+        problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")
+    problems += branch_problems(branches, tree)
+    kinds = KINDS_OF_ARM[context.settings.arm]
+    problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
+    if problems:
+        raise Unusable("\n".join(problems))
+    distinct: dict[tuple[str, BranchKind, tuple[str, ...]], Branch] = {}
+    for one in branches:
+        key = one.parent, one.kind, one.moves
+        before = distinct[key].seeds if key in distinct else ()
+        distinct[key] = one.model_copy(update={"seeds": (*before, *one.seeds)})
+    return Plan(
+        round=number,
+        bottleneck=answer.bottleneck,
+        scope="general" if len(workloads) == len(names) else "workload",
+        workloads=workloads,
+        evaluations=share(context, number),
+        expected=answer.expected.strip()[:MAX_TEXT],
+        branches=tuple(distinct.values()),
+        analysis=answer.analysis.strip()[:MAX_TEXT],
+    )
+
+
+def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:
+    """What of `branches` does not fit the tree, a sentence each."""
+    problems = []
+    known = [node.id for node in tree.usable]
+    for branch in branches:
+        node = tree.node(branch.parent)
+        where = f"the {branch.kind} of {branch.parent[:80]}"
+        if branch.kind in ("template", "rewrite") and not branch.moves:
+            problems.append(f"Moves are missing: say what {where} is to change.")
+        if branch.kind == "search" and branch.moves:
+            problems.append(f"A search changes nothing: leave out the moves in {where}, or make it a template.")
+        if branch.parent == BASELINE:
+            if branch.kind in ("search", "extend"):
+                problems.append(f"The baseline has no parameters, so there is no {branch.kind} of it.")
+        elif node is None or node.vetoed:
+            options = ", ".join([BASELINE, *known])
+            problems.append(f"There is no template '{branch.parent[:80]}' to branch from; there are {options}.")
+        elif branch.kind == "expose" and node.template.has_choices:
+            problems.append(f"{node.id} has parameters already: {where} needs a kernel without; extend it instead.")
+        elif branch.kind in ("search", "extend") and not node.template.has_choices:
+            problems.append(f"{node.id} has no parameters: {where} is not possible; expose its constants instead.")
+    return problems
+
+
+def no_template(context: Context) -> str:
+    """The sentence for a run that cannot go on because there is no template to tune."""
+    task, backend = context.task.name, context.device.backend
+    if context.sources.templates:
+        return f"There is no template left to tune: all {backend} templates of the task {task} were excluded."
+    return f"No template was found: the task {task} brings no {backend} template, and the model gave none that works."

@@ -1,0 +1,503 @@
+"""Trials of new templates: is the default configuration feasible, does it compile, is it right on every workload?
+
+A trial is an evaluation like any other: it is in the journal, counts towards the budget, and the search knows it
+and does not repeat it. It runs on held-out workloads too, whose times do not count: a template must be right there,
+and its author learns where it is not.
+
+The template that rules made of the task's kernel, tried before it is searched.
+The templater: takes the templates that the plan names, and asks the model for those that it wants written.
+The templates of a round: taken from the task's library or written by a model, and tried before they are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import (
+    BranchAbandoned,
+    Evaluated,
+    ModelAsked,
+    SeedsProposed,
+    TemplateAdded,
+    TemplatesChosen,
+    TemplateVetoed,
+    WritingStarted,
+)
+from tunesmith.graph.journal.log import stage_of, trial_stage
+from tunesmith.graph.journal.tree import LIBRARY
+from tunesmith.graph.models.calls import Call, Message, ModelFailed
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.prompts import render
+from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.state import Branch, Plan, State
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.guard import refuse
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.outcome import (
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Implausible,
+    LaunchFailed,
+    Rejected,
+    TimedOut,
+    WrongResult,
+    describe,
+)
+from tunesmith.kernels.rewrite.template import NAME, Rewritten, rewrite
+from tunesmith.kernels.space import EmptySpace, SpaceError, feasible, require_points
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.template import Config, Template, config_key
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
+
+MAX_LOG = 3000
+"""Characters of a compiler's log that go back to an author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a template does not work. kind: of failure; what: a sentence; log: what was said, in full; advice: what to
+    look for; first: what of the log says the most in a line, where that is not its first."""
+
+    kind: str
+    what: str
+    log: str = ""
+    advice: str = ""
+    first: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """For people: the sentence, and one line of the log."""
+        lines = self.log.strip().splitlines()
+        return f"{self.what} {self.first or (lines[0] if lines else '')}".strip()
+
+
+def infeasible(template: Template, context: Context) -> Problem | None:
+    """Why the template cannot be tried at all, or None. Needs no device."""
+    try:
+        for workload in (*context.tuned, *context.held_out):
+            source = specialise(template, template.default_config, workload.types)
+            geometry(template, template.default_config, workload)
+            if (refused := refuse(source)) is not None:
+                advice = "Sources may include only the listed headers, and may not name files."
+                return Problem("forbidden_source", "The source is refused before compiling.", refused.detail, advice)
+        for limits in context.limits:
+            space = feasible(template, context.tuned, limits)
+            require_points(space, template)
+            if (reason := space.reject(template.default_config)) is not None:
+                return Problem(
+                    "infeasible",
+                    "The default configuration is not feasible.",
+                    reason.detail,
+                    "Choose a default that meets the constraints and the device's limits.",
+                )
+    except (ExpressionError, EmptySpace, SpaceError) as error:
+        return Problem("infeasible", "The parameters, constraints and launch do not fit together.", str(error))
+    return None
+
+
+def try_templates(
+    context: Context, templates: Sequence[Template], stage: str, workloads: Sequence[Workload] = ()
+) -> dict[str, Evaluation]:
+    """Evaluations of the default configurations by template id, measured now or found in the journal; on `workloads`,
+    or all of them."""
+    found = recorded(context, stage)
+    wanted = [template for template in templates if template.id not in found]
+    names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
+    if wanted:
+        context.pool.roofline = context.roofline()
+    for number, template in enumerate(wanted):
+        context.pool.submit(Request(number, template, template.default_config, names))
+    left = len(wanted)
+    while left:
+        for request, evaluation in context.pool.collect():
+            event = Evaluated(number=len(found), key=config_key(evaluation.config), evaluation=evaluation)
+            context.journal.append(event, trial_stage(stage))
+            found[request.template.id] = evaluation
+            left -= 1
+    return found
+
+
+def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
+    """The trials of a round that are in the journal."""
+    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
+
+
+def problem_of(evaluation: Evaluation) -> Problem | None:
+    """What an author has to know of a trial that failed; None when it went well."""
+    failure = evaluation.failure
+    where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
+    at = f"with its default configuration on the workload {where}"
+    match failure:
+        case None:
+            return None
+        case CompileFailed():
+            log = failure.log[:MAX_LOG] or failure.first_error
+            return Problem(
+                failure.kind,
+                "It does not compile with its default configuration.",
+                log,
+                "Line numbers are those of your source.",
+                failure.first_error,
+            )
+        case WrongResult():
+            advice = "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type."
+            return Problem(failure.kind, f"Its result is wrong {at}.", describe(failure), advice)
+        case LaunchFailed():
+            advice = "Look for accesses out of bounds or not aligned, and for a launch the device cannot take."
+            return Problem(failure.kind, f"It cannot be launched, or faults, {at}.", describe(failure), advice)
+        case TimedOut():
+            advice = "Look for loops that never end and barriers that not all threads reach."
+            return Problem(failure.kind, f"It does not end in time {at}.", describe(failure), advice)
+        case Crashed():
+            advice = "Look for accesses out of bounds."
+            return Problem(failure.kind, f"The process that ran it died {at}.", describe(failure), advice)
+        case Implausible():
+            return Problem(failure.kind, f"Its time is impossible {at}.", describe(failure))
+        case Rejected():
+            return Problem(failure.kind, f"It was refused {at}.", describe(failure))
+
+
+WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
+"""Why the tree leaves out the template that did not hold."""
+
+
+def is_by_rules(template: Template) -> bool:
+    return template.name == NAME
+
+
+def holding(context: Context, template: Template, stage: str) -> Template:
+    """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. The
+    notes say why each of the others was withdrawn; the trials are in the journal, and are found there again."""
+    withdrawn: dict[str, str] = {}
+    problem = _problem(context, template, stage)
+    if problem is None:
+        return template
+    rules = _made(context, None).rules
+    while problem is not None and rules:
+        # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
+        holds, fails = 0, len(rules)
+        while fails - holds > 1:
+            middle = (holds + fails) // 2
+            tried = _made(context, rules[:middle]).template
+            found = None if tried is None else _problem(context, tried, stage)
+            holds, fails = (middle, fails) if found is None else (holds, middle)
+            problem = found or problem
+        withdrawn[rules[fails - 1]] = problem.in_short
+        rules = _made(context, [one for one in rules if one not in withdrawn]).rules
+        template = _made(context, rules).template or _plain(context)
+        problem = _problem(context, template, stage)
+    for rule, why in withdrawn.items():
+        context.note("template", f"The rule {rule} is withdrawn, as what it makes of the kernel fails: {why}", stage)
+    return template
+
+
+def _made(context: Context, only: Sequence[str] | None) -> Rewritten:
+    return rewrite(context.task, context.device.limits.backend, only)
+
+
+def _plain(context: Context) -> Template:
+    description = "The kernel as it came: no rule fits it."
+    return context.sources.baseline.template.model_copy(update={"name": NAME, "description": description})
+
+
+def _problem(context: Context, template: Template, stage: str) -> Problem | None:
+    """What is wrong with its default configuration; None also where the budget does not allow to find out."""
+    if (problem := infeasible(template, context)) is not None:
+        return problem
+    if context.evaluations_left() <= 0 or context.seconds_left() <= 0:
+        return None
+    evaluation = try_templates(context, [template], stage, context.tuned)[template.id]
+    # An impossible time says nothing of the code.
+    return None if isinstance(evaluation.failure, Implausible) else problem_of(evaluation)
+
+
+class UnknownTemplate(TunesmithError):
+    """The plan names a template that does not exist."""
+
+
+class Draft(BaseModel):
+    """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: how many it
+    has had; text: the last answer as written, answer: as read; template: what it describes, if that is a template,
+    with the seeds it proposes; problem: what is wrong with it; history: what was wrong with all; failed: why the branch
+    was given up; taken: whether the template is part of the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    branch: Branch
+    answers: int = 0
+    text: str = ""
+    answer: TemplateAnswer | RewriteAnswer | None = None
+    template: Template | None = None
+    seeds: tuple[Config, ...] = ()
+    problem: Problem | None = None
+    history: tuple[str, ...] = ()
+    failed: str = ""
+    taken: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not self.taken and not self.failed
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class DraftInput(TypedDict):
+    """What a node of one branch is sent: the number and the JSON of its draft."""
+
+    number: str
+    draft: dict[str, Any]
+
+
+class Templater:
+    name = "template"
+
+    def __call__(self, state: State, context: Context) -> State | Command[Any]:
+        plan = Plan.model_validate(state["plan"])
+        stage, turn = stage_of(plan.round), state.get("turn", 0)
+        if (known := context.log.chosen_templates(stage, turn)) is not None:
+            return _answer(known)
+        chosen = self._search_further(context, plan, stage)
+        drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
+        if not drafts:
+            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
+        else:
+            drafts = self._judge(context, drafts, stage)
+        if asking := [draft for draft in drafts if draft.open]:
+            objections = state.get("objections", []) if turn else []
+            answered = self._ask(context, plan, asking, turn, objections)
+            drafts = [answered.get(draft.number, draft) for draft in drafts]
+            if sent := [draft for draft in answered.values() if draft.open]:
+                return _fan_out(sent, drafts)
+        chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
+        chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
+        context.journal.append(TemplatesChosen(turn=turn, ids=tuple(chosen)), stage)
+        return _answer(chosen)
+
+    def _ask(
+        self, context: Context, plan: Plan, drafts: Sequence[Draft], turn: int, objections: list[str]
+    ) -> dict[int, Draft]:
+        """The drafts with the model's answers, by number; those without an answer are given up."""
+        if context.models is None:
+            raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
+        stage = stage_of(plan.round)
+        # What this very turn adds to the tree must not change its questions when it is begun again.
+        tree = context.tree(before=_begin(context, stage, turn))
+        context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
+        again = f"-turn-{turn + 1}" if turn else ""
+        known = {event.custom_id for event in context.log.events(ModelAsked)}
+        found, asked = dict[int, Draft](), list[tuple[Draft, Call]]()
+        for draft in drafts:
+            messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
+            repair = f"-repair-{draft.answers}" if draft.answers else ""
+            rewrite = draft.branch.kind == "rewrite"
+            name = f"{'rewrite' if rewrite else 'template'}-{draft.number}{again}{repair}"
+            call = Call(self.name, stage, name, messages, RewriteAnswer if rewrite else TemplateAnswer)
+            # What was paid for is read, even if its own trial took the last of the budget.
+            if call.custom_id in known or (context.evaluations_left() > 0 and context.seconds_left() > 0):
+                asked.append((draft, call))
+            else:
+                found[draft.number] = _failed(context, draft, "the budget was spent before it could be tried", stage)
+        replies = context.models.ask_all([call for _, call in asked])
+        for (draft, _), reply in zip(asked, replies, strict=True):
+            if isinstance(reply, ModelFailed):
+                found[draft.number] = _failed(context, draft, f"the model gives no template: {reply.detail}", stage)
+            else:
+                new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
+                assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
+                answered = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
+                found[draft.number] = answered
+        return found
+
+    def _judge(self, context: Context, drafts: Sequence[Draft], stage: str) -> list[Draft]:
+        """The drafts after a trial of those that were just answered: taken, open with a problem, or given up."""
+        trials = self._try(context, [one for one in drafts if one.open and one.problem is None], stage)
+        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
+
+    def _try(self, context: Context, drafts: Sequence[Draft], stage: str) -> dict[str, Problem | None]:
+        """What is wrong with templates, by id: measures their defaults together, as far as the budget allows."""
+        known = recorded(context, stage)
+        left = context.evaluations_left()
+        wanted: dict[str, Template] = {}
+        for draft in drafts:
+            assert draft.template is not None, "a draft without a template has a problem"
+            if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
+                wanted[draft.template.id] = draft.template
+        return {name: problem_of(one) for name, one in try_templates(context, list(wanted.values()), stage).items()}
+
+    def _judged(self, context: Context, draft: Draft, trials: Mapping[str, Problem | None], stage: str) -> Draft:
+        problem, template = draft.problem, draft.template
+        if problem is None:
+            assert template is not None
+            if template.id not in trials:
+                return _failed(context, draft, "the budget was spent before it could be tried", stage)
+            problem = trials[template.id]
+            if problem is None and _written_before(context, template, draft.branch, stage):
+                return _failed(context, draft, f"the answer is {template.id} again", stage)
+            if problem is None:
+                _register(context, template, draft.branch, stage, draft.answers)
+                _register_seeds(context, template.id, draft.seeds, stage)
+                context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
+                return draft.model_copy(update={"taken": True})
+        sentence = problem.in_short
+        context.listener(Progress("template", f"answer {draft.answers} of template {draft.number}: {sentence[:300]}"))
+        history = (*draft.history, f"{problem.kind}: {problem.what} {problem.log[:600]}")
+        draft = draft.model_copy(update={"problem": problem, "history": history})
+        if draft.answers > context.settings.repairs:
+            why = f"it does not work after {draft.answers} answer(s): {sentence[:400]}"
+            return _failed(context, draft, why, stage)
+        return draft
+
+    def _search_further(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """The known templates that the plan searches as they are; those that a role has excluded are left out."""
+        tree, chosen = context.tree(), []
+        for branch in plan.branches:
+            if branch.written:
+                continue
+            node = tree.node(branch.parent)
+            if node is None:
+                known = ", ".join(one.id for one in tree.nodes) or "none"
+                raise UnknownTemplate(
+                    f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
+                )
+            template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
+            if node.round == 0 and is_by_rules(template) and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
+                template = holding(context, template, stage)
+            if template.id in vetoed:
+                continue
+            if node.round == 0:
+                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+            if template.id != node.id:
+                # What was planned is not what is searched, of which only the default is known to hold.
+                seeds = ()
+                veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
+                context.once(TemplateVetoed, stage, veto, template=node.id)
+            _register_seeds(context, template.id, seeds, stage)
+            chosen.append(template.id)
+        return chosen
+
+    def _fallback_templates(self, context: Context, plan: Plan, stage: str) -> list[str]:
+        """What the round tunes when none of its planned templates can be: the task's next one that no round has used,
+        else the best known one."""
+        tree = context.tree()
+        chosen = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[:1]
+        if not chosen:
+            context.note("template", f"Round {plan.round} has no template to tune.", stage)
+            return []
+        if tree.untried:
+            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+        sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
+        context.note("template", sentence, stage)
+        return [chosen[0].id]
+
+
+def check_draft(given: DraftInput, context: Context) -> State:
+    """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
+    device and writes nothing, so that branches may be checked side by side."""
+    draft = Draft.model_validate(given["draft"])
+    assert draft.answer is not None, "only an answered draft is checked"
+    try:
+        template = template_of(draft.answer, context.task, context.device.limits.backend)
+    except Unusable as error:
+        problem = Problem("schema", "It is not a template that can be used.", str(error))
+        return {"drafts": {given["number"]: draft.model_copy(update={"problem": problem}).to_json()}}
+    seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
+    read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
+    return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
+
+
+def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
+    """One node for each draft of `sent`."""
+    from langgraph.types import Command, Send
+
+    nodes = [Send("draft", {"number": str(one.number), "draft": one.to_json()}) for one in sent]
+    return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
+
+
+def _begin(context: Context, stage: str, turn: int) -> int:
+    """The entry with which this turn began, from whatever session."""
+    started = context.log.writing_started(stage, turn)
+    return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
+
+
+def _answer(ids: Sequence[str]) -> State:
+    return {"templates": list(ids), "drafts": {}, "objections": []}
+
+
+def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
+    problem = draft.problem
+    if problem is None:
+        return question
+    text = render(
+        "repair",
+        parameters=draft.branch.kind != "rewrite",
+        what=problem.what,
+        problem=problem.log,
+        advice=problem.advice,
+    )
+    return (*question, Message("assistant", draft.text), Message("user", text))
+
+
+def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
+    """Puts the template that came out of a branch into the tree, once. answers: how many the model needed for it."""
+    if not context.log.has_template(template.id):
+        event = TemplateAdded(
+            template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
+        )
+        context.journal.append(event, stage)
+
+
+def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
+    """Writes down configurations that the search of this round is to try first, beside those that are written down, as
+    for another branch of the same template."""
+    known = {config_key(config) for config in context.log.seeds(stage, template)}
+    new = {key: config for config in seeds if (key := config_key(config)) not in known}
+    if new:
+        context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
+
+
+def _written_before(context: Context, template: Template, branch: Branch, stage: str) -> bool:
+    """Whether another branch of the run has come to the very same template."""
+    for entry in context.log.entries(TemplateAdded):
+        if entry.event.id == template.id:
+            known = entry.event
+            return (entry.stage, known.parent, known.made_by) != (stage, branch.parent, branch.kind)
+    return False
+
+
+def _failed(context: Context, draft: Draft, why: str, stage: str) -> Draft:
+    """The draft, given up for that reason, which the journal has."""
+    draft = draft.model_copy(update={"failed": why})
+    _give_up(context, draft, stage)
+    return draft
+
+
+def _give_up(context: Context, draft: Draft, stage: str) -> None:
+    problem = "\n".join(draft.history) or draft.failed
+    branch = draft.branch
+    event = BranchAbandoned(
+        branch=draft.number,
+        parent=branch.parent,
+        moves=branch.moves,
+        problem=problem,
+        answers=draft.answers,
+        made_by=branch.kind,
+    )
+    context.once(BranchAbandoned, stage, lambda: event, **dict(event))
+    context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)

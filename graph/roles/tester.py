@@ -1,0 +1,535 @@
+"""The last word on what a run ends with: the same full verdict that `tunesmith check` gives, in the run's own journal.
+
+A search checks every configuration, but on the tuned workloads and the task's own contents only. Winners must also be
+right on odd shapes and other contents, be as accurate as the baseline, and pass compute-sanitizer where there is one.
+
+The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
+The end of a round: the best configurations compared with the baseline, the verdict, and the winners' examination.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from tunesmith.actors.judging import judge
+from tunesmith.graph.context import Context, baseline_quantities, baseline_request
+from tunesmith.graph.journal.events import Compared, Evaluated, Examined, VerdictReached
+from tunesmith.graph.journal.log import Examinee, objective, quantities_of, repair_stage, stage_of
+from tunesmith.graph.journal.records import Examination, ExaminationRow, FinalistResult, Verdict, Winner
+from tunesmith.graph.models.calls import HOPELESS
+from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.planner import plan_by_rules
+from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
+from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
+from tunesmith.graph.state import Done, State
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.roofline import BELIEVED
+from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.check.compare import Deviation
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.outcome import Failure, TimedOut, describe
+from tunesmith.kernels.space import Rule, feasible, rules
+from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.spec.task import AnyOpponent, Workload
+from tunesmith.kernels.spec.template import Config, assignments, config_key
+
+MIN_EXAMINATION_SECONDS = 2.0
+"""Of the time limit, without which no examination is begun."""
+NO_TIME = (
+    "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
+    "`tunesmith resume` with more time"
+)
+
+
+def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
+    """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
+    rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be
+    examined in this session, which counts unless the settings allow it (for all workloads together: `FOR_ALL`)."""
+    settings, found = context.settings, dict[Examinee, str]()
+    known = context.log.examinations()
+    for key, one in known.items():
+        if one.verdict == "rejected":
+            found[key] = one.detail
+        elif one.verdict == "not examined" and key in given_up and not settings.allow_unexamined:
+            found[key[0], key[1], one.workload or FOR_ALL] = f"{NOT_EXAMINED}: {one.detail}"
+        elif one.unreached and not settings.allow_unexecuted:
+            found[key] = f"some of its lines ran in no check: {'; '.join(one.unexecuted)}"
+    for template, defect in defects(context.log).items():
+        for evaluation in (entry.event.evaluation for entry in context.log.evaluations_of(template)):
+            key = (template, config_key(evaluation.config), "")
+            if key not in known and has(evaluation.config, defect):
+                found[key] = f"it shares {assignments(defect)} with all rejected configurations of its template"
+    return found
+
+
+def examine_winners(
+    context: Context, build: Callable[[Mapping[Examinee, str]], Verdict], given_up: set[Examinee]
+) -> Verdict:
+    """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
+    configuration on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the
+    next best is a winner and is examined in turn. given_up: what could not be examined, to which this adds."""
+    while True:
+        verdict = build(disqualified(context, given_up))
+        known = context.log.examinations()
+        # An earlier session of the run may have had no time for one.
+        waiting = [
+            one
+            for one in _winners(verdict)
+            if (key := _key(*one)) not in given_up and (key not in known or known[key].verdict == "not examined")
+        ]
+        if not waiting:
+            return verdict
+        _examine(context, waiting)
+        known = context.log.examinations()
+        given_up |= {key for one in waiting if known[key := _key(*one)].verdict == "not examined"}
+
+
+def examine_everywhere(context: Context, kernels: Sequence[Winner]) -> None:
+    """Examines, on everything, those of `kernels` that were examined for single workloads alone: a dispatch rule uses
+    them for shapes that nobody looked at. What is rejected then is `disqualified` for all workloads."""
+    known = context.log.examinations()
+    wanted = [(one.template, one.config, "") for one in kernels]
+    waiting = [one for one in wanted if (was := known.get(_key(*one))) is None or was.verdict == "not examined"]
+    if waiting:
+        _examine(context, waiting)
+
+
+def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> None:
+    """The full verdict on templates at configurations, each for a workload or, with an empty name, for all."""
+    context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
+    jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
+    left, begun = context.seconds_left(), time.monotonic()
+    found: list[judge.Verdict] | Failure
+    try:
+        if left < MIN_EXAMINATION_SECONDS:
+            found, failure = [], NO_TIME
+        else:
+            settings = context.settings
+            deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
+            found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
+            failure = "" if isinstance(found, list) else describe(found)
+            for one in found if isinstance(found, list) else ():
+                if one.baseline_note:
+                    context.note("test", one.baseline_note, "")
+            if isinstance(found, TimedOut) and context.seconds_left() < MIN_EXAMINATION_SECONDS:
+                failure = NO_TIME
+    except TunesmithError as error:
+        # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+        found, failure = [], str(error)
+    share = round((time.monotonic() - begun) / len(waiting), 3)
+    for at, (template, config, workload) in enumerate(waiting):
+        about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
+        told = (
+            _fields(found[at]) if isinstance(found, list) and found else {"verdict": "not examined", "detail": failure}
+        )
+        context.journal.append(Examined(examination=Examination(**about, **told)))
+
+
+def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
+    """The examinations of the winners of `verdict`, as the summary shows them."""
+    known = context.log.examinations()
+    winners = _winners(verdict)
+    # Those that a dispatch rule may use were examined on everything as well.
+    keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
+    found = [known[key] for key in keys if key in known]
+    rows = []
+    for one in found:
+        passed = [step for step in one.steps if isinstance(step, Passed)]
+        rows.append(
+            ExaminationRow(
+                template=one.template,
+                config=one.config,
+                workload=one.workload,
+                verdict=one.verdict,
+                detail=one.detail,
+                checks=len(passed),
+                skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
+                largest_error=_largest(one for step in passed if step.own for one in step.accuracy.values()),
+                baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
+                notes=one.notes,
+                unexecuted=one.unexecuted,
+                unreached=one.unreached,
+                artifacts=one.artifacts,
+                seconds=one.seconds,
+            )
+        )
+    return rows
+
+
+def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
+    """The general configuration, and what is used for a workload where that is another: template, configuration, and
+    the workload that it is for, empty for all."""
+    general = verdict.general
+    used = [(row.template, row.config, row.workload) for row in verdict.dispatch]
+    if general is None:
+        return used
+    key = _key(general.template, general.config, "")
+    return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
+
+
+def _key(template: str, config: Config, workload: str) -> Examinee:
+    return template, config_key(config), workload
+
+
+def _fields(found: judge.Verdict) -> dict[str, Any]:
+    fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
+    unreached = any(one.lines for one in found.unexecuted)
+    return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
+
+
+def _largest(deviations: Iterable[Deviation]) -> float | None:
+    return max((one.largest for one in deviations), default=None)
+
+
+PER_SHAPE = 2
+"""Finalists that a workload sends beside the general ones."""
+ROUNDS = 40
+SECONDS = 0.5
+"""Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
+MIN_SAMPLING_SECONDS = 0.1
+"""Seconds of sampling for each kernel where the time limit leaves no more."""
+FLOOR_SHARE = 0.95
+"""Close enough to the physical limit to stop."""
+FRESH_SEED = 1_000_003
+"""Added to the seed for each test, so that finalists meet contents that the search never saw."""
+
+Finalist = tuple[str, Config]
+"""Template id and configuration."""
+
+
+class Tester:
+    name = "test"
+
+    def __call__(self, state: State, context: Context) -> State:
+        number = state["round"]
+        stage = stage_of(number)
+        general, per_shape = finalists(context, stage)
+        if not general and not any(per_shape.values()):
+            return {"done": _done(context, number, None) or _nothing(context)}
+        known = context.journal.last(VerdictReached, stage)
+        if known is not None:
+            over = _done(context, number, known.event.verdict)
+            return {"done": "" if context.log.extended_after(known) else over}
+        if _nothing_new(context, stage) and not _done(context, number, None):
+            return {"done": ""}
+        # Opponents cost time, and only what the run ends with is put beside them.
+        beside = context.opponents if _done(context, number, None) else ()
+        comparisons = self._compared(context, number, general, per_shape, beside)
+        verdict = build_verdict(context, comparisons, general, disqualified(context))
+        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+            verdict = build_verdict(context, comparisons, general, disqualified(context))
+        done = _done(context, number, verdict)
+        if done and len(beside) < len(context.opponents) and context.seconds_left() > 0:
+            # That it is the last could not be known before, as where the limit of the device is reached.
+            comparisons = self._compared(context, number, general, per_shape, context.opponents)
+        if done:
+            # What the run ends with is what gets exported: only that is worth an examination.
+            verdict = self._examined(context, number, general, per_shape, comparisons)
+        context.journal.append(VerdictReached(verdict=verdict), stage)
+        context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
+        return {"done": done}
+
+    def _examined(
+        self,
+        context: Context,
+        number: int,
+        general: list[Finalist],
+        per_shape: dict[str, list[Finalist]],
+        comparisons: list[Compared],
+    ) -> Verdict:
+        """The verdict whose winners are all examined. While there is no general one and time is left, other
+        configurations are compared in place of the rejected: these with one value changed, the templates' defaults,
+        and the next best that were measured."""
+        stage, given_up = stage_of(number), set[tuple[str, str, str]]()
+        while True:
+            build = partial(build_verdict, context, comparisons, general)
+            verdict = examine_winners(context, build, given_up)
+            if verdict.general is not None or context.seconds_left() <= 0:
+                return with_examination(context, verdict)
+            more = replacements(context, stage, general)
+            if not more:
+                return verdict
+            general = [*general, *more]
+            comparisons = self._compared(context, number, general, per_shape, context.opponents)
+
+    def _compared(
+        self,
+        context: Context,
+        number: int,
+        general: list[Finalist],
+        per_shape: dict[str, list[Finalist]],
+        beside: Sequence[AnyOpponent],
+    ) -> list[Compared]:
+        """The finalists on every workload, `beside` these opponents. What the journal has is not measured again."""
+        stage = stage_of(number)
+        known = context.log.comparisons(stage)
+        wanted: list[tuple[Workload, list[Finalist]]] = []
+        for workload in (*context.tuned, *context.held_out):
+            entrants = _distinct([*general, *per_shape.get(workload.name, [])])
+            if (event := known.get(workload.name)) is not None and _has_met(event, beside):
+                met = {(one.template, config_key(one.config)) for one in event.entries}
+                entrants = [one for one in entrants if (one[0], config_key(one[1])) not in met]
+            if entrants:
+                wanted.append((workload, entrants))
+        for position, (workload, entrants) in enumerate(wanted):
+            # Without the tuned workloads there is no verdict; the held-out ones come after all of them.
+            if workload.held_out and context.seconds_left() <= 0:
+                if left := ", ".join(one.name for one, _ in wanted[position:] if one.name not in known):
+                    context.note("test", f"The time limit left no time for the held-out workloads {left}.", stage)
+                break
+            share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+            self._compare(context, workload, entrants, number, share, beside)
+        return list(context.log.comparisons(stage).values())
+
+    def _compare(
+        self,
+        context: Context,
+        workload: Workload,
+        entrants: list[Finalist],
+        number: int,
+        share: float,
+        beside: Sequence[AnyOpponent],
+    ) -> None:
+        """share: seconds of the time limit that are left to this comparison."""
+        context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
+        requests = [
+            Request(index + 1, context.template(template), config, (workload.name,))
+            for index, (template, config) in enumerate(entrants)
+        ]
+        found = context.pool.compare(
+            baseline_request(context, [workload]),
+            requests,
+            workload.name,
+            seed=context.settings.seed + number * FRESH_SEED,
+            rounds=ROUNDS,
+            budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, share / (2 * (1 + len(entrants) + len(beside))))),
+            opponents=beside,
+        )
+        event = Compared(
+            workload=workload.name,
+            entries=_entries(entrants, found),
+            baseline_code=found.codes[0] if found.codes else "",
+            compiler=found.compiler,
+            opponents=found.opponents,
+            baseline_energy=found.energies[0] if found.energies else None,
+        )
+        context.journal.append(event, stage_of(number))
+
+
+def _has_met(event: Compared, opponents: Sequence[AnyOpponent]) -> bool:
+    return {one.name for one in opponents} <= {one.name for one in event.opponents}
+
+
+def finalists(
+    context: Context, stage: str, after: Sequence[Finalist] = ()
+) -> tuple[list[Finalist], dict[str, list[Finalist]]]:
+    """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
+    those that were found wrong before the test of this round began.
+
+    after: those that were finalists before; the next best in general then, of templates that had none first.
+    One that a constraint or a limit excludes on a held-out workload serves that shape not at all, however fast it is
+    elsewhere: it may be the best for a shape, but is none for all.
+    """
+    baseline, vetoed = baseline_quantities(context), context.log.vetoed()
+    # A test that was interrupted goes on with the finalists that it began with.
+    began = context.log.entries(Compared, stage)
+    wrong = context.log.rejected(before=began[0].sequence if began else None)
+    known = [
+        one
+        for one in context.log.evaluations()
+        if one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
+    ]
+    names = [workload.name for workload in context.tuned]
+    weights, of = context.weights, context.settings.objective
+    ranked: list[tuple[float, Finalist]] = []
+    single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
+    for evaluation in known:
+        entrant = (evaluation.template, evaluation.config)
+        value = objective(evaluation, names, baseline, weights, of)
+        if value is not None:
+            ranked.append((value, entrant))
+        for name, quantity in quantities_of(evaluation, of).items():
+            if name in single and evaluation.failure is None:
+                single[name].append((quantity, entrant))
+    broken = _broken_on_held_out(context)
+    had = {(template, config_key(config)) for template, config in after}
+    templates = {template for template, _ in after}
+    # What several rounds measured, such as one workload's own and one of all, takes one place.
+    in_order = (
+        (template, config)
+        for template, config in _distinct(
+            [entrant for _, entrant in sorted(ranked, key=lambda item: (item[1][0] in templates, item[0]))]
+        )
+        if (template, config_key(config)) not in had
+    )
+    general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
+    if ranked and not general and not after:
+        why = broken(min(ranked, key=lambda item: item[0])[1])
+        context.note(
+            "test",
+            "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
+            f"there is no general one. Of the best: {why} Relax the constraint, or measure more configurations.",
+            "",
+        )
+    per_shape = {
+        name: _distinct([entrant for _, entrant in sorted(found, key=lambda item: item[0])])[:PER_SHAPE]
+        for name, found in single.items()
+    }
+    return general, per_shape
+
+
+def with_examination(context: Context, verdict: Verdict) -> Verdict:
+    """`verdict`, whose sentence says where the general configuration was examined on few sizes, or not at all, which
+    the settings allow."""
+    if verdict.general is None:
+        return verdict
+    key = (verdict.general.template, config_key(verdict.general.config), "")
+    known = context.log.examinations().get(key)
+    if known is None or known.verdict == "not examined":
+        said = "The general configuration was not examined."
+    elif known.verdict == "partial":
+        said = f"It is right where it can be launched, but {known.detail}; best/ has the baseline for other shapes."
+    else:
+        return verdict
+    return verdict.model_copy(update={"sentence": f"{verdict.sentence} {said}"})
+
+
+def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> list[Finalist]:
+    """What to compare after all of `tried` were rejected: the fastest rejected of each template with one value changed,
+    and the templates' default configurations, measured now where they were not; else the next best that were measured
+    and share no known defect."""
+    known = {(template, config_key(config)) for template, config in tried}
+    rejected = [one for one in context.log.examinations().values() if one.verdict == "rejected"]
+    common = defects(context.log)
+    fastest = dict(reversed([one for one in tried if one[0] in {each.template for each in rejected}]))
+    wanted: list[Finalist] = []
+    for template_id, config in fastest.items():
+        template, defect = context.template(template_id), common.get(template_id, {})
+        wanted += [(template_id, one) for one in variations(template, config, defect) if not has(one, defect)]
+        wanted.append((template_id, template.default_config))
+    wanted = [one for one in _distinct(wanted) if (one[0], config_key(one[1])) not in known]
+    valid = measured_now(context, stage, wanted)
+    if valid:
+        return valid
+    out = disqualified(context)
+    following, _ = finalists(context, stage, after=tried)
+    return [one for one in following if (one[0], config_key(one[1]), "") not in out]
+
+
+def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> list[Finalist]:
+    """Those of `wanted` that are feasible and right on all tuned workloads; none is measured twice."""
+    names = tuple(workload.name for workload in context.tuned)
+    found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
+    requests = []
+    for number, (template_id, config) in enumerate(wanted):
+        template = context.template(template_id)
+        feasible_here = all(feasible(template, context.tuned, one).reject(config) is None for one in context.limits)
+        if (template_id, config_key(config)) not in found and feasible_here:
+            requests.append(Request(number, template, config, names))
+    if requests:
+        context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
+        context.pool.roofline = context.roofline()
+        for request, evaluation in zip(requests, context.pool.evaluate(requests), strict=True):
+            event = Evaluated(number=request.number, key=config_key(evaluation.config), evaluation=evaluation)
+            context.journal.append(event, repair_stage(stage))
+            found[evaluation.template, config_key(evaluation.config)] = evaluation
+    broken = _broken_on_held_out(context)
+    right = {key for key, one in found.items() if one.failure is None}
+    return [one for one in wanted if (one[0], config_key(one[1])) in right and not broken(one)]
+
+
+def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
+    """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
+    found: dict[str, list[Rule]] = {}
+
+    def broken(entrant: Finalist) -> str:
+        template_id, config = entrant
+        if template_id not in found:
+            template = context.template(template_id)
+            found[template_id] = [r for limits in context.limits for r in rules(template, context.held_out, limits)]
+        try:
+            return next((rule.explain(config) for rule in found[template_id] if not rule.holds(config)), "")
+        except ExpressionError as error:
+            return str(error)
+
+    return broken
+
+
+def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
+    return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
+
+
+def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+    codes = found.codes[1:] or ("",) * len(entrants)
+    energies = found.energies[1:] or (None,) * len(entrants)
+    return tuple(
+        FinalistResult(template=template, config=config, comparison=result, code=code, energy=energy)
+        if isinstance(result, Comparison)
+        else FinalistResult(template=template, config=config, failure=result, code=code)
+        for (template, config), result, code, energy in zip(entrants, found.results, codes, energies, strict=True)
+    )
+
+
+def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
+    if number >= context.settings.rounds:
+        return _last_search_ended_by(context, number)
+    # What is left may only do for a comparison: a further round would have nothing to compare.
+    if context.search_seconds_left() <= 0:
+        return "time"
+    if context.evaluations_left() <= 0:
+        return "evaluations"
+    by_time = context.settings.objective == "time"
+    if by_time and verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
+        return "floor"
+    # A model may come up with another template where rules have nothing left to search.
+    if number > 1 and context.models is None and _exhausted(context, number):
+        return "exhausted"
+    return "no model" if model_gave_up(context, number) else ""
+
+
+def _last_search_ended_by(context: Context, number: int) -> Done:
+    """What ended the search of the last round: its time or its space, where it did not spend all its evaluations."""
+    stage = stage_of(number)
+    searched, plan = context.log.searched(stage), context.log.plan(stage)
+    # With a model, a further round might have brought another template.
+    if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
+        return "rounds"
+    if searched.exhausted:
+        return "exhausted"
+    return "rounds" if context.settings.time_limit is None else "time"
+
+
+def _nothing_new(context: Context, stage: str) -> bool:
+    """Whether a round found all that it was to search measured already, so that an earlier verdict holds."""
+    searched = context.log.searched(stage)
+    return context.models is None and searched is not None and searched.asked == 0 and context.log.verdict() is not None
+
+
+def _exhausted(context: Context, number: int) -> bool:
+    """Whether the search that rules would plan next has been made, and left nothing out."""
+    ahead = plan_by_rules(context, number + 1, context.tree())
+    if ahead is None:
+        return True
+    wanted = {branch.parent for branch in ahead.branches}
+    for plan in context.log.plans:
+        searched = context.log.searched(stage_of(plan.round))
+        if plan.workloads == ahead.workloads and searched is not None:
+            wanted -= {one.template for one in searched.templates if one.exhausted}
+    return not wanted
+
+
+def model_gave_up(context: Context, number: int) -> bool:
+    """Whether a round of an arm without a search showed that no model will answer: there is nothing else to go on with.
+    After an answer that cannot be used, or a server that fails, the next round asks again, as in the other arms."""
+    notes = [note for note in context.log.notes(stage_of(number)) if note.role in ("plan", "rewrite")]
+    return context.settings.arm in ("template", "rewrite") and any(note.failure in HOPELESS for note in notes)
+
+
+def _nothing(context: Context) -> Done:
+    return "nothing valid" if context.models is None and not context.tree().untried else ""

@@ -1,0 +1,369 @@
+"""The verdict of a test: pure arithmetic over comparisons. General configuration, per-shape table, held-out regret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.events import Compared
+from tunesmith.graph.journal.log import Examinee, weighted_geomean
+from tunesmith.graph.journal.records import (
+    ENERGY_MARGIN,
+    BestHere,
+    Dispatched,
+    Disqualified,
+    Figures,
+    FinalistResult,
+    FrontPoint,
+    OpponentRow,
+    Verdict,
+    Winner,
+    WorkloadRow,
+)
+from tunesmith.graph.roles.rejections import NOT_EXAMINED
+from tunesmith.kernels.outcome import Objective, describe
+from tunesmith.kernels.rewrite.template import NO_GUARD
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Workload
+from tunesmith.kernels.spec.template import Config, config_key
+from tunesmith.kernels.spec.translate import folded
+
+Key = tuple[str, str]
+"""Template id and configuration as text."""
+DISPATCH_GAIN = 0.01
+"""Share of the general configuration's time that another one must save on a workload to be worth a kernel of its own.
+"""
+FOR_ALL = "*"
+"""In place of a workload: disqualified as the general configuration, and for no shape alone."""
+NOTHING: Mapping[Examinee, str] = MappingProxyType({})
+
+
+def build_verdict(
+    context: Context,
+    comparisons: Sequence[Compared],
+    general: Sequence[tuple[str, Config]],
+    disqualified: Mapping[Examinee, str] = NOTHING,
+) -> Verdict:
+    """What the comparisons show.
+
+    The general configuration is the one of `general` with the least weighted geometric mean of time over baseline on
+    the tuned workloads, among those that are right on every workload, held-out ones included. `regret` of a held-out
+    workload is the general configuration's time over the best finalist's there, less 1. Where the run makes energy
+    small, or its product with time, that stands for time in both. disqualified: what examinations
+    rejected, and why; such a finalist wins nothing there.
+    """
+    met = {compared.workload: compared for compared in comparisons}
+    by_workload = {
+        compared.workload: {_key(entry.template, entry.config): entry for entry in compared.entries}
+        for compared in comparisons
+    }
+    tuned = [workload for workload in context.tuned if workload.name in by_workload]
+    held_out = [workload for workload in context.held_out if workload.name in by_workload]
+    of = context.settings.objective
+    valid: list[tuple[float, float, Key]] = []
+    together: dict[Key, tuple[float, float | None]] = {}
+    out: list[Disqualified] = []
+    for template, config in general:
+        key = _key(template, config)
+        entries = {workload.name: by_workload[workload.name].get(key) for workload in (*tuned, *held_out)}
+        reason = _why_out(key, entries, disqualified)
+        if reason is not None:
+            out.append(Disqualified(template=template, config=config, workload=reason[0], why=reason[1]))
+            continue
+        figures = {
+            w.name: found
+            for w in tuned
+            if (entry := entries[w.name]) is not None and (found := _figures(entry, met[w.name])) is not None
+        }
+        together[key] = _means(figures, context.weights)
+        value = _mean([(name, one.quantity(of)) for name, one in figures.items()], context.weights)
+        # One whose energy could not be measured wins only where there is no other, and the fastest of those does.
+        valid.append((math.inf if value is None else value, together[key][0], key))
+    winner = min(valid)[2] if valid else None
+    ratio, energy = (None, None) if winner is None else together[winner]
+    rows, unseen = (
+        [
+            _row(context, workload, met[workload.name], winner, disqualified).model_copy(
+                update={"opponents": _opponents(met[workload.name], winner)}
+            )
+            for workload in workloads
+        ]
+        for workloads in (tuned, held_out)
+    )
+    unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
+    chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
+    own = [dispatched(row, chosen, of) for row in rows]
+    rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
+    unseen = [_marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in unseen]
+    return Verdict(
+        general=chosen,
+        ratio=ratio,
+        tuned=tuple(rows),
+        held_out=tuple(unseen),
+        disqualified=tuple(out),
+        dispatch=tuple(used for used in own if used is not None),
+        sentence=(
+            _nothing(len(out), unexamined)
+            if ratio is None
+            else _sentence(ratio, rows, unseen, len(out))
+            if of == "time"
+            else _thrift(of, ratio, energy, rows, len(out))
+        )
+        + _only_where(context, chosen),
+        unexamined=unexamined,
+        objective=of,
+        energy_ratio=energy,
+        front=_front(together, general),
+    )
+
+
+def _only_where(context: Context, general: Winner | None) -> str:
+    """What there is to say of a winner that cannot be launched on every shape, as the kernel has no guard."""
+    if general is None:
+        return ""
+    constraints = context.template(general.template).constraints
+    found = [parse(folded(one.expression, general.config)) for one in constraints if one.because == NO_GUARD]
+    # One that keeps the kernel's own threads asks for nothing, whatever the sizes are.
+    asks = [one.text for one in found if not all(one.evaluate(dict.fromkeys(one.names, n)) for n in range(1, 65))]
+    shapes = " and ".join(f"`{one}`" for one in asks)
+    return f" It fits only shapes with {shapes}: for others best/dispatch.py has the baseline." if asks else ""
+
+
+def _why_out(
+    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
+) -> tuple[str, str] | None:
+    """The workload on which a general finalist is out, and why; None where it is in."""
+    for workload in ("", FOR_ALL):
+        if (why := disqualified.get((*key, workload))) is not None:
+            return "all", why
+    failures = ((name, entry.failure) for name, entry in entries.items() if entry is not None)
+    return next(((name, describe(failure)) for name, failure in failures if failure is not None), None)
+
+
+def least_seconds(verdict: Verdict) -> dict[str, float]:
+    """The shortest time that any kernel of the verdict took, by workload."""
+    found = {}
+    for row in (*verdict.tuned, *verdict.held_out):
+        figures = (row.general, row.best)
+        taken = [row.baseline_seconds, *(one.seconds for one in figures if one is not None)]
+        if known := [seconds for seconds in taken if seconds is not None]:
+            found[row.workload] = min(known)
+    return found
+
+
+def _figures(entry: FinalistResult, compared: Compared) -> Figures | None:
+    """Those of a finalist; None where it failed."""
+    if entry.comparison is None:
+        return None
+    return Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
+
+
+def _means(figures: Mapping[str, Figures], weights: Mapping[str, float]) -> tuple[float, float | None]:
+    """Time and energy over the baseline's, over all of these workloads."""
+    time = weighted_geomean({name: one.ratio for name, one in figures.items()}, weights)
+    return time, _mean([(name, one.energy_ratio) for name, one in figures.items()], weights)
+
+
+def _mean(found: Sequence[tuple[str, float | None]], weights: Mapping[str, float]) -> float | None:
+    """The weighted geometric mean; None where a value is not known."""
+    known = {name: value for name, value in found if value is not None}
+    return weighted_geomean(known, weights) if known and len(known) == len(found) else None
+
+
+def _front(
+    together: Mapping[Key, tuple[float, float | None]], general: Sequence[tuple[str, Config]]
+) -> tuple[FrontPoint, ...]:
+    """The finalists by time and energy, the fastest first."""
+    known = {key: (time, energy) for key, (time, energy) in together.items() if energy is not None}
+    points = []
+    for template, config in general:
+        if (mine := known.get(_key(template, config))) is not None:
+            beaten = any(one != mine and one[0] <= mine[0] and one[1] <= mine[1] for one in known.values())
+            point = FrontPoint(template=template, config=config, ratio=mine[0], energy_ratio=mine[1], best=not beaten)
+            points.append(point)
+    return tuple(sorted(points, key=lambda one: (one.ratio, one.energy_ratio)))
+
+
+def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time") -> Dispatched | None:
+    """What to use for a workload instead of the baseline: the best there where it gains enough over the general
+    configuration, and their intervals are apart. None where nothing is shown to be better than the baseline."""
+    if row.best is None or not row.best.gains(of):
+        return None
+    used: Winner = row.best
+    figures: Figures = row.best
+    if general is not None and row.general is not None and row.general.gains(of) and _near(row.best, row.general, of):
+        used, figures = general, row.general
+    return Dispatched(
+        template=used.template,
+        config=used.config,
+        seconds=figures.seconds,
+        ratio=figures.ratio,
+        low=figures.low,
+        high=figures.high,
+        verdict=figures.verdict,
+        joules=figures.joules,
+        energy_ratio=figures.energy_ratio,
+        workload=row.workload,
+        sizes=row.sizes,
+        types=row.types,
+    )
+
+
+def _marked(row: WorkloadRow, used: Winner | None) -> WorkloadRow:
+    """The row, which says whether its best configuration is what serves the workload."""
+    best = row.best
+    exported = best is not None and used is not None and (best.template, best.config) == (used.template, used.config)
+    return row.model_copy(update={"best_exported": exported})
+
+
+def _near(best: Figures, general: Figures, of: Objective) -> bool:
+    """Whether the best for a workload is not worth a kernel of its own there."""
+    if of == "time":
+        return best.high >= general.low or best.ratio >= (1 - DISPATCH_GAIN) * general.ratio
+    mine, other = best.quantity(of), general.quantity(of)
+    return mine is None or other is None or mine >= (1 - ENERGY_MARGIN) * other
+
+
+def _key(template: str, config: Config) -> Key:
+    return template, config_key(config)
+
+
+def _row(
+    context: Context,
+    workload: Workload,
+    compared: Compared,
+    winner: Key | None,
+    disqualified: Mapping[Examinee, str],
+) -> WorkloadRow:
+    of = context.settings.objective
+    entries = {_key(entry.template, entry.config): entry for entry in compared.entries}
+    measured = {
+        key: figures
+        for key, entry in entries.items()
+        if (figures := _figures(entry, compared)) is not None
+        and (*key, workload.name) not in disqualified
+        and (*key, "") not in disqualified
+    }
+    floor = context.floor(workload)
+    # What has no energy comes last, by time.
+    ranked = {
+        key: (math.inf if (value := one.quantity(of)) is None else value, one.ratio) for key, one in measured.items()
+    }
+    best_key = min(ranked, key=lambda key: ranked[key], default=None)
+    best = None
+    if best_key is not None:
+        best = BestHere(template=best_key[0], config=entries[best_key].config, **measured[best_key].model_dump())
+    general = measured.get(winner) if winner is not None else None
+    baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
+    energy = compared.baseline_energy
+    return WorkloadRow(
+        workload=workload.name,
+        sizes=workload.sizes,
+        types=workload.types,
+        floor_seconds=floor,
+        baseline_seconds=None if baseline is None or not measured else baseline.median,
+        baseline_joules=None if energy is None else energy.joules,
+        general=general,
+        best=best,
+        share_of_floor=floor / general.seconds if floor and general is not None else None,
+        regret=_regret(general, best, of),
+    )
+
+
+def _regret(general: Figures | None, best: Figures | None, of: Objective) -> float | None:
+    mine, least = (None if one is None else one.quantity(of) for one in (general, best))
+    return mine / least - 1 if mine is not None and least is not None else None
+
+
+def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
+    """The opponents of a comparison, beside the general configuration."""
+    keys = [_key(entry.template, entry.config) for entry in compared.entries]
+    at = keys.index(winner) if winner in keys else None
+    rows = []
+    for one in compared.opponents:
+        against = one.against[at] if at is not None and at < len(one.against) else None
+        rows.append(
+            OpponentRow(
+                name=one.name,
+                label=one.label,
+                seconds=None if one.comparison is None else one.comparison.ratio * one.comparison.baseline.median,
+                ratio=None if against is None else against.ratio,
+                low=None if against is None else against.low,
+                high=None if against is None else against.high,
+                why=one.why,
+                over_baseline=None if one.comparison is None else Figures.of(one.comparison),
+            )
+        )
+    return tuple(rows)
+
+
+def _nothing(disqualified: int, unexamined: int) -> str:
+    """The verdict where there is no configuration for all workloads."""
+    if unexamined and unexamined == disqualified:
+        return (
+            f"None of {unexamined} finalist(s) could be examined, and nothing is exported unexamined: keep the "
+            "baseline, or see --allow-unexamined."
+        )
+    left = f", {unexamined} of which could not be examined" if unexamined else ""
+    out = f"; {disqualified} finalist(s) failed the final check{left}" if disqualified else ""
+    return f"No configuration is right on every workload{out}: keep the baseline."
+
+
+def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], disqualified: int) -> str:
+    """The verdict first, the number after it, and what speaks against it."""
+    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
+    faster, slower = _count(rows, "faster"), _count(rows, "slower")
+    losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
+    for verdict, word in (("slower", "slower"), ("no difference shown", "unclear")):
+        lost = _count(held_out, verdict)
+        losses += [f"{word} on {lost} of {len(held_out)} held-out workloads"] if lost else []
+    shown = [row.types for row in (*rows, *held_out) if row.general is not None and row.general.verdict == "faster"]
+    others = {tuple(row.types.items()) for row in (*rows, *held_out) if shown and row.types not in shown}
+    for types in sorted(others):
+        losses.append(f"not shown to be faster with {', '.join(f'{name}={dtype}' for name, dtype in types)}")
+    against = "".join(f"; {loss}" for loss in losses)
+    if faster:
+        where = f"on {faster} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
+        keep = " Keep the baseline where it is not beaten." if losses else ""
+        return f"Faster than the baseline {where}: {_measured(ratio, rows)}{against}{out}.{keep}"
+    alone = sum(row.best is not None and row.best.verdict == "faster" for row in rows)
+    if alone:
+        return (
+            f"No configuration for all workloads is shown to be faster than the baseline, but {alone} of {len(rows)} "
+            f"tuned workloads have a faster one of their own. For all: measured {_measured(ratio, rows)}{against}{out}."
+        )
+    return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
+
+
+def _thrift(of: Objective, ratio: float, energy: float | None, rows: Sequence[WorkloadRow], disqualified: int) -> str:
+    """The verdict where energy, or its product with time, was made small."""
+    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
+    if energy is None:
+        return (
+            f"The energy of the finalists could not be measured; time: {1 / ratio:.2f}x over all tuned workloads{out}."
+        )
+    gained = sum(row.general is not None and row.general.gains(of) for row in rows)
+    what = "Less energy" if of == "energy" else "A smaller product of energy and time"
+    where = f"on {gained} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
+    means = (
+        f"{energy:.2f} times its energy and {ratio:.2f} times its time over all of them"
+        if len(rows) > 1
+        else (f"{energy:.2f} times its energy and {ratio:.2f} times its time")
+    )
+    if not gained:
+        return f"No reliable gain: keep the baseline. Measured {means}{out}."
+    return f"{what} than the baseline {where}: {means}{out}."
+
+
+def _count(rows: Sequence[WorkloadRow], verdict: str) -> int:
+    return sum(row.general is not None and row.general.verdict == verdict for row in rows)
+
+
+def _measured(ratio: float, rows: Sequence[WorkloadRow]) -> str:
+    """The speed-up over all tuned workloads, with its interval where it is that of one comparison."""
+    general = rows[0].general if len(rows) == 1 else None
+    if general is None:
+        return f"{1 / ratio:.2f}x over all tuned workloads"
+    return f"{1 / ratio:.2f}x, 99 % interval {1 / general.high:.2f}x to {1 / general.low:.2f}x"

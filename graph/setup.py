@@ -1,0 +1,141 @@
+"""Which device a run is on: those there are, and the one that is taken.
+
+What must hold before a run begins: a mistake in the task then starts nothing and leaves no folder.
+What happens before the first round: the device, the preconditions, more of a run that was begun.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from tunesmith.graph.settings import Settings, SettingsError
+from tunesmith.hw.errors import NoDevice, TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import Device, Inventory, probe
+from tunesmith.hw.targets import resolve_target
+from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
+from tunesmith.kernels.space import device_names, feasible, require_points
+from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.template import Template
+
+
+def inventory_for(backend: str) -> Inventory:
+    """The devices that a run may be on: those of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this
+    machine's OpenCL devices. Raises `ClusterError` when the cluster cannot be reached."""
+    here = probe()
+    if "RAY_ADDRESS" not in os.environ or backend == "opencl":
+        return here
+    from tunesmith.actors.ray_cluster import cluster, survey
+
+    with cluster():
+        found = survey()
+    by_backend = {**here.by_backend, "cuda": found.notes}
+    return Inventory(found.devices + here.of("opencl"), found.notes + here.notes, by_backend)
+
+
+def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
+    """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
+    task has sources. Among several models the one there is most of, or that whose name has `model` in it. Raises
+    `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
+    if model is not None:
+        named = tuple(device for device in inventory.devices if model.lower() in device.name.lower())
+        if not named:
+            names = ", ".join(sorted({device.name for device in inventory.devices})) or "none at all"
+            raise NoDevice(f"--target-device: no device here is called '{model}'; there are {names}.")
+        inventory = Inventory(named, inventory.notes, inventory.by_backend)
+    if backend != "auto":
+        task.sources(backend)
+        found = inventory.of("cuda" if backend == "cuda" else "opencl")
+        # Without any, `device` says what is missing.
+        return _most_common(found) if found else inventory.device("cuda" if backend == "cuda" else "opencl")
+    candidates = [device for device in inventory.devices if device.backend in task.backends]
+    if not candidates:
+        why = inventory.why_without(task.backends) or "`tunesmith devices` lists those that there are"
+        raise NoDevice(
+            f"No device here can run the task {task.name}, which has sources for {' and '.join(task.backends)}: {why}."
+        )
+    cuda = [device for device in candidates if device.backend == "cuda"]
+    if cuda:
+        return _most_common(cuda)
+    return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
+
+
+def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
+    """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
+    if target is not None:
+        limits = resolve_target(target)
+        if backend not in ("auto", limits.backend):
+            raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
+        return limits, 0
+    try:
+        device = choose_device(task, backend, probe())
+    except NoDevice as error:
+        if "cuda" not in task.backends:
+            raise
+        without = str(error).rstrip(".")
+        raise NoDevice(f"{without}; or name one that is not here with --target, such as h200.") from error
+    return device.limits, device.index
+
+
+def _most_common(devices: Sequence[Device]) -> Device:
+    """The first device of the model there is most of: a tuning's results belong to one model."""
+    if devices[0].backend != "cuda":
+        return devices[0]
+    counts = Counter(device.name for device in devices)
+    return min(devices, key=lambda device: -counts[device.name])
+
+
+def limits_of(device: Device, settings: Settings) -> tuple[DeviceLimits, ...]:
+    """Those of the device, then those of a target the winner must fit as well."""
+    return (device.limits,) + ((resolve_target(settings.target),) if settings.target else ())
+
+
+def require_energy(device: Device, settings: Settings) -> None:
+    """Raises `SettingsError` where the objective needs an energy that the device does not tell."""
+    if settings.objective == "time":
+        return
+    remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
+    if device.backend != "cuda":
+        why = f"{device.name} is an OpenCL device, and only NVIDIA's CUDA devices have an energy counter here"
+    elif device.mig:
+        why = f"{device.name} is a slice of a GPU, whose energy counter is that of the whole GPU"
+    else:
+        with open_telemetry(device.uuid) as telemetry:
+            if telemetry.joules() is not None:
+                return
+            if isinstance(telemetry, NoTelemetry):
+                # The GPUs of a cluster need not be in this machine; their lanes tell.
+                if "RAY_ADDRESS" in os.environ:
+                    return
+                why = telemetry.reason.rstrip(".")
+            else:
+                why = f"{device.name} has no energy counter that this user may read"
+    raise SettingsError(f"--objective {settings.objective}: {why}; {remedy}.")
+
+
+def require_lanes(device: Device, settings: Settings, inventory: Inventory) -> None:
+    """Raises `SettingsError` for more lanes than there are devices of the model. A cluster may still grow."""
+    if settings.lanes is None or "RAY_ADDRESS" in os.environ:
+        return
+    alike = [one for one in inventory.of(device.backend) if one.name == device.name]
+    most = len(alike) if device.backend == "cuda" else 1
+    if settings.lanes > most:
+        what = "an OpenCL device has one lane" if device.backend != "cuda" else f"{most} x {device.name} is here"
+        raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {what}; leave it out.")
+
+
+def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
+    """Raises `TaskError` without a workload to tune on, `EmptySpace` for a template without a feasible point: before
+    anything is started for it."""
+    kind = limits[0].kind
+    tuned = task.workloads_for(kind, held_out=False)
+    if not tuned:
+        raise TaskError(
+            f"The task {task.name} has no workload to tune on a {kind}: add one whose `devices` lists '{kind}'."
+        )
+    usable = [template for template in templates if all(template.runs_on(device_names(one)) for one in limits)]
+    for template in usable or templates:
+        for one in limits:
+            require_points(feasible(template, tuned, one), template)

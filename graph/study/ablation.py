@@ -1,0 +1,331 @@
+"""An ablation: the same task by several arms of the graph, each several times, with equal caps, and what that shows.
+
+Owns the runs of an ablation (each is an ordinary run in a folder of its own, so that an interruption loses nothing) and
+the arithmetic over them. What an arm does is `tunesmith.graph.roles.arms`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, get_args
+
+from tunesmith.graph.journal.events import Evaluated, ModelCalled, RunStarted
+from tunesmith.graph.journal.log import RunLog, objective, seconds_of, weighted_geomean
+from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.models.calls import Models, Waiting
+from tunesmith.graph.models.recorded import ANSWERS
+from tunesmith.graph.outputs import require_new_folder
+from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.results.summary import Summary
+from tunesmith.graph.run import RunResult, resume, tune
+from tunesmith.graph.settings import Arm, SettingsError, make_settings
+from tunesmith.hw.errors import TunesmithError
+
+ARMS: tuple[Arm, ...] = get_args(Arm)
+CONFIDENCE = 0.95
+UNCHECKED = {"model", "base_url", "max_calls"}
+"""Settings that are valid only beside others, which each run gets by itself."""
+ModelsOf = Callable[[str], Models]
+"""Models for a run by its name, such as "rewrite-2"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The best so far after so many answered calls, evaluations, and seconds since the run began. speedup: as the
+    search measured it, over its visits to the baseline, not as the final comparison does; by_shape: the same with the
+    best kernel or configuration of each workload. The least of many measurements is flattered by their noise."""
+
+    calls: int
+    evaluations: int
+    seconds: float
+    speedup: float
+    by_shape: float
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One run. speedup: the baseline's time over that of the general configuration, as measured at the end; at least
+    1.0, as the user keeps the baseline where nothing valid or nothing faster came out. by_shape: the same with the best
+    that the last comparison had for each tuned workload, the baseline included. calls, and tokens that went in and out:
+    None where nobody counted them; curve: a point for each configuration that was better than all before, over all
+    workloads or on one."""
+
+    name: str
+    speedup: float
+    by_shape: float
+    valid: bool
+    evaluations: int
+    calls: int | None
+    seconds: float
+    ended_by: str
+    curve: tuple[Point, ...] = ()
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """mean: geometric mean of the speed-ups; spread: their standard deviation as a factor; low, high: Student's t
+    interval of the mean logarithm, as speed-ups. spread, low and high are None for a single repeat. by_shape: geometric
+    mean of those with the best for each workload."""
+
+    arm: str
+    repeats: tuple[Repeat, ...]
+    mean: float
+    by_shape: float
+    spread: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def valid(self) -> int:
+        return sum(repeat.valid for repeat in self.repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How many times faster `better` is than `than`: the ratio of their geometric means, with Student's t interval of
+    the mean difference of logarithms, repeat by repeat: those of a number have one seed and ran one after the other.
+    Where the arms have different numbers of repeats, only those that both have count. by_shape: whether it is of the
+    best for each workload, or of one configuration for all."""
+
+    by_shape: bool
+    better: str
+    than: str
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    task: str
+    arms: tuple[ArmResult, ...]
+    differences: tuple[Difference, ...]
+    settings: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types only."""
+        return asdict(self) | {"interval": f"Student's t, {CONFIDENCE:.0%}, of the logarithms of the speed-ups"}
+
+
+def ablate(
+    task: str | Path,
+    *,
+    folder: Path,
+    arms: Sequence[str] = ARMS,
+    repeats: int = 3,
+    calls: int | None = None,
+    listener: Listener = silent,
+    models: ModelsOf | None = None,
+    **settings: Any,
+) -> Ablation:
+    """Runs every arm `repeats` times in `folder` and compares them; finished runs are read, interrupted ones resumed.
+
+    settings: as those of `tune`; each repeat has a seed of its own, the same for all arms. calls: most model calls of a
+    run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
+    settings name them. Where runs wait for answers, all that can go on do so before `Waiting` is raised.
+    """
+    chosen = _arms(arms, repeats)
+    if models is None and settings.get("model", "none") == "none":
+        raise SettingsError("--model: an ablation compares what a model does; name one.")
+    wanted = {"task": str(task), "arms": list(chosen), "repeats": repeats, "calls": calls, "settings": settings}
+    _agree(folder, wanted)
+    results: dict[str, list[RunResult]] = {arm: [] for arm in chosen}
+    waiting: dict[str, Waiting] = {}
+    for repeat in range(1, repeats + 1):
+        # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
+        for arm in chosen:
+            name = f"{arm}-{repeat}"
+            listener(Progress("ablate", f"{name} of {repeats}"))
+            try:
+                one = _one(folder / name, str(task), arm, repeat, calls, listener, models, settings)
+                results[arm].append(one)
+            except Waiting as wait:
+                waiting[name] = wait
+    if waiting:
+        files = [wait.requests for wait in waiting.values() if wait.requests is not None]
+        if len(files) < len(waiting):
+            told = "; ".join(f"{name}: {str(wait).rstrip('.')}" for name, wait in waiting.items())
+            raise Waiting(f"{len(waiting)} run(s) wait ({told}); see to each, then run the same ablation again.")
+        raise Waiting(
+            f"{len(waiting)} run(s) wait: answer {', '.join(map(str, files))} (OpenAI's batch API, `vllm run-batch`, "
+            f"or by hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
+        )
+    compared = compare({arm: [repeat_of(one) for one in runs] for arm, runs in results.items()})
+    return Ablation(str(task), compared[0], compared[1], {**settings, "calls": calls, "repeats": repeats})
+
+
+def _one(
+    folder: Path,
+    task: str,
+    arm: Arm,
+    repeat: int,
+    calls: int | None,
+    listener: Listener,
+    models: ModelsOf | None,
+    settings: Mapping[str, Any],
+) -> RunResult:
+    own = None if models is None else models(folder.name)
+    if (folder / "journal.sqlite").is_file():
+        try:
+            return resume(folder, as_recorded=True, listener=listener, models=own)
+        except JournalError as error:
+            raise JournalError(f"{folder}: {error}") from error
+    # Without what earlier runs on this machine found: repeats would learn from each other, and so would arms.
+    values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
+        known = {name: value for name, value in values.items() if name not in UNCHECKED}
+        chosen = make_settings(task=task, **known)
+        # Rules pay for `branches` answers a round, and the first has two kinds to choose from: rounds without any would
+        # only test what the last one had.
+        a_round = min(chosen.branches, 2) if arm == "tree" else 1
+        cap = chosen.max_calls if calls is None else calls
+        most = chosen.evaluations if cap is None else cap
+        values["rounds"] = min(chosen.evaluations, max(1, math.ceil(most / a_round)), 1000)
+    if models is None and calls is not None:
+        values["max_calls"] = calls
+    kind, colon, where = str(values.get("model", "")).partition(":")
+    if colon and kind in ("batch", "replay"):
+        # Runs ask the same questions by name, so each has a folder of its own.
+        values["model"] = f"{kind}:{Path(where) / folder.name}"
+    return tune(task, run_dir=folder, listener=listener, models=own, **values)
+
+
+def repeat_of(result: RunResult) -> Repeat:
+    """What counts of a run."""
+    summary = result.summary
+    ratio = summary.ratio if summary.general is not None else None
+    return Repeat(
+        name=result.folder.name,
+        speedup=1.0 if ratio is None else max(1.0, 1 / ratio),
+        by_shape=_by_shape(summary, result.folder),
+        valid=ratio is not None,
+        evaluations=summary.evaluations,
+        calls=None if summary.models is None else summary.models.calls,
+        seconds=summary.seconds,
+        ended_by=summary.ended_by,
+        curve=curve_of(result.folder),
+        prompt_tokens=None if summary.models is None else summary.models.prompt_tokens,
+        completion_tokens=None if summary.models is None else summary.models.completion_tokens,
+    )
+
+
+def _by_shape(summary: Summary, folder: Path) -> float:
+    """The speed-up where each tuned workload takes the best that the last comparison had for it, or its baseline."""
+    with Journal(folder, create=False, reading=True) as journal:
+        task = RunLog(journal).entries(RunStarted)[0].event.task
+    ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
+    return 1 / weighted_geomean(ratios, {name: task.workload(name).weight for name in ratios}) if ratios else 1.0
+
+
+def curve_of(folder: Path) -> tuple[Point, ...]:
+    """How the best speed-up over the tuned workloads grew in a run, and that with each workload's best, from its
+    journal."""
+    with Journal(folder, create=False, reading=True) as journal:
+        log = RunLog(journal)
+        baseline, began = log.baseline_seconds, log.entries(RunStarted)[0]
+        if baseline is None:
+            return ()
+        tuned = began.event.task.workloads_for(began.event.device.limits.kind, held_out=False)
+        weights = {workload.name: workload.weight for workload in tuned}
+        points: list[Point] = []
+        ratios: dict[str, float] = {}
+        calls = evaluations = 0
+        for entry in journal.entries(Evaluated, ModelCalled):
+            if isinstance(entry.event, ModelCalled):
+                calls += entry.event.answer is not None
+                continue
+            assert isinstance(entry.event, Evaluated)
+            evaluations += 1
+            value = objective(entry.event.evaluation, weights, baseline, weights)
+            if value is None:
+                continue
+            for name, seconds in seconds_of(entry.event.evaluation).items():
+                if name in weights:
+                    ratios[name] = min(seconds / baseline[name], ratios.get(name, math.inf))
+            best = max(1 / value, points[-1].speedup if points else 0.0)
+            by_shape = 1 / weighted_geomean(ratios, weights)
+            if not points or (best, by_shape) != (points[-1].speedup, points[-1].by_shape):
+                points.append(Point(calls, evaluations, entry.at - began.at, best, by_shape))
+        return tuple(points)
+
+
+def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...], tuple[Difference, ...]]:
+    """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
+    logs = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
+    by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
+    results = []
+    for arm, repeats in runs.items():
+        values = logs[arm]
+        mean = fmean(values)
+        spread = stdev(values) if len(values) > 1 else None
+        half = None if spread is None else _t(len(values) - 1) * spread / math.sqrt(len(values))
+        low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
+        factor = None if spread is None else math.exp(spread)
+        shapes = math.exp(fmean(by_shape[arm]))
+        results.append(ArmResult(arm, tuple(repeats), math.exp(mean), shapes, factor, low, high))
+    differences = [
+        _difference(arm, other, of[arm], of[other], by_shape=of is by_shape)
+        for of in (logs, by_shape)
+        for position, arm in enumerate(runs)
+        for other in list(runs)[position + 1 :]
+    ]
+    return tuple(results), tuple(differences)
+
+
+def _difference(one: str, other: str, a: Sequence[float], b: Sequence[float], *, by_shape: bool) -> Difference:
+    gaps = [first - second for first, second in zip(a, b, strict=False)]
+    if fmean(gaps) < 0:
+        one, other, gaps = other, one, [-gap for gap in gaps]
+    gap = fmean(gaps)
+    if len(gaps) < 2:
+        return Difference(by_shape, one, other, math.exp(gap), None, None)
+    half = _t(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
+    return Difference(by_shape, one, other, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
+
+
+def _t(freedom: float) -> float:
+    from scipy.special import stdtrit
+
+    quantile: float = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+    return quantile
+
+
+def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:
+    unknown = [arm for arm in arms if arm not in ARMS]
+    if unknown or not arms or len(set(arms)) != len(arms):
+        what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
+        raise SettingsError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+    if repeats < 1:
+        raise SettingsError(f"--repeats: give at least 1, not {repeats}.")
+    return tuple(arm for wanted in arms for arm in ARMS if arm == wanted)
+
+
+def _agree(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """An ablation goes on only with what it was begun with; more repeats or arms may be added."""
+    make_settings(task="any", **{name: value for name, value in wanted["settings"].items() if name not in UNCHECKED})
+    file = folder / "ablation.json"
+    text = json.dumps(wanted, indent=2, default=str) + "\n"
+    if not file.is_file():
+        require_new_folder(folder, "--out")
+    else:
+        try:
+            begun = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            begun = None
+        if not isinstance(begun, dict) or not set(begun) >= set(wanted):
+            raise TunesmithError(f"--out: {file} was not written by `tunesmith ablate`; choose another folder.")
+        for key in ("task", "calls", "settings"):
+            if begun[key] != json.loads(text)[key]:
+                raise TunesmithError(
+                    f"{folder} holds an ablation with another {key} ({begun[key]}): give the same, or "
+                    "choose another --out."
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")

@@ -1,0 +1,185 @@
+"""The two halves of a backend: a `Compiler`, which needs no device, and a `Device`, which holds one.
+
+An object's life: a compile worker asks the `Compiler` for an `Artifact` (or a `CompileFailed`, a value); the artifact
+travels as bytes to a lane, whose `Device` loads it into a `Kernel`, binds it to buffers as `Launch`es, and runs them
+singly (to check) or as a `TimedSequence`. Every implementation must pass tests/kernels/backends/contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.machine_code import MarkedArtifact
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected
+from tunesmith.kernels.spec.task import Geometry
+
+MAX_LOG = 20_000
+"""Characters of a compiler's log that are kept."""
+Side = Literal["start", "end"]
+"""At which edge of its memory an array lies."""
+BEYOND_EDGE = 64 << 20
+"""Bytes of addresses beyond either edge that hold nothing: whole rows and tiles, as kernels miss by. They take no
+memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotMarked:
+    """Which blocks of a kernel run cannot be told here, and why."""
+
+    why: str
+
+
+class Compiler(Protocol):
+    """Source to machine code. Runs in a worker process; needs no device for CUDA."""
+
+    version: str
+    """The compiler and its version, part of the key of any cache of artifacts."""
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
+        ...
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
+        ...
+
+
+class DeviceError(Exception):
+    """The device or driver refused an operation. `sticky`: the process can no longer use the device."""
+
+    def __init__(self, message: str, *, sticky: bool = False) -> None:
+        super().__init__(message)
+        self.sticky = sticky
+
+
+class OutOfDeviceMemory(DeviceError):
+    """An allocation did not fit; nothing is lost."""
+
+
+class Buffer(Protocol):
+    """Device memory. `nbytes`: usable size in bytes."""
+
+    nbytes: int
+
+
+class Kernel(Protocol):
+    """A loaded kernel."""
+
+
+class TimedSequence(Protocol):
+    """Launches that run back to back, ready to be timed again and again."""
+
+    count: int
+
+    def seconds(self) -> float:
+        """Runs all launches once and returns the device time they took together, in seconds; what the sequence takes to
+        start and to end is no part of it, as far as that is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel with its geometry and arguments: buffers for arrays, NumPy scalars for scalars."""
+
+    kernel: Any
+    geometry: Geometry
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
+    function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
+
+    run: Callable[[], object]
+
+
+class Device(Protocol):
+    """One device, held by one process. All methods raise `DeviceError`."""
+
+    backend: ClassVar[str]
+    limits: DeviceLimits
+    index: int
+    """Its number among the backend's devices, as `open_device` takes it."""
+    uuid: str
+    name: str
+    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
+    xp: Any
+    """The array module (numpy or cupy) of what `array` returns."""
+    base_alignment: int
+    """Bytes at a multiple of which any array of a program starts: `view` takes no others."""
+    cold_bytes: int
+    """Bytes that must be touched between two uses of a line for it to be gone from the last cache."""
+    sample_seconds: float
+    """How long a timed sequence should last: long against the clock's resolution and against its start and end, which
+    are only known to some tenths of a microsecond."""
+    loads_quickly: bool
+    """Whether `load` takes milliseconds at most, so that a comparison can afford it many times."""
+    has_graph_overhead: bool
+    """Whether a sequence takes time to start and to end, besides its kernels."""
+
+    def allocate(self, nbytes: int) -> Any: ...
+    def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
+        """Copies a flat uint8 array of `xp` or NumPy into the buffer."""
+        ...
+
+    def read(self, buffer: Any) -> NDArray[np.uint8]: ...
+    def copy(self, target: Any, source: Any) -> None: ...
+    def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
+        """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
+        ...
+
+    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+        """A copy of a buffer where memory begins or ends: a launch that touches what lies beyond, or that writes a copy
+        which is not `writable`, fails, or its process dies. At the end, what the alignment of arrays leaves over lies
+        between. None where the device has no such memory. Raises `DeviceError`."""
+        ...
+
+    def array(self, buffer: Any, dtype: str) -> Any:
+        """The buffer as a flat array of the type `DataType.array` for comparisons: a CuPy array on the
+        device, or a NumPy copy."""
+        ...
+
+    def load(self, artifact: Artifact) -> Any: ...
+    def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
+        """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
+        ...
+
+    def launch(self, launch: Launch) -> None:
+        """Starts one launch; it may not have finished, or failed, on return."""
+        ...
+
+    def once(self, launch: Launch | Call) -> float:
+        """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
+        ...
+
+    def synchronize(self) -> None: ...
+    def foreign_code(self) -> AbstractContextManager[None]:
+        """For as long as code runs that is not ours, a reference or an opponent: what it makes the current stream is
+        taken back. Work that went on a second stream while ours is busy would not be ordered with ours, and makes each
+        launch of the process take longer (docs/trust.md, "Two speeds")."""
+        ...
+
+    def reset_cache(self) -> None:
+        """Ends what earlier kernels asked the last cache to keep (CUDA's persisting lines), where there is such a
+        thing."""
+        ...
+
+    def sequence(self, launches: Sequence[Launch | Call]) -> TimedSequence: ...
+    def times(self, sequences: Sequence[Any]) -> list[float]:
+        """`seconds` of each of these sequences of this device, which run one right behind the other."""
+        ...
+
+    def free_bytes(self) -> int: ...
+    def trim(self) -> None:
+        """Hands memory that is kept for later allocations back to the device, for other processes."""
+        ...

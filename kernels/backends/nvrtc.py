@@ -1,0 +1,368 @@
+"""PTX to a cubin for one architecture, by nvJitLink; needs neither a GPU nor a driver.
+
+Owns assembling PTX that was changed after NVRTC made it. A driver would do it too, but not for PTX that is newer than
+itself.
+
+CUDA C++ to a cubin for one architecture, by NVRTC; needs neither a GPU nor a driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends.base import MAX_LOG, NotMarked
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import refuse, without_comments
+from tunesmith.kernels.build.machine_code import (
+    MarkedArtifact,
+    Profile,
+    PtxError,
+    global_variables,
+    hot_lines,
+    instruction_mix,
+    mark_blocks,
+    special_registers,
+    used_variables,
+)
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
+
+MISSING = "the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`"
+
+
+class LinkerUnavailable(Exception):
+    """nvJitLink is not installed; says how to install it."""
+
+
+def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | CompileFailed:
+    """The cubin of `ptx` for `arch`, such as "sm_90". max_registers: see `Specialised`. Raises `LinkerUnavailable`."""
+    try:
+        from cuda.bindings import nvjitlink
+
+        nvjitlink.version()
+    except (ImportError, RuntimeError) as error:
+        # The latter is what cuda.pathfinder raises when the shared library is not to be found.
+        raise LinkerUnavailable(MISSING) from error
+    options = [f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else [])]
+    handle = nvjitlink.create(len(options), options)
+    try:
+        data = ptx.encode()
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "marked.ptx")
+        nvjitlink.complete(handle)
+        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, code)
+        return bytes(code)
+    except nvjitlink.nvJitLinkError as error:
+        log = _log(nvjitlink, handle)
+        return CompileFailed(f"nvJitLink: {log.splitlines()[0] if log else error}"[:500], log[:MAX_LOG])
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def _log(nvjitlink: Any, handle: int) -> str:
+    log = bytearray(nvjitlink.get_error_log_size(handle))
+    nvjitlink.get_error_log(handle, log)
+    return log.replace(b"\0", b"").decode(errors="replace").strip()
+
+
+HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
+"""Below the folders of CUDA's headers, which until CUDA 12 are one for each package: the C++ standard library, where it
+is installed, lies in one of its own, and the headers of the last three include each other by their bare names, which
+`--no-source-include` ends."""
+HEADER_PACKAGES = {"cudart": ".", "cccl": "cccl", "nvcc": "crt"}
+"""The packages that have them, and the folder by which one knows that another has brought its headers along."""
+INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
+_OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
+FIRST_WITH_OWN = 90
+"""The first architecture that has such instructions, and whose number may have an "a" behind it."""
+LINES = "--generate-line-info"
+_LINE_NAME = re.compile(r'^#line 1 "(?P<name>[^"\n]*)"$', re.MULTILINE)
+"""As `specialise` writes it."""
+_PRINTS = re.compile(r"\bcall\b[^;]*\bvprintf\b")
+"""What device printf becomes (CUDA C++ Programming Guide, "Formatted Output")."""
+_ERROR_LINE = re.compile(r"^.*\(\d+\): (?:catastrophic )?error.*$|^.*error\s*: .*$", re.MULTILINE)
+_INCLUDES = re.compile(r"(?://[^\n]*\n)*(?P<includes>(?:#include <[^>\n]+>\n)+)")
+_HEADERS_END = "#pragma nv_hdrstop\n"
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+class CudaUnavailable(TunesmithError):
+    """The packages that CUDA needs are not installed."""
+
+
+class NvrtcCompiler:
+    """Compiles for `arch` (such as "sm_90"). Raises `CudaUnavailable` when NVRTC or the CUDA headers are missing."""
+
+    def __init__(self, arch: str) -> None:
+        try:
+            from cuda.bindings import nvrtc
+
+            status, major, minor = nvrtc.nvrtcVersion()
+        except ImportError as error:
+            raise CudaUnavailable(INSTALL.format(what="the package cuda-bindings is missing")) from error
+        except RuntimeError as error:
+            # What cuda.pathfinder raises when the shared library is not to be found.
+            raise CudaUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CudaUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
+        roots = _header_roots()
+        supported = _checked(nvrtc.nvrtcGetSupportedArchs())
+        if int(re.sub(r"\D", "", arch)) not in supported:
+            raise CudaUnavailable(
+                f"NVRTC {major}.{minor} does not compile for {arch}, only for "
+                f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
+                "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
+            )
+        self.arch = arch
+        folders = dict.fromkeys(Path(root, name) for root in roots for name in HEADER_FOLDERS)
+        header_folders = [folder for folder in folders if folder.is_dir()]
+        self.version = f"nvrtc {major}.{minor}"
+        self._options = [
+            f"--gpu-architecture={arch}",
+            *(f"--include-path={folder}" for folder in header_folders),
+            "--std=c++17",
+            # Without it NVRTC adds the working directory, and a source could include the user's files.
+            "--no-source-include",
+            "--ptxas-options=-v",
+        ]
+        # Newer NVRTCs remember results on disk, and then say nothing of registers, as ptxas does not run.
+        if _accepts(arch, "--no-cache"):
+            self._options.append("--no-cache")
+        # Leaves textures, surfaces and complex numbers out of what is parsed before each source: 2 to 5 ms less.
+        self._shorter = ["--minimal"] if _accepts(arch, "--minimal") else []
+        self._precompiled: dict[tuple[str, bool, str], int | None] = {}
+
+    def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
+        """A cubin with the resources ptxas reports, or `CompileFailed` with the first error."""
+        from cuda.bindings import nvrtc
+
+        if (refused := refuse(source)) is not None:
+            return refused
+        with self._compiled(source) as (program, failure, text):
+            if failure == "NVRTC_ERROR_COMPILATION":
+                return CompileFailed(first_error(text or failure), text[:MAX_LOG])
+            if failure:
+                # Not the source's: NVRTC ran out of memory, or failed by itself.
+                return CompileFailed(f"{failure}: {first_error(text)}" if text else failure, text[:MAX_LOG])
+            code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+            _checked(nvrtc.nvrtcGetCUBIN(program, code))
+            assembly = _assembly(program)
+            if _PRINTS.search(assembly):
+                return Rejected(
+                    "forbidden_source",
+                    "output",
+                    "the kernel prints, into the output of whatever program launches it: take the printf out.",
+                )
+            variables = used_variables(global_variables(code), assembly) + special_registers(assembly)
+        resources = parse_resources(text, source.entry)
+        if resources.registers is None:
+            missing = f'the source defines no kernel `extern "C" __global__ void {source.entry}(...)`'
+            return CompileFailed(missing, text[:MAX_LOG])
+        return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
+
+    def profile(self, source: Specialised) -> Profile:
+        """What the PTX of `source` is made of, and the lines that most of it comes from (`kernels.build.ptx`); empty
+        where it does not compile."""
+        if refuse(source) is not None:
+            return Profile()
+        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
+            if failure:
+                return Profile()
+            assembly = _assembly(program)
+        return Profile(instruction_mix(assembly), hot_lines(assembly, _file_of(source)))
+
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+        """From the PTX of `source`, which is the same but for the lines it tells."""
+        if (refused := refuse(source)) is not None:
+            return NotMarked(refused.detail)
+        target = _target(self.arch, source.source)
+        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
+            if failure:
+                return CompileFailed(first_error(log or failure), log[:MAX_LOG])
+            assembly = _assembly(program)
+        try:
+            marked = mark_blocks(assembly, _file_of(source), source.entry)
+            code = assemble(marked.text, target, source.max_registers)
+        except (PtxError, LinkerUnavailable) as error:
+            return NotMarked(str(error))
+        if isinstance(code, CompileFailed):
+            return code
+        return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), marked.blocks)
+
+    def _options_of(self, source: Specialised) -> list[str]:
+        options = list(self._options)
+        options[0] = f"--gpu-architecture={_target(self.arch, source.source)}"
+        if source.max_registers:
+            options.append(f"--maxrregcount={source.max_registers}")
+        if source.fast_math:
+            options.append("--use_fast_math")
+        return options
+
+    @contextmanager
+    def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
+        """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
+        options = self._options_of(source)
+        text, headers = self._with_headers(source)
+        with self._program(text, source.entry, [*options, *self._shorter, *headers]) as made:
+            if not made[1] or not self._shorter:
+                yield made
+                return
+        # Few sources need what is left out; the error of one that is wrong in any case is that of the full language.
+        with self._program(source.source, source.entry, options) as made:
+            yield made
+
+    def _with_headers(self, source: Specialised) -> tuple[str, list[str]]:
+        """The text of `source` and the options with which the headers it begins with are read precompiled.
+
+        Parsing cuda_fp16.h takes as long as compiling a small kernel. NVRTC keeps what it parsed in a file; here that
+        is memory of this process, so that nothing is left behind by a process that is killed.
+        """
+        head = _INCLUDES.match(source.source)
+        if head is None:
+            return source.source, []
+        key = (head["includes"], source.fast_math, _target(self.arch, source.source))
+        if key not in self._precompiled:
+            self._precompiled[key] = self._precompile(*key)
+        file = self._precompiled[key]
+        if file is None:
+            return source.source, []
+        text = f"{head.group()}{_HEADERS_END}{source.source[head.end() :]}"
+        return text, [f"--use-pch=/proc/self/fd/{file}", "--pch-messages=false"]
+
+    def _precompile(self, includes: str, fast_math: bool, architecture: str) -> int | None:
+        """An open file in memory with these headers as NVRTC keeps them; None where it cannot (before CUDA 12.8)."""
+        options = [*self._options, *(["--use_fast_math"] if fast_math else []), *self._shorter]
+        options[0] = f"--gpu-architecture={architecture}"
+        with tempfile.TemporaryDirectory(prefix="tunesmith-headers-") as folder:
+            made = Path(folder, "headers.pch")
+            options.append(f"--create-pch={made}")
+            with self._program(includes + _HEADERS_END, "headers", options) as (_, failure, _):
+                if failure or not made.is_file():
+                    return None
+            file = os.memfd_create("tunesmith-headers")
+            with open(file, "wb", closefd=False) as target:
+                target.write(made.read_bytes())
+        return file
+
+    @contextmanager
+    def _program(self, text: str, name: str, options: list[str]) -> Iterator[tuple[Any, str, str]]:
+        from cuda.bindings import nvrtc
+
+        program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
+        try:
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            # ptxas puts a NUL in front of some of its errors.
+            text = log.replace(b"\0", b"").strip().decode(errors="replace")
+            yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+
+def _file_of(source: Specialised) -> str:
+    """The name by which the compiler speaks of the template's own text."""
+    named = _LINE_NAME.search(source.source)
+    return named["name"] if named else f"{source.entry}.cu"
+
+
+def _target(arch: str, source: str) -> str:
+    """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
+    number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there. An `arch`
+    that has a letter is what the user asked for."""
+    number = arch.removeprefix("sm_")
+    if not number.isdigit() or int(number) < FIRST_WITH_OWN or not _OWN_INSTRUCTIONS.search(source):
+        return arch
+    return f"{arch}a" if _OWN_INSTRUCTIONS.search(without_comments(source)) else arch
+
+
+def _header_roots() -> list[Path]:
+    """Where CUDA's headers are, those of the runtime first. Raises `CudaUnavailable`.
+
+    What others have brought along is not looked for: what is not among Python's packages cuda.pathfinder seeks by means
+    of another interpreter, in each process that compiles, and it gives up where that takes ten seconds.
+    """
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    roots: list[Path] = []
+    for package, folder in HEADER_PACKAGES.items():
+        if any((root / folder).is_dir() for root in roots):
+            continue
+        try:
+            found = find_nvidia_header_directory(package)
+        except ChildProcessError as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise CudaUnavailable(
+                f"CUDA's headers of {package} could not be looked for outside Python's packages ({reason}): try again "
+                "when the machine is less busy, or install them with `pip install 'tunesmith[cuda13]'`."
+            ) from error
+        if found is not None:
+            roots.append(Path(found))
+        elif not roots:
+            raise CudaUnavailable(INSTALL.format(what="the CUDA runtime headers are missing"))
+    return roots
+
+
+@functools.cache
+def _accepts(arch: str, option: str) -> bool:
+    """Whether this NVRTC knows an option, which takes it 40 ms to say."""
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, 2, [f"--gpu-architecture={arch}".encode(), option.encode()])
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    from cuda.bindings import nvrtc
+
+    if answer[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC answers with {answer[0].name} outside of compilation")
+    return answer[1] if len(answer) > 1 else None
+
+
+def _assembly(program: Any) -> str:
+    """The PTX of a program that was compiled."""
+    from cuda.bindings import nvrtc
+
+    assembly: bytes = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
+    _checked(nvrtc.nvrtcGetPTX(program, assembly))
+    return assembly.replace(b"\0", b"").decode(errors="replace")
+
+
+def first_error(log: str) -> str:
+    """The first error line of NVRTC's log, which carries file and line."""
+    match = _ERROR_LINE.search(log)
+    lines = log.strip().splitlines()
+    return (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
+
+
+def parse_resources(log: str, entry: str) -> Resources:
+    """What `ptxas -v` says of `entry`: registers per thread, static shared memory per block, stack and spilled bytes
+    per thread. A field is None when the log does not tell."""
+    start = log.find(f"Compiling entry function '{entry}'")
+    if start < 0:
+        return Resources()
+    # Until the next kernel; before the kernel's own properties come those of functions that were not inlined.
+    section = log[start:].split("Compiling entry function")[1]
+    used, shared = _USED.search(section), _SHARED.search(section)
+    stack = _STACK.search(section, max(0, section.find(f"Function properties for {entry}\n")))
+    return Resources(
+        registers=int(used.group(1)) if used else None,
+        shared=int(shared.group(1)) if shared else 0,
+        local=int(stack.group(1)) if stack else None,
+        spills=int(stack.group(2)) + int(stack.group(3)) if stack else None,
+    )

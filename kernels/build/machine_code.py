@@ -1,0 +1,406 @@
+"""Counts the instructions of PTX by what they do and by the line they come from: a static picture of a kernel that
+needs no CUDA toolkit.
+
+PTX is what the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much; the counts
+say how wide memory accesses are and what the kernel is made of, not how often an instruction runs. Names are those of
+the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in section 11.5).
+
+Which parts of a kernel ran? Finds the basic blocks of PTX, and has each leave a mark when it is entered.
+Reads a cubin (an ELF file): which variables of it live in global memory and so outlast a launch.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tunesmith.kernels.build.artifact import Artifact
+
+_INSTRUCTION = re.compile(
+    r"(?:^|[{;])[ \t]*(?:@!?%\w+[ \t]+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)[ \t]+[^\n;]*(?=;)", re.MULTILINE
+)
+_TYPE = re.compile(r"^[bsuf](?:f)?(8|16|32|64|128)(x2)?$|^(bf16)(x2)?$")
+_SPECIAL_UNIT = frozenset({"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt", "div"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "mad", "fma", "neg", "abs", "min", "max", "mul24", "mad24"})
+_LOGIC = frozenset({"and", "or", "xor", "not", "shl", "shr", "shf", "lop3", "prmt", "bfe", "bfi", "popc", "clz"})
+_SPACES = ("global", "shared", "local", "const")
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
+_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([A-Za-z_$%][\w$]*)\s*;")
+TURNS = 10
+"""Times that a loop is reckoned to run where lines are ranked: how often it does run nobody knows here."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotLine:
+    """A line of the source. instructions: how many of the PTX come from it, before ptxas; depth: of the innermost loop
+    they are in."""
+
+    line: int
+    instructions: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """sorts: number of instructions of each sort, the most frequent first; lines: those that most instructions come
+    from, the first the most."""
+
+    sorts: dict[str, int] = field(default_factory=dict)
+    lines: tuple[HotLine, ...] = ()
+
+
+def files_named(ptx: str, name: str) -> set[int]:
+    """The numbers under which `.loc` speaks of the file `name`, as `#line` gives it."""
+    return {int(number) for number, path in _FILE.findall(ptx) if PurePosixPath(path).name == name}
+
+
+def source_line(loc: str, files: set[int]) -> int:
+    """The line of one of `files` that a `.loc` names, or that what it names was inlined at; 0 where neither is."""
+    found = _LOC.match(loc)
+    if found is None:
+        return 0
+    own, line, outer, at = (int(part or 0) for part in found.groups())
+    return line if own in files else at if outer in files else 0
+
+
+def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
+    """The lines of the source `file` with the most instructions, one in a loop counted `TURNS` times for each loop
+    around it. ptx: with `.loc`, as `--generate-line-info` makes it; a loop is what a branch back spans."""
+    files, line = files_named(ptx, file), 0
+    found: list[int] = []
+    labels: dict[str, int] = {}
+    loops: dict[str, tuple[int, int]] = {}
+    for text in ptx.splitlines():
+        if (label := _LABEL.match(text)) is not None:
+            labels[label.group(1)] = len(found)
+        elif text.lstrip().startswith(".loc"):
+            line = source_line(text.strip(), files) or line
+        elif _INSTRUCTION.search(text) is not None:
+            found.append(line)
+            back = _BRANCH.search(text)
+            if back is not None and back.group(1) in labels:
+                loops[back.group(1)] = (labels[back.group(1)], len(found))
+    depths = [0] * len(found)
+    for first, end in loops.values():
+        for at in range(first, end):
+            depths[at] += 1
+    counts, deepest, weights = Counter[int](), dict[int, int](), Counter[int]()
+    for at, depth in zip(found, depths, strict=True):
+        counts[at] += 1
+        deepest[at] = max(depth, deepest.get(at, 0))
+        weights[at] += TURNS**depth
+    weights.pop(0, None)
+    return tuple(HotLine(at, counts[at], deepest[at]) for at, _ in weights.most_common(most))
+
+
+def instruction_mix(ptx: str) -> dict[str, int]:
+    """Number of instructions of each sort in the whole text, the most frequent first. Accesses to memory carry their
+    width, as in "ld.global 16 B"; loads of parameters and declarations are left out."""
+    counts = Counter(sort for match in _INSTRUCTION.finditer(ptx) if (sort := _sort(match.group(1))) is not None)
+    return dict(counts.most_common())
+
+
+def _sort(opcode: str) -> str | None:
+    parts = [part for part in re.split(r"[.:]+", opcode) if part]
+    name = parts[0]
+    if name in ("ld", "ldu", "st", "atom", "red"):
+        space = next((part for part in parts if part in _SPACES), None)
+        if space is None:
+            return None if "param" in parts else f"{name} generic {_bytes(parts)} B"
+        return f"{'ld' if name == 'ldu' else name}.{space} {_bytes(parts)} B"
+    if name == "cp" and "async" in parts:
+        return "cp.async"
+    if name in ("bar", "barrier", "shfl", "vote", "match", "redux", "membar", "fence", "bra", "call", "cvt"):
+        return {"barrier": "bar", "membar": "fence", "bra": "branch"}.get(name, name)
+    if name in ("mma", "wmma", "ldmatrix", "wgmma"):
+        return "tensor core"
+    kind = _kind(parts)
+    if name in _SPECIAL_UNIT:
+        return f"special function or division, {kind}"
+    if name in _ARITHMETIC:
+        return f"fma, {kind}" if name == "fma" else f"arithmetic, {kind}"
+    if name in _LOGIC:
+        return "bits and shifts"
+    if name in ("setp", "set", "selp", "slct"):
+        return "compare or select"
+    return None
+
+
+def _bytes(parts: list[str]) -> int:
+    vector = next((int(part[1:]) for part in parts if re.fullmatch(r"v[248]", part)), 1)
+    for part in reversed(parts):
+        if (match := _TYPE.match(part)) is not None:
+            bits = int(match.group(1) or 16)
+            return vector * bits // 8 * (2 if match.group(2) or match.group(4) else 1)
+    return vector
+
+
+def _kind(parts: list[str]) -> str:
+    last = parts[-1]
+    if last.startswith(("f16", "bf16")):
+        return "16-bit float"
+    if last in ("f32", "f64"):
+        return "float" if last == "f32" else "double"
+    return "integer"
+
+
+MARKS = "tunesmith_executed"
+"""The array in global memory with a 32-bit word for each block: 0 until the block is entered."""
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<loc>\.loc\b[^\n]*)"
+    r"|(?P<brace>[{}])"
+    r"|(?P<label>[A-Za-z_$%][\w$]*\s*:(?!:))"
+    r'|(?P<statement>(?:"(?:[^"\\]|\\.)*"|[^;"])*;)'
+)
+_BODY = re.compile(r"\.(?:entry|func)\b")
+_NAME = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_WORD = re.compile(r"[A-Za-z_$%][\w$]*")
+_TABLE = re.compile(r"\.(?:global|const)\b[^;={}]*?([A-Za-z_$%][\w$]*)\s*(?:\[\d*\]\s*)*=\s*([^;]*);")
+_GUARDED = re.compile(r"@!?%?[\w$]+\s+")
+_ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of instructions that is entered at its first alone. function: in which it stands; lines: those of the
+    source that its instructions come from, sorted, or where it is known no better, the line in front of it."""
+
+    function: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """PTX whose blocks leave marks. text: to be assembled; blocks: in the order of their words in `MARKS`."""
+
+    text: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedArtifact:
+    """Machine code whose blocks leave marks, and what these blocks are."""
+
+    artifact: Artifact
+    blocks: tuple[Block, ...]
+
+
+class PtxError(ValueError):
+    """The text is no PTX that can be read."""
+
+
+def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
+    """`ptx` in which the first instruction of each basic block that `entry` can reach is preceded by a store of 1 into
+    its word of `MARKS`.
+
+    file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
+    entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
+    """
+    text = _COMMENT.sub("", ptx)
+    reader = _Reader(files_named(text, file))
+    bodies, position = [], 0
+    for start, end in _bodies(text):
+        header = text[position:start]
+        name = _NAME.search(header, max(found.start() for found in _BODY.finditer(header)))
+        bodies.append((name.group(1) if name else "", start, end))
+        position = end
+    reached = _reached(text, bodies, entry)
+    made, position = [], 0
+    for function, start, end in bodies:
+        body = text[start:end]
+        made += [text[position:start], *(reader.read(body, function) if function in reached else [body])]
+        position = end
+    made.append(text[position:])
+    blocks = tuple(Block(function, tuple(sorted(lines))) for function, lines in reader.blocks)
+    if not blocks:
+        raise PtxError("the PTX has no function with a body")
+    head = re.search(r"^\s*\.address_size\s+64[^\n]*\n", text, re.MULTILINE)
+    if head is None:
+        raise PtxError("the PTX does not say `.address_size 64`")
+    declared = f".visible .global .align 4 .u32 {MARKS}[{len(blocks)}];\n"
+    whole = "".join(made)
+    return Marked(whole[: head.end()] + declared + whole[head.end() :], blocks)
+
+
+def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
+    """The functions that `entry` names in its body, or in the initial value of a variable that it names there, as calls
+    through pointers need, and those that these name in turn."""
+    outside = text
+    for _, start, end in reversed(bodies):
+        outside = outside[:start] + outside[end:]
+    named = {table: set(_WORD.findall(value)) for table, value in _TABLE.findall(outside)}
+    named |= {function: set(_WORD.findall(text[start:end])) for function, start, end in bodies}
+    waiting, reached = [entry], set[str]()
+    while waiting:
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += named.get(name, ())
+    return reached
+
+
+def _bodies(text: str) -> Iterator[tuple[int, int]]:
+    """Where each function's body begins, behind its brace, and ends, in front of the other."""
+    position = 0
+    while True:
+        brace = text.find("{", position)
+        if brace < 0:
+            return
+        end = _closing(text, brace)
+        # What stands in front of the brace, from the last statement or body on.
+        before = text[max(position, text.rfind(";", position, brace) + 1) : brace]
+        if _BODY.search(before):
+            yield brace + 1, end
+        position = end + 1
+
+
+def _closing(text: str, brace: int) -> int:
+    depth = 0
+    for match in re.compile(r'"(?:[^"\\]|\\.)*"|[{}]').finditer(text, brace):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth == 0:
+            return match.start()
+    raise PtxError("a brace is not closed")
+
+
+class _Reader:
+    """Goes through bodies and numbers their blocks. files: the numbers of the source in `.loc`."""
+
+    def __init__(self, files: set[int]) -> None:
+        self._files = files
+        self.blocks: list[tuple[str, set[int]]] = []
+
+    def read(self, body: str, function: str) -> Iterator[str]:
+        """The pieces of `body` with marks among them."""
+        position, line = 0, 0
+        begins, reachable, placed = True, True, True
+        while position < len(body):
+            token = _TOKEN.match(body, position)
+            if token is None:
+                raise PtxError(f"this is no statement: {body[position : position + 40].strip()!r}")
+            position, kind, text = token.end(), token.lastgroup, token.group()
+            if kind == "loc":
+                line, placed = source_line(text, self._files) or line, False
+            elif kind == "label":
+                if not body[position:].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+                    begins = reachable = True
+            elif kind == "statement" and not text.startswith("."):
+                if begins and reachable:
+                    yield f"st.global.u32 [{MARKS}+{4 * len(self.blocks)}], 1;\n"
+                    self.blocks.append((function, {line} - {0}))
+                    begins = False
+                elif reachable and not placed:
+                    self.blocks[-1][1].update({line} - {0})
+                placed = True
+                guarded = _GUARDED.match(text)
+                if _ENDS.match(text, guarded.end() if guarded else 0):
+                    # Behind what always leaves, only a label can be reached.
+                    begins, reachable = True, guarded is not None
+            yield text
+
+
+GLOBAL_SECTIONS = (".nv.global", ".nv.global.init")
+HEAP = frozenset({"malloc", "free"})
+"""Device functions whose memory outlasts a launch; the linker leaves them as undefined symbols."""
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMBOL_TABLE = 2
+_SECTION_SYMBOL = 3
+_PTX_NAME = re.compile(r"[A-Za-z_$%][A-Za-z0-9_$]*")
+_DECLARED = re.compile(r"\.global\b[^;={}]*?([A-Za-z_$%][A-Za-z0-9_$]*)\s*(?=[\[=;])")
+"""A variable in global memory; a pattern has a `<` behind its name."""
+_SPECIAL_REGISTER = re.compile(
+    r"%(?:globaltimer(?:_lo|_hi)?|clock(?:_hi|64)?|gridid|n?smid|n?warpid|pm\d+(?:_64)?|envreg\d+|current_graph_exec)\b"
+)
+
+
+class CubinError(ValueError):
+    """The bytes are no little-endian 64-bit ELF file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def global_variables(code: bytes) -> tuple[str, ...]:
+    """Names of the variables of a cubin that kernels can write and find again in a later launch, sorted.
+
+    A table declared `__device__ const`, a `static constexpr` array with addresses and the text of a printf are among
+    them: the file does not tell them from variables, and a cast makes them such. Raises `CubinError`.
+    """
+    try:
+        sections = _sections(code)
+        found = {name for name, section, _ in _symbols(code, sections) if section in GLOBAL_SECTIONS}
+        found |= {name for name, section, _ in _symbols(code, sections) if section == "" and name in HEAP}
+    except (struct.error, IndexError, ValueError) as error:
+        raise CubinError(f"this is no cubin that can be read: {error}") from error
+    # A section with bytes and no names would be a way to hide a variable.
+    if not found and any(section.name in GLOBAL_SECTIONS and section.size for section in sections):
+        found.add("(unnamed)")
+    return tuple(sorted(found))
+
+
+def _sections(code: bytes) -> list[_Section]:
+    (magic, _, _, _, _, _, table, _, _, _, _, size, count, names_at) = _HEADER.unpack_from(code)
+    if magic[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("the ELF header is missing")
+    raw = [_SECTION.unpack_from(code, table + index * size) for index in range(count)]
+    names = raw[names_at][4]
+    return [
+        _Section(_text(code, names + name), kind, offset, length, link)
+        for name, kind, _, _, offset, length, link, _, _, _ in raw
+    ]
+
+
+def _symbols(code: bytes, sections: list[_Section]) -> list[tuple[str, str, int]]:
+    """Name, section ("" if undefined or special) and bytes of each symbol that is not a section's own."""
+    found = []
+    for table in sections:
+        if table.kind != _SYMBOL_TABLE:
+            continue
+        names = sections[table.link].offset
+        for at in range(table.offset, table.offset + table.size, _SYMBOL.size):
+            name, info, _, index, _, size = _SYMBOL.unpack_from(code, at)
+            if info & 0xF != _SECTION_SYMBOL:
+                section = sections[index].name if 0 < index < len(sections) else ""
+                found.append((_text(code, names + name), section, size))
+    return found
+
+
+def _text(code: bytes, at: int) -> str:
+    return code[at : code.index(b"\0", at)].decode(errors="replace")
+
+
+def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
+    """Those of `variables` that the code uses. `ptx`: the assembly the cubin was made from.
+
+    The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
+    declared; one that does not stand there at all was renamed, and counts as used. So does one whose declaration is not
+    found: PTX can declare a row of names by a pattern (PTX ISA, "Parameterized Variable Names").
+    """
+    counts = Counter(_PTX_NAME.findall(ptx))
+    declared = set(_DECLARED.findall(ptx))
+    return tuple(name for name in variables if counts[name] != 1 or name not in declared)
+
+
+def special_registers(ptx: str) -> tuple[str, ...]:
+    """The registers that `ptx` reads by which a kernel can tell one launch from another: clocks, timers, numbers of
+    grids and multiprocessors (PTX ISA, "Special Registers")."""
+    return tuple(sorted(set(_SPECIAL_REGISTER.findall(ptx))))
+
+
+__all__ = ["MARKS", "Block", "Marked", "MarkedArtifact", "PtxError", "mark_blocks"]

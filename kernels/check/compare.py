@@ -1,0 +1,452 @@
+"""The usual verdict in one pass over memory: everything is right, and how far each output is from the reference.
+
+A configuration is checked three times in a visit, and nearly all are right. Array operations take some thirty passes
+and ten round trips to the device for one check; the kernels here read everything once, and one small copy brings the
+verdict. They only ever say that all is right; whatever is not is found again, and named, by `kernels.check.check`.
+
+One text serves CUDA and OpenCL. Every block adds up its part in a fixed order and writes it to a place of its own, so
+that the same contents give the same figures.
+
+Is the output right? Compares one set of buffers after a launch with what must be there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends import Device, DeviceError, Launch, open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.launch.buffers import RED_ZONE, Place, WorkloadData
+from tunesmith.kernels.outcome import WrongResult, versus
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import Geometry, Tolerance
+from tunesmith.kernels.spec.template import BackendName
+
+BLOCK = 256
+BLOCKS = {"gpu": 528, "cpu": 16}
+"""Four for each of an H200's multiprocessors; other devices are served as well by that many."""
+FIGURES = 3
+"""What a block reports: the largest share of the tolerance, the sum of squares, and how many elements are wrong."""
+UNCHANGED = "unchanged"
+
+_HEADS: dict[BackendName, str] = {
+    "cuda": f"""
+#define KERNEL extern "C" __global__ void __launch_bounds__({BLOCK})
+#define DEVICE __device__
+#define GLOBAL
+#define SHARED __shared__
+#define BARRIER __syncthreads()
+#define LOCAL_ID threadIdx.x
+#define GROUP_ID blockIdx.x
+#define GLOBAL_ID ((long long)blockIdx.x * {BLOCK} + threadIdx.x)
+#define GLOBAL_SIZE ((long long)gridDim.x * {BLOCK})
+#define AS_FLOAT __uint_as_float
+typedef long long wide;
+typedef unsigned char byte;
+""",
+    "opencl": f"""
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#define KERNEL __attribute__((reqd_work_group_size({BLOCK}, 1, 1))) __kernel void
+#define DEVICE
+#define GLOBAL __global
+#define SHARED __local
+#define BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+#define LOCAL_ID get_local_id(0)
+#define GROUP_ID get_group_id(0)
+#define GLOBAL_ID ((long)get_global_id(0))
+#define GLOBAL_SIZE ((long)get_global_size(0))
+#define AS_FLOAT as_float
+typedef long wide;
+typedef uchar byte;
+""",
+}
+_REDUCE = f"""
+    SHARED double largest[{BLOCK}], squares[{BLOCK}], wrong[{BLOCK}];
+    const int lane = (int)LOCAL_ID;
+    largest[lane] = most; squares[lane] = sum; wrong[lane] = bad;
+    BARRIER;
+    for (int width = {BLOCK // 2}; width > 0; width /= 2) {{
+        if (lane < width) {{
+            largest[lane] = fmax(largest[lane], largest[lane + width]);
+            squares[lane] += squares[lane + width];
+            wrong[lane] += wrong[lane + width];
+        }}
+        BARRIER;
+    }}
+    if (lane == 0) {{
+        figures[part + {FIGURES} * GROUP_ID] = largest[0];
+        figures[part + {FIGURES} * GROUP_ID + 1] = squares[0];
+        figures[part + {FIGURES} * GROUP_ID + 2] = wrong[0];
+    }}
+}}
+"""
+_COMPARE = (
+    """
+KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL double* figures, wide part,
+               wide count, double rtol, double atol, double edge, double allowed) {
+    double most = 0.0, sum = 0.0, bad = 0.0;
+    for (wide i = GLOBAL_ID; i < count; i += GLOBAL_SIZE) {
+        const double x = VALUE(got[i]), y = expected[i];
+        int same = x == y || (isnan(x) && isnan(y));
+        same = same || (isinf(x) && fabs(y) >= edge && (x > 0.0) == (y > 0.0));
+        double share = same ? 0.0 : fabs(x - y) / (atol + rtol * fabs(y));
+        if (isnan(share)) share = 1.0 / 0.0;
+        most = fmax(most, share);
+        sum += share * share;
+        bad += !(share <= allowed);
+    }
+"""
+    + _REDUCE
+)
+"""As `tunesmith.kernels.check.compare.deviation`, an element at a time; `edge` is infinite where there is none."""
+_UNCHANGED = (
+    """
+typedef struct { wide low, high; } Pair;
+KERNEL unchanged(GLOBAL const byte* after, GLOBAL const byte* before, GLOBAL double* figures, wide part,
+                 wide begin, wide end) {
+    double most = 0.0, sum = 0.0, bad = 0.0;
+    for (wide at = begin / 16 * 16 + 16 * GLOBAL_ID; at < end; at += 16 * GLOBAL_SIZE) {
+        if (at >= begin && at + 16 <= end) {
+            const Pair a = *(GLOBAL const Pair*)(after + at), b = *(GLOBAL const Pair*)(before + at);
+            bad += a.low != b.low || a.high != b.high;
+        } else {
+            for (wide i = at < begin ? begin : at; i < at + 16 && i < end; ++i) bad += after[i] != before[i];
+        }
+    }
+"""
+    + _REDUCE
+)
+
+
+class FusedCheck:
+    """The kernels on one device. Raises `TunesmithError` or `DeviceError` where they cannot be had."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._blocks = BLOCKS[device.limits.kind]
+        self._compiler = open_compiler(device.limits, getattr(device, "index", 0))
+        self._kernels = {UNCHANGED: self._compile(UNCHANGED, _UNCHANGED)}
+        self._figures = device.allocate(8)
+        self._parts = 0
+
+    def passes(
+        self, data: WorkloadData, index: int, allowed: Mapping[str, float]
+    ) -> dict[str, tuple[float, float]] | None:
+        """For set `index` after a launch, the largest share of the tolerance and the root mean square of shares by
+        output; None when anything is not as it should be. `allowed` as in `check.measure_set`."""
+        outputs = [place for place in data.places if place.argument.role != "in"]
+        ranges = _ranges(outputs, data.set_bytes)
+        self._reserve(len(ranges) + len(outputs))
+        after, before = data.set_buffer(index), data.set_buffer(index, pristine=True)
+        for part, (begin, end) in enumerate(ranges):
+            self._run(UNCHANGED, part, after, before, self._figures, np.int64(begin), np.int64(end))
+        for part, place in enumerate(outputs, len(ranges)):
+            self._compare(data, index, place, part, allowed.get(place.argument.name, 1.0))
+        found = self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)
+        if found[: len(ranges) + len(outputs), :, 2].any():
+            return None
+        deviations = {}
+        for place, figures in zip(outputs, found[len(ranges) :], strict=False):
+            rms = math.sqrt(float(figures[:, 1].sum()) / math.prod(place.shape))
+            deviations[place.argument.name] = (float(figures[:, 0].max()), rms)
+        return deviations
+
+    def _compare(self, data: WorkloadData, index: int, place: Place, part: int, allowed: float) -> None:
+        if place.dtype not in self._kernels:
+            self._kernels[place.dtype] = self._compile("compare", _compare_source(self._device.backend, place.dtype))
+        tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
+        # Any finite magnitude of float64 is below its own overflow, so only the smaller types have an edge.
+        overflow = DTYPES[place.dtype].overflow
+        edge = overflow * (1 - tolerance.rtol) if math.isfinite(overflow) else math.inf
+        figures = np.array([tolerance.rtol, tolerance.atol, edge, allowed])
+        count = np.int64(math.prod(place.shape))
+        got, expected = data.view(place, index), data.expected_buffer(index, place.argument.name)
+        self._run(place.dtype, part, got, expected, self._figures, count, *figures)
+
+    def _run(self, kernel: str, part: int, first: object, second: object, figures: object, *rest: object) -> None:
+        offset = np.int64(part * self._blocks * FIGURES)
+        arguments = (first, second, figures, offset, *rest)
+        self._device.launch(Launch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments))
+
+    def _reserve(self, parts: int) -> None:
+        if parts > self._parts:
+            self._parts = parts
+            self._figures = self._device.allocate(8 * parts * self._blocks * FIGURES)
+
+    def _compile(self, entry: str, text: str) -> object:
+        backend: BackendName = self._device.limits.backend
+        source = Specialised(backend, entry, _HEADS[backend] + text)
+        limits = self._device.limits
+        key = f"{limits.name} {limits.arch} {source.digest}"
+        made = COMPILED.get(key) or self._compiler.compile(source)
+        if not isinstance(made, Artifact):
+            raise DeviceError(f"the check's kernel {entry} does not compile: {made}")
+        COMPILED[key] = made
+        return self._device.load(made)
+
+
+def _compare_source(backend: str, dtype: str) -> str:
+    kind = DTYPES[dtype]
+    return f"#define ELEMENT {kind.element(backend)}\n" + (kind.load or "#define VALUE(x) ((double)(x))\n") + _COMPARE
+
+
+def _ranges(outputs: list[Place], size: int) -> list[tuple[int, int]]:
+    """What no kernel may change: all bytes of a set but those of `outputs`."""
+    outputs = sorted(outputs, key=lambda place: place.offset)
+    starts = [0, *(place.offset + place.nbytes for place in outputs)]
+    ends = [*(place.offset for place in outputs), size]
+    return list(zip(starts, ends, strict=True))
+
+
+COMPILED: dict[str, Artifact] = {}
+"""What this process, or another for the same device, has compiled, by device and the digest of its source."""
+_CHECKS: WeakKeyDictionary[Device, FusedCheck | str] = WeakKeyDictionary()
+"""By device; a text says why a device has none."""
+
+
+def fused_check(device: Device) -> FusedCheck | None:
+    """The device's, made at the first call; None where its compiler or its arithmetic cannot have it."""
+    if device not in _CHECKS:
+        try:
+            _CHECKS[device] = FusedCheck(device)
+        except (TunesmithError, DeviceError) as error:
+            if isinstance(error, DeviceError) and error.sticky:
+                raise
+            _CHECKS[device] = str(error)
+    made = _CHECKS[device]
+    return made if isinstance(made, FusedCheck) else None
+
+
+REASONS = {
+    # Before anything runs.
+    "source_too_large": "the source has more than 1 MiB",
+    "forbidden_source": "the source names a file, or uses another construct that the source rules exclude",
+    "compile_failed": "the compiler refuses the source",
+    "compile_timeout": "the compiler does not end within its deadline",
+    "compile_crashed": "the compiler dies, for instance because it takes too much memory",
+    "device_state": "the kernel keeps variables in global memory between launches without declaring them",
+    "infeasible": "the configuration breaks a constraint of the template or a limit of the device",
+    # While it runs.
+    "launch_failed": "the driver refuses to load or launch the kernel, or the kernel faults",
+    "timed_out": "the kernel does not end within its deadline",
+    "crashed": "the process that runs the kernel dies",
+    # What it computed.
+    "mismatch": "an element differs from the reference by more than the tolerance",
+    "unwritten": "an element of an output, or all of an inout argument, was never written",
+    "input_modified": "an argument declared `in` was changed",
+    "out_of_bounds_write": "bytes before or after an array, or of the arrays of another launch, were changed",
+    "out_of_bounds_access": "a launch fails where nothing lies before or after an array",
+    "stale_output": "a launch on changed contents gives what belongs to earlier contents",
+    "nondeterministic": "two launches on the same contents differ by more than the tolerance",
+    "less_accurate": "it is within the tolerance, but materially less accurate than the baseline",
+    # What tools and clocks say.
+    "sanitizer": "compute-sanitizer finds an invalid access, a race, a read of what nobody wrote, or a wrong barrier",
+    "implausible": "it was timed faster than the measured limits of the device allow",
+}
+"""Every reason of a rejection; documented in docs/trust.md."""
+CHUNK = 1 << 22
+"""Elements compared at a time; bounds the memory of temporaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How far an output is from the reference, as shares of the tolerance (1.0 is the limit): the largest element's,
+    and the root mean square over all."""
+
+    largest: float
+    rms: float
+
+
+def deviation(
+    xp: Any, got: Any, expected: Any, tolerance: Tolerance, overflow: float = math.inf, slack: Any = 0.0
+) -> Any:
+    """Elementwise |got - expected| as a share of atol + rtol * |expected| + slack; 1.0 is the limit.
+
+    Equal infinities and NaN for NaN are 0; any other infinity or NaN is infinitely far. From `overflow` on the storage
+    type holds infinities; one where a finite value within the tolerance of that magnitude was expected is 0 too.
+    """
+    # Arithmetic on infinities makes NaN here, which the last line turns into what is meant.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        same = (got == expected) | (xp.isnan(got) & xp.isnan(expected))
+        if math.isfinite(overflow):
+            edge = overflow * (1 - tolerance.rtol)
+            same |= xp.isinf(got) & (xp.abs(expected) >= edge) & ((got > 0) == (expected > 0))
+        share = xp.abs(got - expected) / (tolerance.atol + tolerance.rtol * xp.abs(expected) + slack)
+        share = xp.where(same, 0.0, share)
+        return xp.where(xp.isnan(share), xp.inf, share)
+
+
+def measure_set(
+    data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None, *, lenient: bool = False
+) -> WrongResult | dict[str, Deviation]:
+    """The deviations of each output of set `index` after exactly one launch on its contents, or what is wrong.
+
+    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded and
+    the original kernel is the reference, an element may also be off by `WorkloadData.order_of_sums`. lenient: it may
+    then be off by `WorkloadData.sensitivity` in any case; where the task does not define a NaN, anything may stand in
+    its place, and a NaN in the rest of its row: arithmetic on infinities spreads within a sum as it is ordered."""
+    xp, quick = data.device.xp, fused_check(data.device)
+    passed = quick.passes(data, index, allowed or {}) if quick is not None else None
+    if passed is not None:
+        return _unwritten_nan(data, index) or {name: Deviation(largest, rms) for name, (largest, rms) in passed.items()}
+    found = _measure_slowly(data, index, allowed or {})
+    original = not data.task.reference
+    if (lenient or original) and isinstance(found, WrongResult) and found.reason in ("mismatch", "unwritten"):
+        slack = data.order_of_sums(index)
+        if lenient:
+            slack = {name: xp.maximum(slack[name], one) for name, one in data.sensitivity(index).items()}
+        found = _measure_slowly(data, index, allowed or {}, slack)
+    return found if isinstance(found, WrongResult) else _unwritten_nan(data, index) or found
+
+
+def _unwritten_nan(data: WorkloadData, index: int) -> WrongResult | None:
+    """Outputs are NaN before a launch, with bits that no arithmetic makes: found where a NaN is to be, they say that
+    nothing was written."""
+    if not data.nan_is_defined:
+        return None
+    for name, positions in data.expected_nans(index).items():
+        place = next(place for place in data.places if place.argument.name == name)
+        width = DTYPES[place.dtype].size
+        if place.argument.role != "out" or width == 1:  # 8 bits leave no room for NaNs of different bits
+            continue
+        whole = slice(place.offset, place.offset + place.nbytes)
+        after, before = (data.set_array(index, pristine=kept)[whole].reshape(-1, width) for kept in (False, True))
+        same = (after[positions] == before[positions]).all(axis=1)
+        if bool(same.any()):
+            return _mismatch(data, place, index, int(positions[int(same.argmax())]), math.nan, int(same.sum()))
+    return None
+
+
+def warm_up(data: WorkloadData) -> None:
+    """Has the check's kernels compiled and loaded, so that no visit's time pays for it."""
+    if (quick := fused_check(data.device)) is not None:
+        quick.passes(data, 0, {})
+
+
+def _measure_slowly(
+    data: WorkloadData, index: int, allowed: Mapping[str, float], slack: Mapping[str, Any] | None = None
+) -> WrongResult | dict[str, Deviation]:
+    """`measure_set` by array operations, which says what is wrong and where."""
+    xp = data.device.xp
+    after = data.set_array(index)
+    before = data.set_array(index, pristine=True)
+    if (wrong := _red_zones(xp, after, before, data)) is not None:
+        return wrong
+    deviations = {}
+    for place in data.places:
+        name = place.argument.name
+        if place.argument.role == "in":
+            data_slice = slice(place.offset, place.offset + place.nbytes)
+            if not bool((after[data_slice] == before[data_slice]).all()):
+                return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
+            continue
+        found = _compare(data, place, index, allowed.get(name, 1.0), None if slack is None else slack[name])
+        if isinstance(found, WrongResult):
+            return found
+        deviations[name] = found
+    return deviations
+
+
+def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | None:
+    """Whether launches on the sets `launched` left all else alone: the inputs and red zones of these, and all of the
+    others, which are as restored."""
+    xp = data.device.xp
+    for index in range(data.sets):
+        after, before = data.set_array(index), data.set_array(index, pristine=True)
+        if bool((after == before).all()):
+            continue
+        if index not in launched:
+            detail = "a launch changed memory that belongs to the arrays of another launch"
+            return WrongResult("out_of_bounds_write", data.places[0].argument.name, detail)
+        if (wrong := _red_zones(xp, after, before, data)) is not None:
+            return wrong
+        for place in data.places:
+            whole = slice(place.offset, place.offset + place.nbytes)
+            if place.argument.role == "in" and not bool((after[whole] == before[whole]).all()):
+                name = place.argument.name
+                return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
+    return None
+
+
+def _red_zones(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
+    """Whether a byte outside of the arrays has changed, and by which array it lies."""
+    ordered = sorted(data.places, key=lambda place: place.offset)
+    ends = [0, *(place.offset + place.nbytes for place in ordered)]
+    starts = [*(place.offset for place in ordered), data.set_bytes]
+    for number, (begin, end) in enumerate(zip(ends, starts, strict=True)):
+        changed = after[begin:end] != before[begin:end]
+        if not bool(changed.any()):
+            continue
+        at = begin + int(xp.argmax(changed))
+        behind = number > 0 and (number == len(ordered) or at - begin < RED_ZONE)
+        place = ordered[number - 1 if behind else number]
+        distance = at - begin + 1 if behind else end - at
+        name, side = place.argument.name, "after" if behind else "before"
+        return WrongResult("out_of_bounds_write", name, f"the kernel wrote {distance} byte(s) {side} {name}")
+    return None
+
+
+def _compare(
+    data: WorkloadData, place: Place, index: int, allowed: float, slack: Any = None
+) -> WrongResult | Deviation:
+    xp, name = data.device.xp, place.argument.name
+    raw = data.device.array(data.view(place, index), place.dtype)
+    expected = data.expected_of(index)[name]
+    tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
+    overflow = DTYPES[place.dtype].overflow
+    worst, squares = 0.0, 0.0
+    spread = None if slack is None or data.nan_is_defined else _rows_with_nan(xp, expected, place)
+    for start in range(0, expected.size, CHUNK):
+        part = DTYPES[place.dtype].to_float64(xp, raw[start : start + CHUNK])
+        wanted = expected[start : start + CHUNK]
+        if slack is None:
+            shares = deviation(xp, part, wanted, tolerance, overflow)
+        else:
+            shares = deviation(xp, part, wanted, tolerance, overflow, slack[start : start + CHUNK])
+            if spread is not None:
+                anything = xp.isnan(wanted) | (xp.isnan(part) & spread[start : start + CHUNK])
+                shares = xp.where(anything, 0.0, shares)
+        largest = float(shares.max())
+        if not largest <= allowed:
+            at = int(xp.argmax(shares > allowed))
+            return _mismatch(data, place, index, start + at, float(part[at]), int((shares > allowed).sum()))
+        worst, squares = max(worst, largest), squares + float((shares * shares).sum())
+    return Deviation(worst, math.sqrt(squares / expected.size))
+
+
+def _rows_with_nan(xp: Any, expected: Any, place: Place) -> Any:
+    """For each element, whether there is a NaN in its row, which is along the last axis."""
+    rows = xp.isnan(expected).reshape(-1, place.shape[-1])
+    return xp.broadcast_to(rows.any(axis=1)[:, None], rows.shape).reshape(-1)
+
+
+def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
+    name = place.argument.name
+    where = tuple(int(i) for i in np.unravel_index(flat, place.shape))
+    want = float(data.expected_of(index)[name][flat])
+    width = place.nbytes // math.prod(place.shape)
+    whole = slice(place.offset, place.offset + place.nbytes)
+    element = slice(flat * width, (flat + 1) * width)
+    after, before = data.set_array(index)[whole], data.set_array(index, pristine=True)[whole]
+    if place.argument.role == "inout" and bool((after == before).all()):
+        held = f"{name} holds what it held before the launch; {name}{list(where)} should be {want:.6g}"
+        return WrongResult("unwritten", name, held)
+    if place.argument.role == "out" and bool((after[element] == before[element]).all()):
+        return WrongResult(
+            "unwritten",
+            name,
+            f"{name}{list(where)} holds the bytes that outputs hold before a launch; expected {want:.6g}",
+        )
+    return WrongResult(
+        "mismatch",
+        name,
+        f"{name}{list(where)} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)",
+    )

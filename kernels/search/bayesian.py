@@ -1,0 +1,286 @@
+"""Model-based search: a Gaussian process over the feasible points says which one is most worth measuring.
+
+Owns the strategy: first points, when the model is fitted anew, candidates, what is asked. The scheme is Bayesian
+optimisation on the logarithm of the objective with expected improvement (Jones et al., 1998), over listed feasible
+points instead of a box. The model is in `gaussian`, the acquisition in `acquisition`. Failures are information: a
+second process (`failures`) gives the chance of success, by which the expectation is multiplied, and of the candidates
+only those count whose chance is above a limit drawn anew for each ask (Hellsten et al., "BaCO: a fast and portable
+Bayesian compiler optimization framework", 2023), so that the search returns to where all fails as seldom as it should.
+
+Model-based search: a Gaussian process over the feasible points, its targets, failures and acquisition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from tunesmith.kernels.search.base import Observation, Prior, Strategy
+from tunesmith.kernels.search.model import (
+    FailureModel,
+    Floats,
+    Hyperparameters,
+    Kernel,
+    Posterior,
+    Targets,
+    best_candidate,
+    log_expected_improvement,
+    single_threaded,
+)
+from tunesmith.kernels.space import Space
+from tunesmith.kernels.spec.template import Config
+
+
+class SurrogateSearch(Strategy):
+    """Bayesian optimisation with an ANOVA Gaussian process; constants were chosen by cross-validation over tables."""
+
+    name: ClassVar[str] = "surrogate"
+
+    PRIOR_SEEDS: ClassVar[int] = 4
+    INITIAL_POINTS: ClassVar[int] = 8
+    """Points before the model says anything, spread over the space (the best ones of a prior among them)."""
+    INITIAL_CANDIDATES: ClassVar[int] = 64
+    """Random points of which the one farthest from all asked is taken, for the first points."""
+    CANDIDATES: ClassVar[int] = 4500
+    """Random feasible points the model looks at, besides the neighbours of the best known."""
+    ELITE: ClassVar[int] = 12
+    """Best known points whose neighbours are candidates."""
+    MAX_NEIGHBOURS: ClassVar[int] = 64
+    """Neighbours taken of one point."""
+    REFIT_GROWTH: ClassVar[float] = 0.1
+    """Growth of what is known after which the hyperparameters are fitted anew."""
+    MODEL_POINTS: ClassVar[int] = 320
+    """Points that the model keeps: beyond, the best ones, the latest ones and the latest failures."""
+    FIT_POINTS: ClassVar[int] = 160
+    """Points that the hyperparameters are fitted to."""
+    FIT_ITERATIONS: ClassVar[int] = 20
+    MAX_SUCCESS_LIMIT: ClassVar[float] = 0.25
+    """Largest limit on the chance of success: a point that has this chance is never held back."""
+    MEAN_SHARE: ClassVar[float] = 1.0
+    MEAN_EXPONENT: ClassVar[float] = 3.0
+    """The chance that an ask goes to the best expected value, whatever the model's certainty: `MEAN_SHARE` times the
+    share of the results since the last improvement, to the power of `MEAN_EXPONENT`."""
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        seed: int,
+        budget: int | None = None,
+        workers: int = 1,
+        seeds: Sequence[Config] = (),
+        prior: Prior | None = None,
+    ) -> None:
+        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds, prior=prior)
+        self._kernel = Kernel(space.domain)
+        self._chosen: Hyperparameters = self._kernel.prior()
+        self._model: Posterior | None = None
+        self._points: list[int] = []
+        self._place: dict[int, int] = {}
+        self._candidates: list[int] = []
+        self._slot: dict[int, int] = {}
+        self._taken_slots: list[int] = []
+        self._near: dict[int, list[int]] = {}
+        # With many in flight, more than INITIAL_POINTS are asked before as many results are known: begin with fewer.
+        self._next_fit = max(5, self.INITIAL_POINTS - (workers - 1) // 2)
+        self._targets = Targets(space)
+        self._failed: dict[int, None] = {}
+        self._failure_model: FailureModel | None = None
+        self._failure_hyperparameters: Hyperparameters | None = None
+        self._improved_at = 0
+        """Number of results known when the best one came."""
+
+    def _note_asked(self, point: int) -> None:
+        if self._model is not None and point not in self._place:
+            with single_threaded():
+                self._add(point)
+
+    def _note_told(self, point: int, observation: Observation) -> None:
+        if observation.value is None:
+            self._failed[point] = None
+        else:
+            self._failed.pop(point, None)
+        if self.best is not None and self.best[0] == point:
+            self._improved_at = len(self.known)
+        with single_threaded():
+            self._targets.note(point, observation)
+            self._update(point)
+            if self._failed and self._failure_model is None and self._model is not None:
+                self._failure_model = self._fit_failure_model()
+
+    def _update(self, point: int) -> None:
+        if len(self.known) >= self._next_fit and len(self._targets) >= 4:
+            self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT_GROWTH))
+            self._rebuild()
+        elif self._model is not None:
+            if self.known[point].dropped:
+                self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS, [point])
+            if point not in self._place:
+                self._add(point)
+            if self.best is not None and self.best[0] == point:
+                self._extend(self._around([point]))
+
+    def _propose(self, rng: np.random.Generator) -> int | None:
+        with single_threaded():
+            return self._spread(rng) if self._model is None else self._improve(self._model, rng)
+
+    def _improve(self, model: Posterior, rng: np.random.Generator) -> int | None:
+        weights, best = self._target(model)
+        limit = self.MAX_SUCCESS_LIMIT * float(rng.random())
+        mean, deviation = model.expect(weights)
+        by_mean = rng.random() < self._mean_chance
+        scores = best - mean if by_mean else log_expected_improvement(best, mean, deviation)
+        scores[self._taken_slots] = -np.inf
+        first = best_candidate(
+            scores, limit, lambda places: self._success([self._candidates[place] for place in places])
+        )
+        if first is None:
+            found = self._fresh(rng)
+            return found[0] if found else None
+        chosen, score = self._candidates[first.place], first.score
+        # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
+        if not self._complete and not by_mean:
+            others = [point for point in self._around([chosen]) if point not in self._slot]
+            if others:
+                beside = log_expected_improvement(best, *model.expect(weights, self.space.codes_of(others)))
+                beside = np.where(beside > score, beside, -np.inf)
+                better = best_candidate(
+                    beside, limit, lambda places: self._success([others[place] for place in places])
+                )
+                if better is not None and better.likely and better.score > score:
+                    chosen = others[better.place]
+        return chosen
+
+    def _method(self) -> str:
+        source = f", the best of {self.prior.name} among them" if self.prior else ""
+        return (
+            f"surrogate: after {self.INITIAL_POINTS} points spread over the space{source}, a Gaussian process on the "
+            "logarithm of the objective, fitted to all results, picks the point with the largest expected improvement"
+        )
+
+    @property
+    def _mean_chance(self) -> float:
+        """The chance that an ask ignores the model's deviations.
+
+        Late in a search the model is sure of itself where it is wrong: its errors are several times its deviations, and
+        an optimum that it has missed stands far nearer to the front in the order of expected values than in that of
+        expected improvements. The longer nothing has improved, the likelier that is.
+        """
+        stagnation = (len(self.known) - self._improved_at) / max(1, len(self.known))
+        return float(self.MEAN_SHARE * stagnation**self.MEAN_EXPONENT)
+
+    @property
+    def _complete(self) -> bool:
+        return len(self.space) <= self.CANDIDATES
+
+    def _spread(self, rng: np.random.Generator) -> int | None:
+        """A point far from all asked ones; where most points fail, one that is likelier than others not to."""
+        fresh = self._fresh(rng, self.INITIAL_CANDIDATES)
+        if not fresh or not self.asked:
+            return fresh[0] if fresh else None
+        codes = self.space.codes_of(fresh)
+        if len(self.known) >= self.INITIAL_POINTS and self._failed and len(self._failed) < len(self.known):
+            known = list(self.known)
+            labels = np.array([float(point in self._failed) for point in known])
+            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._failure_hyperparameters)
+            likely = np.argsort(-model.success(labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
+            fresh, codes = [fresh[place] for place in likely], codes[likely]
+        tables = self._kernel.tables(self._chosen)
+        near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), codes)
+        return fresh[int(np.argmin(near.max(axis=0)))]
+
+    def _rebuild(self) -> None:
+        """Fits the hyperparameters, and sets up the posterior with new candidates."""
+        rng = self._rng()
+        self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS)
+        ranked, latest = self._targets.ranked(), self._targets.latest()
+        chosen = list(dict.fromkeys(ranked[: self.FIT_POINTS // 2] + latest))[: self.FIT_POINTS]
+        codes = self.space.codes_of(chosen)
+        values, noise = self._targets.standardised(chosen)
+        self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.FIT_ITERATIONS)
+        failed = list(self._failed)[::-1]
+        keep = (
+            ranked[: self.MODEL_POINTS // 2] + list(self.pending) + failed[: self.MODEL_POINTS // 5] + latest + failed
+        )
+        self._points = list(dict.fromkeys(keep))[: self.MODEL_POINTS]
+        self._place = {point: place for place, point in enumerate(self._points)}
+        if self._complete:
+            pool = list(range(len(self.space)))
+        else:
+            pool = self.space.sample(rng, self.CANDIDATES) + self._around(ranked[: self.ELITE])
+        taken = self.asked.keys() | self.known.keys()
+        self._candidates = [point for point in dict.fromkeys(pool) if point not in taken]
+        self._slot = {point: place for place, point in enumerate(self._candidates)}
+        self._taken_slots = []
+        _, noise = self._targets.standardised(self._points)
+        self._model = Posterior(
+            self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
+        )
+        self._failure_model = self._fit_failure_model() if self._failed else None
+
+    def _fit_failure_model(self) -> FailureModel:
+        assert self._model is not None
+        model = self._model
+        risk = FailureModel(self._kernel, model.codes, self._labels(), self._failure_hyperparameters)
+        self._failure_hyperparameters = risk.chosen
+        return risk
+
+    def _labels(self) -> Floats:
+        """1 for the model's points that failed, 0 for those that did not, NaN for those in flight."""
+        return np.array([float(point in self._failed) if point in self.known else np.nan for point in self._points])
+
+    def _add(self, point: int) -> None:
+        assert self._model is not None
+        self._place[point] = len(self._points)
+        self._points.append(point)
+        if point in self._slot:
+            self._taken_slots.append(self._slot[point])
+        for model in (self._model, self._failure_model):
+            if model is not None:
+                model.add(self.space.codes_of([point]))
+
+    def _extend(self, points: Sequence[int]) -> None:
+        assert self._model is not None
+        fresh = [point for point in points if point not in self._slot]
+        if fresh:
+            self._slot.update((point, len(self._candidates) + place) for place, point in enumerate(fresh))
+            self._candidates.extend(fresh)
+            self._model.extend(self.space.codes_of(fresh))
+
+    def _around(self, points: Sequence[int]) -> list[int]:
+        """Points not taken that differ from one of `points` in one parameter, about `MAX_NEIGHBOURS` each at most."""
+        found: dict[int, None] = {}
+        for point in points:
+            found.update(dict.fromkeys(self._beside(point)))
+        return [point for point in found if not self.taken(point)]
+
+    def _beside(self, point: int) -> list[int]:
+        """What `_around` takes of one point, kept: the best points are looked around again and again."""
+        if point not in self._near:
+            near = self.space.neighbours(point, adjacent=False)
+            if len(near) > self.MAX_NEIGHBOURS:
+                # Parameters with very many values: the next values, and a fixed random choice among the far ones.
+                picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
+                near = self.space.neighbours(point) + [near[place] for place in picked[: self.MAX_NEIGHBOURS]]
+            self._near[point] = near
+        return self._near[point]
+
+    def _target(self, model: Posterior) -> tuple[Floats, float]:
+        """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on
+        its way: what is asked next should improve on that."""
+        least = self._targets.least() if self.best is None else math.log(self.best[1])
+        best = self._targets.standard(least)
+        weights = model.weights(self._targets.standardised(self._points)[0])
+        if self.pending:
+            mean, _ = model.expect(weights, self.space.codes_of(list(self.pending)))
+            best = min(best, float(mean.min()))
+        return weights, best
+
+    def _success(self, points: Sequence[int]) -> Floats:
+        """The chance of success, at most 1, of `points`."""
+        if self._failure_model is None:
+            return np.ones(len(points))
+        return self._failure_model.success(self._labels(), self.space.codes_of(points))

@@ -1,0 +1,698 @@
+"""Which points of a template are feasible, and why the others are not.
+
+Parameters, constraints and device limits become rules; rules become a listed space. Nothing is compiled or measured.
+
+What a feasible point must satisfy, and what is said about one that does not.
+The Cartesian product of the parameters, as numbers: positions of values, keys of points, encoding and decoding.
+The feasible space: which points a search may ask, who their neighbours are, and why another point is not one.
+From a template, workloads and a device's limits to the rules of the feasible space.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.occupancy import Occupancy, occupancy
+from tunesmith.kernels.outcome import Rejected, Resources
+from tunesmith.kernels.spec.expression import MAX_INTEGER, Expression, ExpressionError, parse
+from tunesmith.kernels.spec.task import Geometry, Workload
+from tunesmith.kernels.spec.template import Config, Parameter, Template, assignments
+from tunesmith.kernels.spec.validation import MOST_BLOCKS
+
+Flags = NDArray[np.bool_]
+
+
+class SpaceError(TunesmithError):
+    """The parameters and rules do not describe a space, or it is too large for what was asked."""
+
+
+class SpaceTooLarge(SpaceError):
+    """More points than may be listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one point is not feasible.
+
+    `kind` is the family of the rule ("constraint", "threads_per_block", "unknown_value", ...), `rule` its label and
+    `detail` one sentence about this point.
+    """
+
+    kind: str
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on some parameters.
+
+    `holds` is given a value for each of `names`: scalars, or one-dimensional arrays of equal length (one element a
+    candidate; flags arrive as integers 0 and 1, so that arithmetic on them means what it does in Python), and answers
+    with a truth value or a boolean array. Extra names may be present. `explain` says for a point that breaks the rule
+    what its numbers are.
+    """
+
+    kind: str
+    label: str
+    names: frozenset[str]
+    holds: Callable[[Mapping[str, Any]], Any] = field(repr=False, compare=False)
+    explain: Callable[[Config], str] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_expression(
+        cls,
+        expression: Expression,
+        constants: Mapping[str, Any] | None = None,
+        *,
+        because: str = "",
+        kind: str = "constraint",
+        label: str = "",
+    ) -> Rule:
+        """The rule that `expression` is true; `constants` are names that are not parameters (sizes, types).
+
+        A point where the expression has no value (a division by zero, say) breaks the rule, and `explain` says why.
+        """
+        known = dict(constants or {})
+        names = frozenset(expression.names - known.keys())
+        divisors = _divisors(expression.text)
+
+        def holds(values: Mapping[str, Any]) -> Any:
+            if any(isinstance(values[name], np.ndarray) for name in names):
+                return _vectorised(expression, divisors, {name: values[name] for name in names}, known)
+            return _holds(expression, {**known, **values})
+
+        def explain(config: Config) -> str:
+            shown = {name: config[name] for name in sorted(names)}
+            shown |= {name: known[name] for name in sorted(expression.names & known.keys())}
+            numbers = assignments(shown)
+            if (unknown := _no_value(expression, {**known, **config})) is not None:
+                return f"{unknown} ({numbers})"
+            reason = f" ({because.strip().rstrip('.')})" if because.strip() else ""
+            return f"`{expression.text}` does not hold for {numbers}{reason}."
+
+        return cls(kind, label or expression.text, names, holds, explain)
+
+    def flags(self, values: Mapping[str, NDArray[Any]], count: int) -> Flags:
+        """The rule on `count` candidates at once; `values` holds an array of length `count` for each name."""
+        if not self.names:
+            return np.full(count, bool(self.holds({})))
+        answer = np.asarray(self.holds(values), dtype=np.bool_)
+        return np.broadcast_to(answer, (count,))
+
+    def reason(self, config: Config) -> Reason:
+        """The reason to give for a `config` that breaks the rule."""
+        return Reason(self.kind, self.label, self.explain(config))
+
+
+@lru_cache(1024)  # a check in hundreds of steps makes the same rules for each of its sizes
+def _divisors(expression: str) -> tuple[Expression, ...]:
+    """The subexpressions that must not be zero: right sides of / // %, second arguments of the dividing functions."""
+    found: dict[str, Expression] = {}
+    for node in ast.walk(ast.parse(expression, mode="eval")):
+        divisor: ast.expr | None = None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
+            divisor = node.right
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("ceil_div", "round_up") and len(node.args) == 2:
+                divisor = node.args[1]
+            elif node.func.id == "log2":
+                divisor = node.args[0]
+        if divisor is not None and not (isinstance(divisor, ast.Constant) and divisor.value):
+            text = ast.unparse(divisor)
+            found[text] = parse(text)
+    return tuple(found.values())
+
+
+def _vectorised(
+    expression: Expression, divisors: tuple[Expression, ...], values: Mapping[str, Any], known: Mapping[str, Any]
+) -> Flags:
+    """`expression` on arrays with the meaning it has on scalars.
+
+    Arrays evaluate both sides of `and`, `or` and `if`, and divide by zero without complaint, where scalars
+    short-circuit or raise. So wherever a divisor is zero, or the arrays cannot be evaluated as a whole, the points in
+    question are evaluated one at a time. So are values of several types, as an array has one type.
+    """
+    count = max(len(value) for value in values.values() if isinstance(value, np.ndarray))
+    names = {**known, **values}
+    doubtful = np.zeros(count, dtype=np.bool_)
+    answer = np.zeros(count, dtype=np.bool_)
+    if any(isinstance(value, np.ndarray) and value.dtype == object for value in values.values()):
+        doubtful[:] = True
+    else:
+        try:
+            for divisor in divisors:
+                doubtful |= np.asarray(divisor.evaluate(names) == 0, dtype=np.bool_)
+            answer |= np.asarray(expression.evaluate(names), dtype=np.bool_)
+        except ExpressionError:
+            doubtful[:] = True
+    if doubtful.any():
+        answer[doubtful] = _one_by_one(expression, values, known, np.flatnonzero(doubtful))
+    return answer
+
+
+def _one_by_one(
+    expression: Expression, values: Mapping[str, Any], known: Mapping[str, Any], positions: NDArray[np.intp]
+) -> list[bool]:
+    """Whether `expression` is true at `positions`. Parameters have few values, and their combinations come again."""
+    columns = [
+        value[positions].tolist() if isinstance(value, np.ndarray) else [value] * len(positions)
+        for value in values.values()
+    ]
+    seen: dict[tuple[Any, ...], bool] = {}
+    found = []
+    for point in zip(*columns, strict=True):
+        # 1, 1.0 and True are one key, and are not the same to an expression.
+        key = (point, tuple(map(type, point)))
+        if key not in seen:
+            seen[key] = _holds(expression, {**known, **dict(zip(values, point, strict=True))})
+        found.append(seen[key])
+    return found
+
+
+def _holds(expression: Expression, names: Mapping[str, Any]) -> bool:
+    """Whether the expression is true; where it has no value it is not."""
+    try:
+        return bool(expression.evaluate(names))
+    except ExpressionError:
+        return False
+
+
+def _no_value(expression: Expression, names: Mapping[str, Any]) -> str | None:
+    """Why the expression has no value, or None."""
+    try:
+        expression.evaluate(names)
+    except ExpressionError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+Codes = NDArray[np.uint16]
+"""Rows of positions: element (i, j) is the position of point i's value among the values of parameter j."""
+
+
+def value_array(values: Sequence[Any]) -> NDArray[Any]:
+    """One parameter's values as rules see them: integers (flags too), floats, text, or objects when mixed, as a whole
+    number that became a float would mean something else in `&`, and beyond 2^53 be another."""
+    if all(isinstance(value, int) for value in values) and all(abs(value) < 1 << 62 for value in values):
+        return np.array([int(value) for value in values], dtype=np.int64)
+    if all(isinstance(value, float) for value in values):
+        return np.array(values, dtype=np.float64)
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, dtype=np.str_)
+    mixed = np.empty(len(values), dtype=object)
+    mixed[:] = values
+    return mixed
+
+
+class Domain:
+    """Parameters with their values numbered from 0; a point is a row of positions or one whole number, its key."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+        self.names = tuple(parameter.name for parameter in self.parameters)
+        repeated = {name for name in self.names if self.names.count(name) > 1}
+        if repeated:
+            raise SpaceError(f"The parameter {sorted(repeated)[0]} is declared twice; give each name once.")
+        self.sizes = tuple(len(parameter.values) for parameter in self.parameters)
+        self.cartesian = math.prod(self.sizes)
+        self.values = tuple(value_array(parameter.values) for parameter in self.parameters)
+        self.ordered = tuple(parameter.ordered for parameter in self.parameters)
+        self.column = {name: position for position, name in enumerate(self.names)}
+        # Beyond 63 bits no space is listed, and no key is asked for.
+        steps = [math.prod(self.sizes[column + 1 :]) for column in range(len(self.sizes))]
+        self._strides = np.array([min(step, np.iinfo(np.int64).max) for step in steps], dtype=np.int64)
+        # Neighbouring values of an ordered parameter, smallest first: `values` need not be listed in rising order.
+        self._rank = tuple(
+            np.argsort(np.argsort(values, kind="stable"), kind="stable") if ordered else np.arange(len(values))
+            for values, ordered in zip(self.values, self.ordered, strict=True)
+        )
+        self._order = tuple(np.argsort(rank, kind="stable").tolist() for rank in self._rank)
+        self._positions = tuple(
+            {(type(value), value): position for position, value in enumerate(parameter.values)}
+            for parameter in self.parameters
+        )
+
+    def rank(self, column: int) -> NDArray[np.intp]:
+        """For each value of parameter `column` its place in rising order (as listed when it is not ordered)."""
+        return self._rank[column]
+
+    def config(self, row: Sequence[int] | NDArray[Any]) -> Config:
+        """The configuration of a row of positions."""
+        return {
+            parameter.name: parameter.values[int(code)] for parameter, code in zip(self.parameters, row, strict=True)
+        }
+
+    def encode(self, config: Config) -> tuple[int, ...] | Reason:
+        """The row of positions of `config`, or the reason why it is not even in the product."""
+        extra = sorted(set(config) - set(self.names))
+        if extra:
+            return Reason("unknown_parameter", extra[0], f"There is no parameter {extra[0]} in this space.")
+        row = []
+        for parameter, positions in zip(self.parameters, self._positions, strict=True):
+            if parameter.name not in config:
+                return Reason("missing_parameter", parameter.name, f"The parameter {parameter.name} has no value.")
+            value = config[parameter.name]
+            code = positions.get((type(value), value))
+            if code is None and isinstance(value, int | float) and not isinstance(value, bool):
+                # Text formats lose the difference between 1 and 1.0; equal numbers are the same value.
+                other = float if isinstance(value, int) else int
+                code = positions.get((other, value))
+            if code is None:
+                return Reason(
+                    "unknown_value",
+                    parameter.name,
+                    f"{parameter.name}={value!r} is not among its {len(parameter.values)} values.",
+                )
+            row.append(code)
+        return tuple(row)
+
+    def keys(self, codes: Codes) -> NDArray[np.int64]:
+        """The places of rows, shape (points, parameters), in the full product, the last parameter running fastest."""
+        return codes.astype(np.int64) @ self._strides
+
+    def changes(self, row: Sequence[int] | NDArray[Any], *, adjacent: bool) -> tuple[Codes, list[int]]:
+        """Every row that differs from `row` in one parameter, shape (rows, parameters), and the run each is in.
+
+        Of a run, the first feasible one is wanted. With `adjacent`, an ordered parameter makes two runs, the values
+        above and those below, nearest first; otherwise each row is a run of its own.
+        """
+        here = np.asarray(row, dtype=np.uint16)
+        columns: list[int] = []
+        codes: list[int] = []
+        runs: list[int] = []
+        run = 0
+        for column, size in enumerate(self.sizes):
+            place = int(self._rank[column][here[column]])
+            order = self._order[column]
+            together = adjacent and self.ordered[column]
+            for side in (order[place + 1 :], order[:place][::-1]):
+                codes.extend(side)
+                columns.extend([column] * len(side))
+                runs.extend([run] * len(side) if together else range(run, run + len(side)))
+                run += 1 if together else len(side)
+            assert len(order) == size
+        rows = np.repeat(here[None, :], len(codes), axis=0)
+        rows[np.arange(len(codes)), columns] = codes
+        return rows, runs
+
+
+MAX_POINTS = 5_000_000
+"""Feasible points that are listed at most."""
+MAX_PARTIAL = 100_000_000
+"""Partial points that are looked at on the way, at most: about twenty seconds."""
+MAX_PRODUCT = 1 << 62
+"""Points of the full product, so that each has a number of 64 bits."""
+_CHUNK = 1 << 18
+
+
+class Space:
+    """The feasible points of some parameters: point i is row i of `codes`, in the order of the full product.
+
+    rejected: the number of points refused by each rule (by its label); a point counts for the first rule that refuses
+    it, and `reject` names the same one.
+    """
+
+    def __init__(self, domain: Domain, rules: Sequence[Rule], codes: Codes, rejected: Mapping[str, int]) -> None:
+        self.domain, self.rules, self.codes, self.rejected = domain, tuple(rules), codes, rejected
+        self._keys = domain.keys(codes)
+
+    @classmethod
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = MAX_POINTS) -> Space:
+        """Lists the feasible points of `parameters` under `rules`.
+
+        Raises `SpaceTooLarge` beyond `limit` points, `SpaceError` for a rule that reads an unknown parameter, and
+        whatever a rule raises where it has no value. An empty space is legal.
+        """
+        domain = Domain(parameters)
+        if domain.cartesian > MAX_PRODUCT:
+            raise SpaceTooLarge(
+                f"The parameters have {domain.cartesian} combinations, more than {MAX_PRODUCT}: restrict their values."
+            )
+        listing = _Listing(domain, rules)
+        found, count = [np.empty((0, len(domain.sizes)), dtype=np.uint16)], 0
+        for part in listing.parts():
+            found.append(part)
+            count += len(part)
+            if count > limit or listing.partial > MAX_PARTIAL:
+                raise SpaceTooLarge(
+                    f"The space of {domain.cartesian} combinations has more than {limit} feasible points, or its "
+                    "constraints exclude too few early on: restrict the parameters' values or add constraints."
+                )
+        rejected = {rule.label: 0 for rule in rules}
+        for rule, refused in zip(rules, listing.refused, strict=True):
+            rejected[rule.label] += refused
+        return cls(domain, rules, np.concatenate(found), rejected)
+
+    @classmethod
+    def from_codes(cls, parameters: Sequence[Parameter], codes: NDArray[Any], label: str) -> Space:
+        """The space of exactly these rows of positions, such as a table of measurements; `label` names the source."""
+        domain = Domain(parameters)
+        rows = np.unique(np.asarray(codes, dtype=np.uint16).reshape(-1, len(domain.sizes)), axis=0)
+
+        positions = [{value: place for place, value in enumerate(values.tolist())} for values in domain.values]
+
+        def holds(values: Mapping[str, Any]) -> Any:
+            columns = [np.atleast_1d(values[name]).tolist() for name in domain.names]
+            asked = [[place[value] for value in column] for place, column in zip(positions, columns, strict=True)]
+            listed = [point is not None for point in space.points_of(np.array(asked, dtype=np.uint16).T)]
+            return np.array(listed) if any(isinstance(value, np.ndarray) for value in values.values()) else listed[0]
+
+        rule = Rule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
+        space = cls(domain, [rule], rows, {label: domain.cartesian - len(rows)})
+        return space
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters, in the order of the columns of `codes`."""
+        return self.domain.parameters
+
+    @property
+    def cartesian(self) -> int:
+        """Points of the full product of all values."""
+        return self.domain.cartesian
+
+    @property
+    def empty(self) -> bool:
+        """True when no point is feasible."""
+        return len(self) == 0
+
+    def __len__(self) -> int:
+        """How many feasible points there are."""
+        return len(self.codes)
+
+    def codes_of(self, points: Sequence[int] | NDArray[np.int64]) -> Codes:
+        """Positions of the values of `points`, shape (points, parameters)."""
+        return self.codes[np.asarray(points, dtype=np.int64)]
+
+    def points_of(self, codes: Codes) -> list[int | None]:
+        """The points with these positions of values, shape (points, parameters); None where one is not feasible."""
+        keys = self.domain.keys(codes)
+        # Rows are in the order of the product, so point i has the i-th smallest key.
+        places = np.searchsorted(self._keys, keys)
+        there = places < len(self._keys)
+        there[there] = self._keys[places[there]] == keys[there]
+        return [place if good else None for place, good in zip(places.tolist(), there.tolist(), strict=True)]
+
+    def point_of(self, row: Sequence[int] | NDArray[Any]) -> int | None:
+        """The point with these positions of values, or None when it is not feasible."""
+        return self.points_of(np.asarray(row, dtype=np.uint16)[None, :])[0]
+
+    def config(self, point: int) -> Config:
+        """The configuration of `point`."""
+        return self.domain.config(self.codes[point])
+
+    def index(self, config: Config) -> int | None:
+        """The point of `config`, or None when it is not feasible."""
+        row = self.domain.encode(config)
+        return None if isinstance(row, Reason) else self.point_of(row)
+
+    def sample(self, rng: np.random.Generator, count: int) -> list[int]:
+        """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
+        if count >= len(self):
+            return [int(point) for point in rng.permutation(len(self))]
+        if count * 3 > len(self):
+            return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
+        found: dict[int, None] = {}
+        # Not rng.choice: it would shuffle all points to draw a few.
+        while len(found) < count:
+            found.update(dict.fromkeys(rng.integers(len(self), size=count).tolist()))
+        return list(found)[:count]
+
+    def neighbours(self, point: int, *, adjacent: bool = True) -> list[int]:
+        """Feasible points that differ from `point` in one parameter.
+
+        With `adjacent`, an ordered (numeric) parameter moves to the nearest feasible value above and below only;
+        without it, and for the others, to every feasible value.
+        """
+        rows, runs = self.domain.changes(self.codes[point], adjacent=adjacent)
+        found: dict[int, int] = {}
+        for run, other in zip(runs, self.points_of(rows), strict=True):
+            if other is not None:
+                found.setdefault(run, other)
+        return list(found.values())
+
+    def reject(self, config: Config) -> Reason | None:
+        """Why `config` is not feasible, None when it is. The rule named is the one that counts it in `rejected`."""
+        row = self.domain.encode(config)
+        if isinstance(row, Reason):
+            return row
+        if self.point_of(row) is not None:
+            return None
+        exact = self.domain.config(row)
+        values = {name: self.domain.values[column][row[column]] for name, column in self.domain.column.items()}
+        scalars = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        for rule in _in_order(self.domain, self.rules):
+            if not rule.holds(scalars):
+                return rule.reason(exact)
+        raise AssertionError("a point that no rule refuses is listed")
+
+    def binding_rules(self) -> tuple[Rule, ...]:
+        """For an empty space: the rules of which any one, dropped alone, would leave points.
+
+        None of them when two or more rules contradict the rest on their own. A space with points has none either.
+        """
+        if not self.empty:
+            return ()
+        return tuple(dropped for dropped in self.rules if self._has_points_without(dropped))
+
+    def _has_points_without(self, dropped: Rule) -> bool:
+        left = [rule for rule in self.rules if rule is not dropped]
+        return any(len(part) for part in _Listing(self.domain, left).parts())
+
+
+class _Listing:
+    """One pass over a product. partial: partial points looked at so far; refused: points refused by each rule."""
+
+    def __init__(self, domain: Domain, rules: Sequence[Rule]) -> None:
+        self._domain = domain
+        # The rules that can be asked once `depth` parameters have values.
+        self._asked: list[list[tuple[int, Rule]]] = [[] for _ in range(len(domain.sizes) + 1)]
+        for position, rule in enumerate(rules):
+            self._asked[_depth(domain, rule)].append((position, rule))
+        self.partial = 0
+        self.refused = [0] * len(rules)
+
+    def parts(self) -> Iterator[Codes]:
+        """The feasible points, in the order of the product, in parts of a bounded size."""
+        return self._grown(np.zeros((1, len(self._domain.sizes)), dtype=np.uint16), 0)
+
+    def _grown(self, rows: Codes, depth: int) -> Iterator[Codes]:
+        """The feasible completions of partial points whose first `depth` parameters have values."""
+        self.partial += len(rows)
+        rows = self._accepted(rows, depth)
+        if depth == len(self._domain.sizes):
+            yield rows
+            return
+        size = self._domain.sizes[depth]
+        step = max(1, _CHUNK // size)
+        for start in range(0, len(rows), step):
+            part = np.repeat(rows[start : start + step], size, axis=0)
+            part[:, depth] = np.tile(np.arange(size, dtype=np.uint16), len(part) // size)
+            yield from self._grown(part, depth + 1)
+
+    def _accepted(self, rows: Codes, depth: int) -> Codes:
+        completions = math.prod(self._domain.sizes[depth:])
+        for position, rule in self._asked[depth]:
+            if not len(rows):
+                break
+            columns = {name: self._domain.column[name] for name in rule.names}
+            values = {name: self._domain.values[column][rows[:, column]] for name, column in columns.items()}
+            left = rows[rule.flags(values, len(rows))]
+            self.refused[position] += (len(rows) - len(left)) * completions
+            rows = left
+        return rows
+
+
+def _depth(domain: Domain, rule: Rule) -> int:
+    """How many parameters, in their order, must have values before `rule` can be asked."""
+    unknown = sorted(rule.names - domain.column.keys())
+    if unknown:
+        raise SpaceError(
+            f"The rule `{rule.label}` reads {unknown[0]}, which is not a parameter; the parameters are "
+            f"{', '.join(domain.names) or 'none'}."
+        )
+    return 1 + max((domain.column[name] for name in rule.names), default=-1)
+
+
+def _in_order(domain: Domain, rules: Sequence[Rule]) -> list[Rule]:
+    """The rules in the order in which a listing asks them."""
+    return sorted(rules, key=lambda rule: _depth(domain, rule))
+
+
+AXES = ("x", "y", "z")
+
+
+class EmptySpace(TunesmithError):
+    """No configuration is feasible."""
+
+
+def device_names(limits: DeviceLimits) -> dict[str, int]:
+    """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
+    digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
+    return {"compute_capability": int(digits[1]) if digits else 0}
+
+
+def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[Rule]:
+    """The rules a configuration must meet to be feasible on every one of `workloads`.
+
+    They are the template's constraints and the limits on block and grid dimensions, on threads and shared memory per
+    block and on a cap of registers; and whatever decides source or launch must have a value.
+    """
+    found = []
+    device = device_names(limits)
+    for constraint in template.constraints:
+        expression = parse(constraint.expression)
+        for suffix, sizes in _environments(expression.names, workloads):
+            names = sizes | {name: value for name, value in device.items() if name in expression.names}
+            found.append(
+                Rule.from_expression(
+                    expression,
+                    names,
+                    because=constraint.because,
+                    label=constraint.expression + suffix,
+                )
+            )
+    for position, text in enumerate(template.launch.block):
+        found += _bounded("block_dim", f"block.{AXES[position]}", text, 1, limits.max_block_dims[position], workloads)
+    threads = " * ".join(f"({text})" for text in template.launch.block)
+    found += _bounded("threads_per_block", "threads per block", threads, 1, limits.max_threads_per_block, workloads)
+    static, dynamic = template.static_shared_bytes, template.launch.shared_bytes
+    # Static shared memory never exceeds the default limit; only the dynamic part can opt in to more.
+    most = limits.shared_per_block_optin or limits.shared_per_block
+    found += _bounded("shared_per_block", "static shared memory", static, 0, limits.shared_per_block, workloads)
+    found += _bounded("shared_per_block", "dynamic shared memory", dynamic, 0, None, workloads)
+    found += _bounded("shared_per_block", "shared memory", f"({static}) + ({dynamic})", 0, most, workloads)
+    if template.max_registers is not None:
+        most = limits.max_registers_per_thread
+        found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
+    found += _valued("fast_math", template.fast_math, workloads)
+    for position, text in enumerate(template.launch.grid):
+        most = limits.max_grid_dims[position] if limits.max_grid_dims else MOST_BLOCKS
+        found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
+    return found
+
+
+def feasible(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> Space:
+    """The space of configurations that are feasible on every one of `workloads`; it may be empty."""
+    return Space.build(template.parameters, rules(template, workloads, limits))
+
+
+def default_refused(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> str:
+    """Why the default configuration is not feasible on `workloads`, as a sentence; empty where it is."""
+    config = template.default_config
+    broken = next((rule for rule in rules(template, workloads, limits) if not rule.holds(config)), None)
+    return "" if broken is None else broken.explain(config)
+
+
+def reason_of(template: Template, label: str) -> str:
+    """What the template says of the constraint behind a rule; empty for a limit of the device."""
+    return next(
+        (one.because for one in template.constraints if f"{label} for ".startswith(f"{one.expression} for ")), ""
+    )
+
+
+def require_points(space: Space, template: Template) -> None:
+    """Raises `EmptySpace`, naming the rules that leave no point, when the space is empty."""
+    if not space.empty:
+        return
+    never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
+    if never is not None:
+        raise EmptySpace(f"The template {template.name} has no feasible configuration: {never}; correct it.")
+    binding = ", ".join(f"`{rule.label}`" for rule in space.binding_rules())
+    cause = f"without {binding} there would be some" if binding else "several constraints together exclude all"
+    raise EmptySpace(
+        f"The template {template.name} has no feasible configuration among {space.cartesian}: {cause}; "
+        "relax the constraint or add values to the parameters it uses."
+    )
+
+
+def compiler_rejection(limits: DeviceLimits, geometry: Geometry, resources: Resources) -> Rejected | None:
+    """Why a compiled kernel cannot be launched at `geometry`, or None.
+
+    Registers are allocated to a block for whole groups of warps, in units of a warp's allocation; a block whose
+    registers exceed the multiprocessor's is refused by the driver ("too many resources requested for launch").
+    """
+    threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
+    registers, shared = resources.registers or 0, (resources.shared or 0) + geometry.shared_bytes
+    answer = _occupancy(limits, threads, registers, shared)
+    if answer.blocks_per_sm:
+        return None
+    match answer.limiter:
+        case "threads_per_block" | "threads":
+            detail = f"the block has {threads} threads; the device allows {limits.max_threads_per_block}."
+        case "shared_per_block" | "shared":
+            most = limits.shared_per_block_optin or limits.shared_per_block or limits.shared_per_sm
+            detail = f"the block takes {shared} bytes of shared memory; the device allows {most}."
+        case _:
+            detail = (
+                f"{threads} threads with {registers} registers each take more than the "
+                f"{limits.registers_per_block or limits.registers_per_sm} registers of a block."
+            )
+    return Rejected(answer.limiter or "occupancy", (answer.limiter or "occupancy").replace("_", " "), detail)
+
+
+@lru_cache(maxsize=4096)
+def _occupancy(limits: DeviceLimits, threads: int, registers: int, shared: int) -> Occupancy:
+    """Remembered, as the points of a space have few different ones, and every visit of a lane asks."""
+    return occupancy(limits, threads=threads, registers=registers, shared=shared)
+
+
+def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[tuple[str, dict[str, Any]]]:
+    """The distinct values that workloads give to `names`, with a suffix that tells them apart in a rule's label."""
+    distinct: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
+    for workload in workloads:
+        own = sorted(names & (workload.sizes.keys() | workload.types.keys()))
+        key = tuple(workload.names[name] for name in own)
+        distinct.setdefault(key, (f" for {workload.name}" if own else "", workload.names))
+    return list(distinct.values())
+
+
+def _bounded(kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]) -> list[Rule]:
+    """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None is no limit."""
+    most = MAX_INTEGER if high is None else high
+    value = parse(text)
+    condition = parse(f"{low} <= ({text}) <= {most} and ({text}) % 1 == 0")
+    bounds = f"at least {low}" if high is None else f"within {low} to {high}"
+    return [
+        replace(
+            Rule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
+            explain=_explained(value, what, f"a whole number {bounds}", names),
+        )
+        for suffix, names in _environments(condition.names, workloads)
+    ]
+
+
+def _valued(key: str, text: str, workloads: Sequence[Workload]) -> list[Rule]:
+    """The rules that `text` has a value, for each environment; none where it is a constant, as those were evaluated
+    when the template was read."""
+    value, condition = parse(text), parse(f"({text}) or True")
+    return [
+        replace(
+            Rule.from_expression(condition, names, kind=key, label=f"{key} has a value{suffix}"),
+            explain=_explained(value, key, "true or false", names),
+        )
+        for suffix, names in (_environments(value.names, workloads) if value.names else ())
+    ]
+
+
+def _explained(expression: Expression, what: str, wanted: str, names: Mapping[str, Any]) -> Callable[[Config], str]:
+    def explain(config: Config) -> str:
+        try:
+            value = expression.evaluate({**names, **config})
+        except ExpressionError as error:
+            return f"{what} has no value: {error}"
+        return f"{what} is {value}; it must be {wanted}."
+
+    return explain

@@ -1,0 +1,271 @@
+"""Tuning problems in the format T1 of Kernel Tuner, KTT and BAT, as a task of Tunesmith.
+
+Owns which part of the format becomes which part of a task. The launch is that of Kernel Tuner: the problem's size
+divided by GridDivX and its like, in blocks of `block_size_x` and its like. The kernel's source is taken as it is; its
+baseline is the kernel with the parameters' defaults. What the format does not say is the right
+result: the reference is the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import MARK
+from tunesmith.kernels.spec.template import NAME_PATTERN
+
+AXES = ("x", "y", "z")
+TYPES = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool"} | {
+    f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+ROLES = {"ReadOnly": "in", "WriteOnly": "out", "ReadWrite": "inout"}
+SUFFIX = {"CUDA": ("cuda", ".cu"), "OpenCL": ("opencl", ".cl")}
+THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
+"""Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The files of a task by name; complete: whether nothing is left to fill in."""
+
+    name: str
+    files: Mapping[str, str]
+    complete: bool
+
+
+def read_t1(path: Path, reference: str | None = None) -> Imported:
+    """The task that the T1 file at `path` describes. reference: "FILE.py:FUNCTION"; left out, a draft of one is made,
+    to be filled in. Raises `TaskError`."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        return _Reader(path, data).task(reference)
+    except OSError as error:
+        raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
+    except KeyError as error:
+        raise TaskError(
+            f"{path} is not a tuning problem in the format T1: the key {error.args[0]} is missing; add it."
+        ) from error
+    except (TypeError, AttributeError) as error:
+        raise TaskError(
+            f"{path} is not a tuning problem in the format T1: a value has another type than the format's ({error})."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}, or a file that it names, is not UTF-8 text: save it as UTF-8.") from error
+    except ValueError as error:
+        raise TaskError(f"{path} is not a tuning problem in the format T1: {error}.") from error
+
+
+class _Reader:
+    def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
+        if not isinstance(data, Mapping):
+            raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")
+        self.path, self.kernel = path, data["KernelSpecification"]
+        self.space = data["ConfigurationSpace"]
+        language = self.kernel["Language"]
+        if language not in SUFFIX:
+            raise TaskError(f"{path}: the language {language} has no backend here; CUDA and OpenCL have.")
+        self.backend, self.suffix = SUFFIX[language]
+        self.entry = self._identifier("KernelName", self.kernel["KernelName"])
+        if self.kernel.get("SharedMemory"):
+            raise TaskError(f"{path}, key SharedMemory: dynamic shared memory has no expression in T1; write a task.")
+        self.parameters = [self._parameter(one) for one in self.space["TuningParameters"]]
+        size = self.kernel["ProblemSize"]
+        self.sizes = {
+            f"size_{axis}": int(one)
+            for axis, one in zip(AXES, size if isinstance(size, list) else [size], strict=False)
+        }
+
+    def task(self, reference: str | None) -> Imported:
+        arguments = [self._argument(one) for one in self.kernel["Arguments"]]
+        if not any(one["role"] in ("out", "inout") for one in arguments):
+            raise TaskError(
+                f"{self.path}: no argument has the AccessType WriteOnly or ReadWrite, so nothing can be checked."
+            )
+        source = self._source()
+        files = {
+            f"kernel{self.suffix}": source,
+            f"baseline{self.suffix}": self._baseline(source),
+            "template.toml": self._template(),
+        }
+        file, _, function = (reference or f"reference.py:{self.entry}").rpartition(":")
+        if reference is None:
+            files["reference.py"] = self._draft(arguments)
+        else:
+            try:
+                files["reference.py"] = Path(file).read_text(encoding="utf-8-sig")
+            except OSError as error:
+                raise TaskError(f"--reference: {file or reference} cannot be read: give FILE.py:FUNCTION.") from error
+        files["task.toml"] = self._task(arguments, function)
+        return Imported(self.entry, files, reference is not None)
+
+    def _identifier(self, key: str, text: str) -> str:
+        if not re.fullmatch(NAME_PATTERN, text):
+            raise TaskError(f"{self.path}, key {key}: {text!r} is no name that a kernel can have here.")
+        return text
+
+    def _parameter(self, one: Mapping[str, Any]) -> dict[str, Any]:
+        name = self._identifier("TuningParameters", one["Name"])
+        text = re.sub(r"^\s*list\((.*)\)\s*$", r"\1", str(one["Values"]))
+        found = re.fullmatch(r"\s*range\(([-\d\s,]+)\)\s*", text)
+        try:
+            values = list(range(*map(int, found[1].split(",")))) if found else list(ast.literal_eval(text))
+        except (ValueError, SyntaxError, TypeError) as error:
+            raise TaskError(
+                f"{self.path}, parameter {name}: the values `{one['Values']}` are neither a list nor a range; write "
+                "them out."
+            ) from error
+        return {"name": name, "values": values, "default": one.get("Default", values[0])}
+
+    def _argument(self, one: Mapping[str, Any]) -> dict[str, Any]:
+        name = self._identifier("Arguments", one["Name"])
+        if one.get("MemType") == "Constant":
+            raise TaskError(
+                f"{self.path}, argument {name}: constant memory is filled by no argument here; pass an array."
+            )
+        if one["Type"] not in TYPES:
+            raise TaskError(
+                f"{self.path}, argument {name}: the type {one['Type']} is not known; use one of {', '.join(TYPES)}."
+            )
+        dtype = TYPES[one["Type"]]
+        if one["MemoryType"] == "Scalar":
+            return {"name": name, "role": "scalar", "dtype": dtype, "value": str(one["FillValue"])}
+        fill = {"Constant": f'kind = "constant", mean = {float(one.get("FillValue", 0))}', "Random": 'kind = "normal"'}
+        if one["FillType"] not in fill:
+            raise TaskError(
+                f"{self.path}, argument {name}: the FillType {one['FillType']} is not known; use Constant or Random."
+            )
+        access = one.get("AccessType", "ReadWrite")
+        if access not in ROLES:
+            raise TaskError(
+                f"{self.path}, argument {name}: the AccessType {access} is not known; use one of {', '.join(ROLES)}."
+            )
+        return {
+            "name": name,
+            "role": ROLES[access],
+            "dtype": dtype,
+            "shape": self._size(name, one["Size"]),
+            "fill": fill[one["FillType"]],
+        }
+
+    def _size(self, name: str, size: int | str) -> str:
+        """The number of elements as an expression of the task."""
+        axes = dict(enumerate(AXES))
+        text = re.sub(r"ProblemSize\[(\d)\]", lambda found: f"size_{axes.get(int(found[1]), found[1])}", str(size))
+        for one in self.parameters:
+            for extreme in (min, max):
+                numbers = [value for value in one["values"] if isinstance(value, int | float)]
+                if numbers:
+                    text = text.replace(f"{extreme.__name__}({one['name']})", str(extreme(numbers)))
+        try:
+            parse(text).require(set(self.sizes), f"{self.path}, argument {name}, key Size")
+        except ExpressionError as error:
+            raise TaskError(str(error)) from error
+        return text
+
+    def _source(self) -> str:
+        name = self.kernel["KernelFile"]
+        places = [self.path.parent / name, self.path.parent.parent / name]
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            raise TaskError(f"{self.path}, key KernelFile: there is no {name} beside it or in the folder above.")
+        source: str = file.read_text(encoding="utf-8-sig")
+        if self.backend == "cuda" and 'extern "C"' not in source:
+            # Kernel Tuner adds it, too.
+            source = re.sub(rf"(__global__\s[^;{{]*\b{self.entry}\s*\()", r'extern "C" \1', source, count=1)
+        return source
+
+    def _grid(self) -> list[str]:
+        grid = []
+        for axis, size in zip(AXES, self.sizes, strict=False):
+            divisors = self.kernel.get(f"GridDiv{axis.upper()}") or (["block_size_x"] if axis == "x" else [])
+            product = " * ".join(f"({self._threads(str(one))})" for one in divisors)
+            grid.append(f"ceil_div({size}, {product})" if product else size)
+        return grid
+
+    def _block(self) -> list[str]:
+        return [self._threads(name) for name in THREADS]
+
+    def _threads(self, text: str) -> str:
+        known = {one["name"] for one in self.parameters}
+        return str(THREADS[text]) if text in THREADS and text not in known else text
+
+    def _launch(self, values: Mapping[str, Any]) -> str:
+        def with_values(text: str) -> str:
+            return re.sub(r"[A-Za-z_]\w*", lambda found: str(values.get(found[0], found[0])), text)
+
+        grid, block = ([with_values(one) for one in ones] for ones in (self._grid(), self._block()))
+        return f"{{ grid = {json.dumps(grid)}, block = {json.dumps(block)} }}"
+
+    def _baseline(self, source: str) -> str:
+        macros = "".join(f"#define {one['name']} {_macro(one['default'])}\n" for one in self.parameters)
+        return f"// The kernel with the parameters' defaults.\n{macros}{source}"
+
+    def _template(self) -> str:
+        lines = [f'name = "{self.entry}"', f'source_file = "kernel{self.suffix}"', "parameters = ["]
+        for one in self.parameters:
+            fields = ", ".join(f"{key} = {_toml(one[key])}" for key in ("name", "values", "default"))
+            lines.append(f"    {{ {fields} }},")
+        lines += ["]", f"launch = {self._launch({})}"]
+        for one in self.space.get("Conditions", []):
+            lines += ["", "[[constraints]]", f"expression = {_toml(one['Expression'])}"]
+        return "\n".join(lines) + "\n"
+
+    def _task(self, arguments: list[dict[str, Any]], function: str) -> str:
+        moved = [f"({one['shape']}) * sizeof({one['dtype']})" for one in arguments if one["role"] != "scalar"]
+        lines = [
+            f"# Imported from {self.path.name}, a tuning problem in the format T1.",
+            f'name = "{self.entry}"',
+            f'entry = "{self.entry}"',
+            f'reference = "reference.py:{function}"',
+            f"bytes = {_toml(' + '.join(moved))}",
+            "",
+            "arguments = [",
+        ]
+        for one in arguments:
+            shape = (
+                f'shape = ["{one["shape"]}"], fill = {{ {one["fill"]} }}'
+                if one["role"] != "scalar"
+                else f'value = "{one["value"]}"'
+            )
+            lines.append(
+                f'    {{ name = "{one["name"]}", role = "{one["role"]}", dtype = "{one["dtype"]}", {shape} }},'
+            )
+        defaults = {one["name"]: one["default"] for one in self.parameters}
+        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
+        launch = self._launch(defaults)
+        lines += [
+            "]",
+            "",
+            f"[backends.{self.backend}]",
+            f'baseline = {{ source_file = "baseline{self.suffix}", label = "defaults", launch = {launch} }}',
+            'templates = ["template.toml"]',
+            "",
+            "[[workloads]]",
+            f"sizes = {{ {sizes} }}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _draft(self, arguments: list[dict[str, Any]]) -> str:
+        read = ", ".join(one["name"] for one in arguments if one["role"] != "out")
+        made = ", ".join(f'"{one["name"]}": ...' for one in arguments if one["role"] in ("out", "inout"))
+        return (
+            f'"""What {self.entry} computes, on flat float64 arrays."""\n\n\n'
+            f"def {self.entry}({read}):\n"
+            f"    return {{{made}}}  {MARK} the right results, as NumPy arrays\n"
+        )
+
+
+def _macro(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _toml(value: Any) -> str:
+    """JSON's numbers, texts, flags and lists are TOML's."""
+    return json.dumps(value)
