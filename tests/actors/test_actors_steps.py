@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging.judge import judge
-from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, run_steps
+from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, Limits, StepRunner, run_steps
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed
 from tunesmith.kernels.launch.contents import Contents
@@ -209,3 +210,37 @@ def test_what_is_larger_than_a_slow_size_is_left_out_of_later_steps_too() -> Non
 def made_up(size: int) -> Step:
     workload = TASK.workloads[0].model_copy(update={"sizes": {"n": size}, "name": str(size)})
     return Step(workload, Contents(), derived=True)
+
+
+@dataclass
+class RecordingExaminer:
+    """Answers like a process in which everything is right, and keeps the deadlines of its launches."""
+
+    starts: int = 1
+    deadlines: list[float] = field(default_factory=list)
+
+    def call(self, method: str, seconds: float, *_: object) -> float | None:
+        if method != "try_baseline":
+            return None
+        self.deadlines.append(seconds)
+        return 0.001
+
+
+def test_the_first_step_of_each_type_in_a_new_process_has_time_to_compile_its_checks() -> None:
+    """Else a slow start is taken for a slow kernel, and all larger sizes are left out."""
+    limits, findings, examiner = Limits(run=20.0), Findings(Budget(20.0)), RecordingExaminer()
+    stand_in: Any = examiner
+    runner = StepRunner(TASK, resolve_target("h200"), limits, stand_in, stand_in, lambda _: None)
+    baseline: Any = None
+
+    def launch(types: dict[str, str]) -> None:
+        workload = TASK.workloads[0].model_copy(update={"types": types})
+        assert runner.try_plain(baseline, Step(workload, Contents(), derived=True), None, findings) is None
+
+    for types in ({"T": "float32"}, {"T": "float32"}, {"T": "float16"}, {"T": "float16"}):
+        launch(types)
+    examiner.starts += 1
+    launch({"T": "float16"})
+    short = limits.made_up_step(findings.budget)
+    assert short < limits.run
+    assert examiner.deadlines == [limits.run, short, limits.run, short, limits.run]
