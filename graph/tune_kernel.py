@@ -153,7 +153,7 @@ class TunedKernel:
         return known or Workload(name="call", sizes=sizes, types={})
 
     def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
-        from tunesmith.kernels.backends import Launch, open_compiler, open_device
+        from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
         from tunesmith.kernels.build.artifact import Artifact
         from tunesmith.kernels.build.source import specialise
         from tunesmith.kernels.outcome import describe
@@ -189,7 +189,7 @@ class TunedKernel:
                 device.write(buffer, data.reshape(-1).view(np.uint8))
             arguments.append(buffer)
         where = geometry(template, config, workload)
-        device.launch(Launch(self._loaded[source.digest], where, tuple(arguments)))
+        device.launch(BoundLaunch(self._loaded[source.digest], where, tuple(arguments)))
         device.synchronize()
         found = {}
         for argument in self.task.outputs:

@@ -1,7 +1,7 @@
 """The two halves of a backend: a `Compiler`, which needs no device, and a `Device`, which holds one.
 
 An object's life: a compile worker asks the `Compiler` for an `Artifact` (or a `CompileFailed`, a value); the artifact
-travels as bytes to a lane, whose `Device` loads it into a `Kernel`, binds it to buffers as `Launch`es, and runs them
+travels as bytes to a lane, whose `Device` loads it into a `Kernel`, binds it to buffers as `BoundLaunch`es, and runs them
 singly (to check) or as a `TimedSequence`. Every implementation must pass tests/kernels/backends/contract.py.
 """
 
@@ -87,7 +87,7 @@ class TimedSequence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class BoundLaunch:
     """A kernel with its geometry and arguments: buffers for arrays, NumPy scalars for scalars."""
 
     kernel: Any
@@ -96,7 +96,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HostCall:
     """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
     function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
 
@@ -154,11 +154,11 @@ class Device(Protocol):
         """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
         ...
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: BoundLaunch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""
         ...
 
-    def once(self, launch: Launch | Call) -> float:
+    def once(self, launch: BoundLaunch | HostCall) -> float:
         """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
         ...
 
@@ -174,7 +174,7 @@ class Device(Protocol):
         thing."""
         ...
 
-    def sequence(self, launches: Sequence[Launch | Call]) -> TimedSequence: ...
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> TimedSequence: ...
     def times(self, sequences: Sequence[Any]) -> list[float]:
         """`seconds` of each of these sequences of this device, which run one right behind the other."""
         ...

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import Device, DeviceError, Launch, open_compiler
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import RED_ZONE, Place, WorkloadData
@@ -174,7 +174,9 @@ class FusedCheck:
     def _run(self, kernel: str, part: int, first: object, second: object, figures: object, *rest: object) -> None:
         offset = np.int64(part * self._blocks * FIGURES)
         arguments = (first, second, figures, offset, *rest)
-        self._device.launch(Launch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments))
+        self._device.launch(
+            BoundLaunch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments)
+        )
 
     def _reserve(self, parts: int) -> None:
         if parts > self._parts:

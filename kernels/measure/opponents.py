@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Call, Device, DeviceError
+from tunesmith.kernels.backends import Device, DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
@@ -144,10 +144,10 @@ class _Calls:
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
-    def launch(self, index: int) -> Call:
+    def launch(self, index: int) -> HostCall:
         """The call on set `index`, as something that a device runs."""
         given = self._given(index)
-        return Call(lambda: self._run(given))
+        return HostCall(lambda: self._run(given))
 
     def once(self, index: int) -> Any:
         """What a call gives."""

@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.actors.judging.judge import judge
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, NotMarked, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.source import Specialised, specialise
@@ -209,7 +209,7 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
     kernel, marks = opened.load_marked(marked.artifact)
     buffer = opened.allocate(4 * 2048)
     opened.write(buffer, np.ones(2048, np.float32).view(np.uint8))
-    opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
+    opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
     opened.synchronize()
     ran = opened.read(marks).view(np.uint32).astype(bool)
     assert ran.size == len(marked.blocks)
