@@ -140,8 +140,8 @@ DEVICE_NAMES = frozenset({"compute_capability"})
 for every other device."""
 
 
-class Launch(BaseModel):
-    """Launch geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
+class LaunchGeometry(BaseModel):
+    """LaunchGeometry geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
     work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -172,7 +172,7 @@ class Template(BaseModel):
     entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
     parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
     constraints: tuple[Constraint, ...] = ()
-    launch: Launch
+    launch: LaunchGeometry
     static_shared_bytes: Annotated[
         ExpressionText,
         Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),
