@@ -34,7 +34,7 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Failure, TimedOut, describe
-from tunesmith.kernels.space import Rule, feasible, rules
+from tunesmith.kernels.space import SpaceRule, feasible, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import Config, assignments, config_key
@@ -446,7 +446,7 @@ def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> li
 
 def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
     """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
-    found: dict[str, list[Rule]] = {}
+    found: dict[str, list[SpaceRule]] = {}
 
     def broken(entrant: Finalist) -> str:
         template_id, config = entrant
