@@ -206,7 +206,7 @@ def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
     entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
     """
     text = _COMMENT.sub("", ptx)
-    reader = _Reader(files_named(text, file))
+    reader = _BlockReader(files_named(text, file))
     bodies, position = [], 0
     for start, end in _bodies(text):
         header = text[position:start]
@@ -271,7 +271,7 @@ def _closing(text: str, brace: int) -> int:
     raise PtxError("a brace is not closed")
 
 
-class _Reader:
+class _BlockReader:
     """Goes through bodies and numbers their blocks. files: the numbers of the source in `.loc`."""
 
     def __init__(self, files: set[int]) -> None:

@@ -45,7 +45,7 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
     to be filled in. Raises `TaskError`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
-        return _Reader(path, data).task(reference)
+        return _T1Reader(path, data).task(reference)
     except OSError as error:
         raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
     except KeyError as error:
@@ -62,7 +62,7 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
         raise TaskError(f"{path} is not a tuning problem in the format T1: {error}.") from error
 
 
-class _Reader:
+class _T1Reader:
     def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
         if not isinstance(data, Mapping):
             raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")

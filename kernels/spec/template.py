@@ -141,7 +141,7 @@ for every other device."""
 
 
 class LaunchGeometry(BaseModel):
-    """LaunchGeometry geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
+    """Up to three expressions for the grid (in blocks) and up to three for the block (in threads); OpenCL's
     work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
