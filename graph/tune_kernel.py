@@ -29,7 +29,7 @@ from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_f
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 Example = Any
 """The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
@@ -108,7 +108,7 @@ class TunedKernel:
     @property
     def source(self) -> str:
         """The source of the general configuration, or of the kernel as it came where nothing was found."""
-        suffix = ".cu" if self._signature.backend == "cuda" else ".cl"
+        suffix = BACKENDS[self._signature.backend].suffix
         folder = self.result.folder / "best" / "general"
         files = sorted(folder.glob(f"*{suffix}"))
         return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source

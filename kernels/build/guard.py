@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Rejected
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
+from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
 
 HEADERS = frozenset(
     {
@@ -185,12 +185,13 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
             return refused
     if found := sorted(text.names & FILE_WORDS):
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
-    if backend == "opencl" and (found := sorted(text.names & ASM_WORDS)):
+    in_host = BACKENDS[backend].runs_in_host
+    if in_host and (found := sorted(text.names & ASM_WORDS)):
         return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
-    if backend == "opencl" and (found := sorted(text.names & OUTPUT_WORDS)):
+    if in_host and (found := sorted(text.names & OUTPUT_WORDS)):
         # In CUDA the compiled code tells whether a kernel prints, also in what conditions leave out.
         return _forbidden("output", f"{found[0]} writes to the output of whatever program launches the kernel")
-    if backend == "opencl" and (found := sorted(text.names & CLOCK_WORDS)):
+    if in_host and (found := sorted(text.names & CLOCK_WORDS)):
         return _forbidden("clocks", f"by {found[0]} a kernel could tell one launch from another")
     if "##" in text.code or "%:%:" in text.code:
         for word in sorted(PRAGMA_WORDS):
@@ -342,11 +343,11 @@ def _include(directive: str, backend: BackendName) -> Rejected | None:
         return _forbidden("includes", f"#{directive[:60]} does not name a header literally")
     header = match.group(1) or match.group(2)
     known = header in HEADERS or header.startswith(HEADER_FOLDERS)
-    if backend == "opencl" or not known or _HEADER.fullmatch(header) is None:
-        what = "OpenCL C needs no headers" if backend == "opencl" else "it is not on the list of accepted headers"
-        if backend == "cuda":
+    if not BACKENDS[backend].takes_headers or not known or _HEADER.fullmatch(header) is None:
+        what = "OpenCL C needs no headers"
+        if BACKENDS[backend].takes_headers:
             instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
-            what = f"{what}: leave it out, or {instead}"
+            what = f"it is not on the list of accepted headers: leave it out, or {instead}"
         return _forbidden("includes", f"#include of {header[:60]}: {what}")
     if header == "cub/cub.cuh" or header.startswith("cub/device/"):
         what = "it does not compile for the device alone: include parts of cub/block/ or cub/warp/ instead"

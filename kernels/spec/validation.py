@@ -15,7 +15,7 @@ from typing import Any
 
 from tunesmith.kernels.spec.expression import FUNCTIONS, ExpressionError, parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import DEVICE_NAMES, Config, Template, assignments
+from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Config, Template, assignments
 
 _KEYWORDS = """
 alignas alignof asm auto bool break case catch char class const const_cast constexpr continue decltype default
@@ -166,7 +166,7 @@ def unused_parameters(template: Template) -> list[str]:
 
 def require_options(template: Template, where: str) -> None:
     """Raises `TaskError` for what only CUDA has."""
-    if template.backend == "cuda":
+    if BACKENDS[template.backend].makes_cubins:
         return
     for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
         if given:
