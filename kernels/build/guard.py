@@ -14,98 +14,32 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
 
-HEADERS = frozenset(
-    {
-        "cuda_fp16.h",
-        "cuda_bf16.h",
-        "cuda_fp8.h",
-        "cuda_fp6.h",
-        "cuda_fp4.h",
-        "mma.h",
-        "cooperative_groups.h",
-        "cuda_pipeline.h",
-        "cuda_pipeline_primitives.h",
-        "cuda_awbarrier.h",
-        "cuda_awbarrier_primitives.h",
-        "cuda_runtime.h",
-        "device_launch_parameters.h",
-        "vector_types.h",
-        "vector_functions.h",
-        "math_constants.h",
-        "sm_80_rt.h",
-    }
-)
+_HEADERS = """
+cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_fp6.h cuda_fp4.h mma.h cooperative_groups.h cuda_pipeline.h cuda_runtime.h
+cuda_pipeline_primitives.h cuda_awbarrier.h cuda_awbarrier_primitives.h device_launch_parameters.h vector_types.h
+vector_functions.h math_constants.h sm_80_rt.h
+"""
+HEADERS = frozenset(_HEADERS.split())
 """Headers a CUDA source may include, all of which NVRTC compiles; OpenCL C needs none."""
-STANDARD = {
-    **{
-        name: f"cuda/std/{name}"
-        for name in (
-            *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath", "complex"),
-            *("concepts", "cstddef", "cstdint", "cstdlib", "cstring", "functional", "initializer_list", "iterator"),
-            *("limits", "numeric", "optional", "ratio", "span", "tuple", "type_traits", "utility", "variant"),
-        )
-    },
-    **{
-        f"{name}.h": f"cuda/std/c{name}"
-        for name in ("assert", "float", "limits", "math", "stddef", "stdint", "stdlib", "string")
-    },
-}
+_CUDA_STD = (
+    "algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef cstdint cstdlib cstring "
+    "functional initializer_list iterator limits numeric optional ratio span tuple type_traits utility variant"
+)
+_C_HEADERS = "assert float limits math stddef stdint stdlib string"
+STANDARD = {name: f"cuda/std/{name}" for name in _CUDA_STD.split()}
+STANDARD |= {f"{name}.h": f"cuda/std/c{name}" for name in _C_HEADERS.split()}
 """Headers of the host by what device code includes instead of them."""
 HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
-PRAGMAS = frozenset(
-    {
-        "unroll",
-        "nounroll",
-        "once",
-        "OPENCL",
-        "STDC",
-        "push_macro",
-        "pop_macro",
-        "diag_suppress",
-        "diag_default",
-        "diag_push",
-        "diag_pop",
-        "nv_diag_suppress",
-        "nv_diag_default",
-        "nv_diag_push",
-        "nv_diag_pop",
-        "nv_exec_check_disable",
-        "nv_abi",
-        "ivdep",
-    }
-)
-DIRECTIVES = frozenset(
-    {
-        "define",
-        "undef",
-        "if",
-        "ifdef",
-        "ifndef",
-        "elif",
-        "elifdef",
-        "elifndef",
-        "else",
-        "endif",
-        "error",
-        "warning",
-    }
-)
-"""Directives without conditions of their own; include, pragma and line have some."""
-FILE_WORDS = frozenset(
-    {
-        "__has_include",
-        "__has_include_next",
-        "__has_embed",
-        "include_next",
-    }
-)
-ASM_WORDS = frozenset(
-    {
-        "asm",
-        "__asm",
-        "__asm__",
-    }
-)
+_PRAGMAS = """
+unroll nounroll once OPENCL STDC push_macro pop_macro diag_suppress diag_default diag_push diag_pop
+nv_diag_suppress nv_diag_default nv_diag_push nv_diag_pop nv_exec_check_disable nv_abi ivdep
+"""
+PRAGMAS = frozenset(_PRAGMAS.split())
+_DIRECTIVES = "define undef if ifdef ifndef elif elifdef elifndef else endif error warning"
+DIRECTIVES = frozenset(_DIRECTIVES.split())
+"""Directives that are accepted as they are; include, pragma and line are looked into."""
+FILE_WORDS = frozenset({"__has_include", "__has_include_next", "__has_embed", "include_next"})
+ASM_WORDS = frozenset({"asm", "__asm", "__asm__"})
 OUTPUT_WORDS = frozenset({"printf", "__pocl_printf", "__cl_printf", "__builtin_printf"})
 """OpenCL C 1.2, section 6.12.13, and the functions behind it in PoCL and clang."""
 CLOCK_WORDS = frozenset(
@@ -123,8 +57,8 @@ CLOCK_WORDS = frozenset(
         *(f"clock_read_{kind}{of}" for kind in ("", "hilo_") for of in ("device", "work_group", "sub_group")),
     }
 )
-"""What tells a kernel one launch from another: clang's functions for clocks and the like, and cl_khr_kernel_clock. In
-CUDA the compiled code tells."""
+"""Functions by which a kernel can tell one launch from another: clang's for clocks and the like, and those of
+cl_khr_kernel_clock. In CUDA the compiled code tells."""
 PRAGMA_WORDS = frozenset({"_Pragma", "__pragma"})
 """Operators that could name a file, and that no tokens may be pasted to: a macro of that name would forbid its use."""
 PROTECTED = FILE_WORDS | ASM_WORDS | PRAGMA_WORDS

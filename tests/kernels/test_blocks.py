@@ -68,8 +68,8 @@ $L__info_string0:
 
 
 def test_blocks_begin_at_labels_and_behind_branches() -> None:
-    marked = mark_blocks(PTX, "some", "k")
-    assert marked.blocks == (
+    text, blocks = mark_blocks(PTX, "some", "k")
+    assert blocks == (
         Block("k", (3, 4)),
         Block("k", (5,)),
         Block("k", (7,)),
@@ -77,12 +77,12 @@ def test_blocks_begin_at_labels_and_behind_branches() -> None:
         Block("k", (8,)),
         Block("k", (8,)),
     )
-    assert marked.text.count(f"st.global.u32 [{MARKS}+") == 6
-    assert f".global .align 4 .u32 {MARKS}[6];" in marked.text
+    assert text.count(f"st.global.u32 [{MARKS}+") == 6
+    assert f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
-    body = marked.text[marked.text.index("{", marked.text.index("maxntid")) :]
+    body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
-    assert f"ret;st.global.u32 [{MARKS}" not in marked.text.replace("\n", "").replace("\t", "")
+    assert f"ret;st.global.u32 [{MARKS}" not in text.replace("\n", "").replace("\t", "")
 
 
 @pytest.mark.parametrize(
