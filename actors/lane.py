@@ -27,7 +27,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 if TYPE_CHECKING:
     from tunesmith.actors.judging.judge import Limits, Verdict
@@ -249,7 +249,7 @@ class LaneHost:
         released = self._here().call("release", None)
         if isinstance(released, Crashed):
             return released
-        index = 0 if self._limits.backend == "cuda" else self._index
+        index = 0 if BACKENDS[self._limits.backend].pinned_by_ray else self._index
         return judge(
             self._task,
             self._limits,

@@ -34,7 +34,7 @@ from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Crashed, TimedOut
-from tunesmith.kernels.spec.template import BackendName
+from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 START_SECONDS = 120.0
 """For starting a process and making the object in it."""
@@ -45,10 +45,6 @@ UNREAD_BYTES = 32 << 10
 """Of a call that is sent while its object is being made: what a pipe takes in any case before it is read."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-IMPORTS: dict[BackendName, tuple[str, ...]] = {
-    "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
-    "opencl": ("tunesmith.actors.workers", "pyopencl"),
-}
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
 _ALWAYS = ["numpy.random"]
@@ -60,7 +56,7 @@ _STARTING = threading.Lock()
 def preload(backend: BackendName) -> None:
     """Has the fork server of this process import what workers for `backend` need, as far as it is installed, before it
     forks the first child. Without effect once it runs; children import by themselves what is missing."""
-    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, *IMPORTS[backend]])
+    _FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers", *BACKENDS[backend].packages])
 
 
 class Isolated:

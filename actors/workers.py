@@ -30,7 +30,7 @@ from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
 from tunesmith.kernels.outcome import CompileFailed, LaunchFailed, Rejected
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName
+from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 MEMORY_BYTES = 8 << 30
 """Address space a compiler may take beyond what the process had before its first compilation."""
@@ -124,7 +124,7 @@ class CompileWorker:
         """The first compilation is the slow one, and is made here."""
         backend: BackendName = self._limits.backend
         version = self._compiler.version
-        if backend == "cuda":
+        if BACKENDS[backend].makes_cubins:
             version = ", ".join([version, *_versions(COMPILER_PACKAGES)])
         return CompilerReady(version, compile_health(self._compiler, backend))
 
@@ -134,7 +134,7 @@ class Lane:
     that. A pinned process sees its GPU as device 0, whatever its number on the node."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        self._pinned = limits.backend == "cuda"
+        self._pinned = BACKENDS[limits.backend].pinned_by_ray
         self._bench = Bench(task, limits, 0 if self._pinned else index, seed=seed)
 
     def uuid(self) -> str:

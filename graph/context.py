@@ -18,7 +18,7 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Measured, Outcome, describe
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workload
@@ -201,9 +201,9 @@ class BaselineError(TunesmithError):
     """The baseline, against which all is compared, does not run or is not right."""
 
 
-def baseline_request(context: Context, workloads: Sequence[Workload]) -> Request:
+def baseline_request(context: Context, workloads: Sequence[Workload]) -> EvaluationRequest:
     """The baseline as a request for the pool."""
-    return Request(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
+    return EvaluationRequest(0, context.sources.baseline.template, {}, tuple(workload.name for workload in workloads))
 
 
 def baseline_seconds(context: Context) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified
-from tunesmith.kernels.build.artifact import Request, types_key
+from tunesmith.kernels.build.artifact import EvaluationRequest, types_key
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
@@ -445,14 +445,14 @@ def measure_shapes(
             return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
         requests = [
-            Request(index + 1, context.template(one.template), one.config, (workload.name,))
+            EvaluationRequest(index + 1, context.template(one.template), one.config, (workload.name,))
             for index, one in enumerate(entrants)
         ]
         found = _compare(context, workload, requests)
         results, codes = found.results, found.codes[1:] or ("",) * len(requests)
         if not any(isinstance(result, Comparison) for result in results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
-            control = Request(1, context.sources.baseline.template, {}, (workload.name,))
+            control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))
             if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
                 sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
                 context.note("dispatch", sentence, "")
@@ -471,7 +471,7 @@ def measure_shapes(
         context.journal.append(event)
 
 
-def _compare(context: Context, workload: Workload, requests: Sequence[Request]) -> WorkloadComparison:
+def _compare(context: Context, workload: Workload, requests: Sequence[EvaluationRequest]) -> WorkloadComparison:
     return context.pool.compare(
         baseline_request(context, [workload]),
         requests,

@@ -33,7 +33,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Observation, Prior
-from tunesmith.kernels.space import Domain, Reason, Rule, Space, device_names, rules
+from tunesmith.kernels.space import Domain, Reason, Space, SpaceRule, device_names, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import explain
@@ -289,7 +289,7 @@ def _fitting(
     )
 
 
-def _all_hold(conditions: Sequence[Rule], config: Config) -> bool:
+def _all_hold(conditions: Sequence[SpaceRule], config: Config) -> bool:
     try:
         return all(rule.holds(config) for rule in conditions)
     except ExpressionError:

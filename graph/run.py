@@ -57,6 +57,7 @@ from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task, sentence
+from tunesmith.kernels.spec.template import BACKENDS
 
 if TYPE_CHECKING:
     from tunesmith.actors.pool.pool import Pool
@@ -558,7 +559,7 @@ def pools(
             from tunesmith.actors.ray_cluster import cluster, wait_for
 
             offer = stack.enter_context(cluster())
-            gpu = device.backend == "cuda"
+            gpu = BACKENDS[device.backend].pinned_by_ray
             if gpu:
                 wait_for("GPU", 1)
             # A lane and this process need a core each, or all wait for them.
@@ -570,7 +571,7 @@ def pools(
                 device.index,
                 # Also those of other models: which GPU a lane gets is known when it has it.
                 lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
-                compilers=workers if gpu else 1,
+                compilers=workers if BACKENDS[device.backend].compiles_without_device else 1,
                 seed=settings.seed,
                 workloads=workloads,
                 precision=Precision(energy_seconds=settings.energy_seconds),

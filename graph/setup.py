@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 from tunesmith.graph.settings import Settings, SettingsError
 from tunesmith.hw.errors import NoDevice, TunesmithError
@@ -18,14 +19,14 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
 from tunesmith.kernels.space import device_names, feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
 
 
 def inventory_for(backend: str) -> Inventory:
     """The devices that a run may be on: those of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this
     machine's OpenCL devices. Raises `ClusterError` when the cluster cannot be reached."""
     here = probe()
-    if "RAY_ADDRESS" not in os.environ or backend == "opencl":
+    if "RAY_ADDRESS" not in os.environ or (backend in BACKENDS and not BACKENDS[backend].pinned_by_ray):
         return here
     from tunesmith.actors.ray_cluster import cluster, survey
 
@@ -47,18 +48,18 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
         inventory = Inventory(named, inventory.notes, inventory.by_backend)
     if backend != "auto":
         task.sources(backend)
-        found = inventory.of("cuda" if backend == "cuda" else "opencl")
+        known = cast(BackendName, backend)
+        found = inventory.of(known)
         # Without any, `device` says what is missing.
-        return _most_common(found) if found else inventory.device("cuda" if backend == "cuda" else "opencl")
+        return _most_common(found) if found else inventory.device(known)
     candidates = [device for device in inventory.devices if device.backend in task.backends]
     if not candidates:
         why = inventory.why_without(task.backends) or "`tunesmith devices` lists those that there are"
         raise NoDevice(
             f"No device here can run the task {task.name}, which has sources for {' and '.join(task.backends)}: {why}."
         )
-    cuda = [device for device in candidates if device.backend == "cuda"]
-    if cuda:
-        return _most_common(cuda)
+    if pinned := [device for device in candidates if BACKENDS[device.backend].pinned_by_ray]:
+        return _most_common(pinned)
     return min(candidates, key=lambda d: (d.limits.kind != "gpu", d.index))
 
 
@@ -81,7 +82,7 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
 
 def _most_common(devices: Sequence[Device]) -> Device:
     """The first device of the model there is most of: a tuning's results belong to one model."""
-    if devices[0].backend != "cuda":
+    if not BACKENDS[devices[0].backend].pinned_by_ray:
         return devices[0]
     counts = Counter(device.name for device in devices)
     return min(devices, key=lambda device: -counts[device.name])
@@ -97,7 +98,7 @@ def require_energy(device: Device, settings: Settings) -> None:
     if settings.objective == "time":
         return
     remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
-    if device.backend != "cuda":
+    if not BACKENDS[device.backend].nvidia_tools:
         why = f"{device.name} is an OpenCL device, and only NVIDIA's CUDA devices have an energy counter here"
     elif device.mig:
         why = f"{device.name} is a slice of a GPU, whose energy counter is that of the whole GPU"
@@ -120,9 +121,10 @@ def require_lanes(device: Device, settings: Settings, inventory: Inventory) -> N
     if settings.lanes is None or "RAY_ADDRESS" in os.environ:
         return
     alike = [one for one in inventory.of(device.backend) if one.name == device.name]
-    most = len(alike) if device.backend == "cuda" else 1
+    pinned = BACKENDS[device.backend].pinned_by_ray
+    most = len(alike) if pinned else 1
     if settings.lanes > most:
-        what = "an OpenCL device has one lane" if device.backend != "cuda" else f"{most} x {device.name} is here"
+        what = f"{most} x {device.name} is here" if pinned else "an OpenCL device has one lane"
         raise SettingsError(f"--lanes: {settings.lanes} is more than there can be, as {what}; leave it out.")
 
 

@@ -29,7 +29,7 @@ from tunesmith.kernels.rewrite.examples import Signature, read_signature, task_f
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import sentence
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 Example = Any
 """The arguments of one call: an array, a tuple of them, or a dict by the kernel's names, which may hold scalars too."""
@@ -108,7 +108,7 @@ class TunedKernel:
     @property
     def source(self) -> str:
         """The source of the general configuration, or of the kernel as it came where nothing was found."""
-        suffix = ".cu" if self._signature.backend == "cuda" else ".cl"
+        suffix = BACKENDS[self._signature.backend].suffix
         folder = self.result.folder / "best" / "general"
         files = sorted(folder.glob(f"*{suffix}"))
         return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source
@@ -153,7 +153,7 @@ class TunedKernel:
         return known or Workload(name="call", sizes=sizes, types={})
 
     def _launch(self, workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
-        from tunesmith.kernels.backends import Launch, open_compiler, open_device
+        from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
         from tunesmith.kernels.build.artifact import Artifact
         from tunesmith.kernels.build.source import specialise
         from tunesmith.kernels.outcome import describe
@@ -189,7 +189,7 @@ class TunedKernel:
                 device.write(buffer, data.reshape(-1).view(np.uint8))
             arguments.append(buffer)
         where = geometry(template, config, workload)
-        device.launch(Launch(self._loaded[source.digest], where, tuple(arguments)))
+        device.launch(BoundLaunch(self._loaded[source.digest], where, tuple(arguments)))
         device.synchronize()
         found = {}
         for argument in self.task.outputs:

@@ -55,7 +55,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SpaceRule:
     """A condition on some parameters.
 
     `holds` is given a value for each of `names`: scalars, or one-dimensional arrays of equal length (one element a
@@ -79,7 +79,7 @@ class Rule:
         because: str = "",
         kind: str = "constraint",
         label: str = "",
-    ) -> Rule:
+    ) -> SpaceRule:
         """The rule that `expression` is true; `constants` are names that are not parameters (sizes, types).
 
         A point where the expression has no value (a division by zero, say) breaks the rule, and `explain` says why.
@@ -324,12 +324,12 @@ class Space:
     it, and `reject` names the same one.
     """
 
-    def __init__(self, domain: Domain, rules: Sequence[Rule], codes: Codes, rejected: Mapping[str, int]) -> None:
+    def __init__(self, domain: Domain, rules: Sequence[SpaceRule], codes: Codes, rejected: Mapping[str, int]) -> None:
         self.domain, self.rules, self.codes, self.rejected = domain, tuple(rules), codes, rejected
         self._keys = domain.keys(codes)
 
     @classmethod
-    def build(cls, parameters: Sequence[Parameter], rules: Sequence[Rule], *, limit: int = MAX_POINTS) -> Space:
+    def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule], *, limit: int = MAX_POINTS) -> Space:
         """Lists the feasible points of `parameters` under `rules`.
 
         Raises `SpaceTooLarge` beyond `limit` points, `SpaceError` for a rule that reads an unknown parameter, and
@@ -369,7 +369,7 @@ class Space:
             listed = [point is not None for point in space.points_of(np.array(asked, dtype=np.uint16).T)]
             return np.array(listed) if any(isinstance(value, np.ndarray) for value in values.values()) else listed[0]
 
-        rule = Rule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
+        rule = SpaceRule("table", label, frozenset(domain.names), holds, lambda config: f"{label} has no such point.")
         space = cls(domain, [rule], rows, {label: domain.cartesian - len(rows)})
         return space
 
@@ -458,7 +458,7 @@ class Space:
                 return rule.reason(exact)
         raise AssertionError("a point that no rule refuses is listed")
 
-    def binding_rules(self) -> tuple[Rule, ...]:
+    def binding_rules(self) -> tuple[SpaceRule, ...]:
         """For an empty space: the rules of which any one, dropped alone, would leave points.
 
         None of them when two or more rules contradict the rest on their own. A space with points has none either.
@@ -467,7 +467,7 @@ class Space:
             return ()
         return tuple(dropped for dropped in self.rules if self._has_points_without(dropped))
 
-    def _has_points_without(self, dropped: Rule) -> bool:
+    def _has_points_without(self, dropped: SpaceRule) -> bool:
         left = [rule for rule in self.rules if rule is not dropped]
         return any(len(part) for part in _Listing(self.domain, left).parts())
 
@@ -475,10 +475,10 @@ class Space:
 class _Listing:
     """One pass over a product. partial: partial points looked at so far; refused: points refused by each rule."""
 
-    def __init__(self, domain: Domain, rules: Sequence[Rule]) -> None:
+    def __init__(self, domain: Domain, rules: Sequence[SpaceRule]) -> None:
         self._domain = domain
         # The rules that can be asked once `depth` parameters have values.
-        self._asked: list[list[tuple[int, Rule]]] = [[] for _ in range(len(domain.sizes) + 1)]
+        self._asked: list[list[tuple[int, SpaceRule]]] = [[] for _ in range(len(domain.sizes) + 1)]
         for position, rule in enumerate(rules):
             self._asked[_depth(domain, rule)].append((position, rule))
         self.partial = 0
@@ -515,7 +515,7 @@ class _Listing:
         return rows
 
 
-def _depth(domain: Domain, rule: Rule) -> int:
+def _depth(domain: Domain, rule: SpaceRule) -> int:
     """How many parameters, in their order, must have values before `rule` can be asked."""
     unknown = sorted(rule.names - domain.column.keys())
     if unknown:
@@ -526,7 +526,7 @@ def _depth(domain: Domain, rule: Rule) -> int:
     return 1 + max((domain.column[name] for name in rule.names), default=-1)
 
 
-def _in_order(domain: Domain, rules: Sequence[Rule]) -> list[Rule]:
+def _in_order(domain: Domain, rules: Sequence[SpaceRule]) -> list[SpaceRule]:
     """The rules in the order in which a listing asks them."""
     return sorted(rules, key=lambda rule: _depth(domain, rule))
 
@@ -544,7 +544,7 @@ def device_names(limits: DeviceLimits) -> dict[str, int]:
     return {"compute_capability": int(digits[1]) if digits else 0}
 
 
-def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[Rule]:
+def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[SpaceRule]:
     """The rules a configuration must meet to be feasible on every one of `workloads`.
 
     They are the template's constraints and the limits on block and grid dimensions, on threads and shared memory per
@@ -557,7 +557,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
         for suffix, sizes in _environments(expression.names, workloads):
             names = sizes | {name: value for name, value in device.items() if name in expression.names}
             found.append(
-                Rule.from_expression(
+                SpaceRule.from_expression(
                     expression,
                     names,
                     because=constraint.because,
@@ -659,7 +659,9 @@ def _environments(names: frozenset[str], workloads: Sequence[Workload]) -> list[
     return list(distinct.values())
 
 
-def _bounded(kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]) -> list[Rule]:
+def _bounded(
+    kind: str, what: str, text: str, low: int, high: int | None, workloads: Sequence[Workload]
+) -> list[SpaceRule]:
     """The rules that `text` is a whole number from `low` to `high`, for each environment; `high` None is no limit."""
     most = MAX_INTEGER if high is None else high
     value = parse(text)
@@ -667,20 +669,20 @@ def _bounded(kind: str, what: str, text: str, low: int, high: int | None, worklo
     bounds = f"at least {low}" if high is None else f"within {low} to {high}"
     return [
         replace(
-            Rule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
+            SpaceRule.from_expression(condition, names, kind=kind, label=f"{what} {bounds}{suffix}"),
             explain=_explained(value, what, f"a whole number {bounds}", names),
         )
         for suffix, names in _environments(condition.names, workloads)
     ]
 
 
-def _valued(key: str, text: str, workloads: Sequence[Workload]) -> list[Rule]:
+def _valued(key: str, text: str, workloads: Sequence[Workload]) -> list[SpaceRule]:
     """The rules that `text` has a value, for each environment; none where it is a constant, as those were evaluated
     when the template was read."""
     value, condition = parse(text), parse(f"({text}) or True")
     return [
         replace(
-            Rule.from_expression(condition, names, kind=key, label=f"{key} has a value{suffix}"),
+            SpaceRule.from_expression(condition, names, kind=key, label=f"{key} has a value{suffix}"),
             explain=_explained(value, key, "true or false", names),
         )
         for suffix, names in (_environments(value.names, workloads) if value.names else ())

@@ -62,7 +62,7 @@ from tunesmith.kernels.outcome import (
     describe,
 )
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 PROBE_SECONDS = 60.0
 """To compile what measures the device's roofs."""
@@ -319,7 +319,7 @@ def judge(
         for examiner in examiners:
             examiner.end()
         suspects = [suspect for _, suspect in judged if suspect is not None]
-        if suspects and limits.backend == "cuda":
+        if suspects and BACKENDS[limits.backend].nvidia_tools:
             device.take()
             listener("compute-sanitizer")
         clean = iter(sanitize(suspects, task, limits, index, seed))

@@ -29,6 +29,7 @@ from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.template import BACKENDS
 
 
 def examine_reference(task: Task, workload: Workload, seed: int, *, twice: bool) -> None:
@@ -192,7 +193,8 @@ def _compiled(task: Task, limits: DeviceLimits, index: int, workloads: list[Work
                     )
             yield f"baseline: it compiles{named} and can be launched on {', '.join(one.name for one in alike)}", True
             declared = _static_shared(task, alike[0], limits)
-            if limits.backend == "cuda" and made.resources.shared is not None and made.resources.shared != declared:
+            cubin = BACKENDS[limits.backend].makes_cubins
+            if cubin and made.resources.shared is not None and made.resources.shared != declared:
                 yield (
                     f"baseline: the source declares {made.resources.shared} bytes of shared memory, the task says "
                     f'{declared}: write `static_shared_bytes = "{made.resources.shared}"`',

@@ -26,7 +26,7 @@ from tunesmith.actors.pool.workers import LOST, ActorHandle, Deadlines, PoolErro
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import Artifact, Candidate, Request, types_key
+from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -104,8 +104,8 @@ class ExclusiveCalls:
 
     def compare(
         self,
-        baseline: Request,
-        candidates: Sequence[Request],
+        baseline: EvaluationRequest,
+        candidates: Sequence[EvaluationRequest],
         workload: str,
         *,
         seed: int,
@@ -158,10 +158,10 @@ class ExclusiveCalls:
     def _rival(self, opponent: AnyOpponent, workload: str) -> Rival:
         if isinstance(opponent, FunctionOpponent):
             return opponent
-        made = self._compile(Request(0, opponent.template, {}, (workload,)))
+        made = self._compile(EvaluationRequest(0, opponent.template, {}, (workload,)))
         return KernelRival(opponent.name, opponent.label, made)
 
-    def _compile(self, request: Request) -> Candidate | Outcome:
+    def _compile(self, request: EvaluationRequest) -> Candidate | Outcome:
         artifacts: dict[TypesKey, Artifact] = {}
         workloads = [self._task.workload(name) for name in request.workloads]
         for key, source in sources_of(request, workloads).items():
@@ -440,11 +440,11 @@ class Pool:
     def roofline(self, roofline: Roofline) -> None:
         self._scheduler.roofline = roofline
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: EvaluationRequest) -> None:
         """Begins an evaluation, which `collect` gives when it has ended."""
         self._scheduler.submit(request)
 
-    def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
+    def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations that have ended, in the order they ended; waits up to `timeout` seconds for the first."""
         scheduler, until = self._scheduler, time.monotonic() + timeout
         while True:
@@ -460,7 +460,7 @@ class Pool:
             self._metrics.report(self.workers.lanes, self.workers.compilers, queued, self.in_flight)
         return results
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+    def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """Evaluations of `requests`, in their order; for when there is nothing else in flight."""
         for request in requests:
             self.submit(request)
@@ -477,8 +477,8 @@ class Pool:
 
     def compare(
         self,
-        baseline: Request,
-        candidates: Sequence[Request],
+        baseline: EvaluationRequest,
+        candidates: Sequence[EvaluationRequest],
         workload: str,
         *,
         seed: int,
@@ -515,4 +515,4 @@ class Pool:
         return ExclusiveCalls(self.workers, self.task, self.cache, self._scheduler.floor, energy_seconds)
 
 
-__all__ = ["Deadlines", "LaneStatus", "Pool", "PoolError", "Request"]
+__all__ = ["Deadlines", "EvaluationRequest", "LaneStatus", "Pool", "PoolError"]

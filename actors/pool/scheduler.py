@@ -27,7 +27,7 @@ from tunesmith.actors.pool.workers import LOST, ActorHandle, Call, Deadlines, Wo
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import Artifact, Candidate, Request, TypesKey, types_key
+from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, cache_key
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.measure.timing import Precision
@@ -60,7 +60,7 @@ NEWEST_WEIGHT = 0.1
 Compiled = Artifact | CompileFailed | Rejected
 
 
-def sources_of(request: Request, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
+def sources_of(request: EvaluationRequest, workloads: Sequence[Workload]) -> dict[TypesKey, Specialised]:
     """The source for each combination of types that `workloads` have."""
     sources: dict[TypesKey, Specialised] = {}
     for workload in workloads:
@@ -76,7 +76,7 @@ class Job:
     with nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended;
     gated: it must wait for its turn on the device."""
 
-    request: Request
+    request: EvaluationRequest
     sources: dict[TypesKey, Specialised]
     artifacts: dict[TypesKey, Artifact] = field(default_factory=dict)
     compile_seconds: float = 0.0
@@ -276,7 +276,7 @@ class Scheduler:
         self.target = InFlightTarget(len(workers.lanes), len(workers.compilers), exclusive=self._exclusive)
         self.compile_queue = CompileQueue(limits.arch, cache, deadlines.compile, workers.say)
         self._visit_queue: deque[Job] = deque()
-        self.done: deque[tuple[Request, Evaluation]] = deque()
+        self.done: deque[tuple[EvaluationRequest, Evaluation]] = deque()
         self.in_flight = 0
         self._roofline = Roofline()
         self._floors: dict[str, float] = {}
@@ -292,7 +292,7 @@ class Scheduler:
     def roofline(self, roofline: Roofline) -> None:
         self._roofline, self._floors = roofline, {}
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: EvaluationRequest) -> None:
         job = Job(request, sources_of(request, [self.task.workload(name) for name in request.workloads]))
         self.in_flight += 1
         if (known := self._quarantine.get(request.key)) is not None:

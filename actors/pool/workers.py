@@ -37,6 +37,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import BACKENDS
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 """What Ray raises when a call ends without a result: its process, its node or its result is gone."""
@@ -246,7 +247,7 @@ class WorkerSet:
         self.limits, self.deadlines, self.say = limits, deadlines, say
         self._seconds_left = seconds_left
         self._task, self._workloads, self._seed = task, tuple(workloads), seed
-        self._gpu = limits.backend == "cuda"
+        self._gpu = BACKENDS[limits.backend].pinned_by_ray
         # On a processor compiling and timing take turns, so that both together keep what the lane takes busy.
         takes_turns = limits.kind == "cpu"
         share = cpu_share(lanes, compilers, gpu=self._gpu)

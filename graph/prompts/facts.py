@@ -28,7 +28,7 @@ from tunesmith.kernels.check.sanitizer import Counters, count_events
 from tunesmith.kernels.outcome import Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
-from tunesmith.kernels.spec.template import BackendName, Config, Template, assignments, config_key
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, assignments, config_key
 
 SECONDS = 60.0
 LINE = 60
@@ -43,7 +43,7 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     if context.log.evidence(which, config) is not None:
         return
     limits, index = context.device.limits, context.device.index
-    if limits.backend != "cuda":
+    if not BACKENDS[limits.backend].nvidia_tools:
         return
     source = specialise(template, config, workload.types)
     profile: Any = Profile()
@@ -154,15 +154,13 @@ def signature(task: Task, backend: BackendName) -> str:
     arguments = []
     for argument in task.arguments:
         c_type = argument.dtype if argument.dtype in task.types else DTYPES[argument.dtype].c_name(backend)
-        space = "__global " if backend == "opencl" else ""
+        space = BACKENDS[backend].pointer_prefix
         constant = "const " if argument.role == "in" else ""
         pointer = "" if argument.role == "scalar" else "*"
         where = space if pointer else ""
         arguments.append(f"{where}{constant}{c_type}{pointer} {argument.name}")
     inside = ", ".join(arguments)
-    if backend == "opencl":
-        return f"__kernel void {task.entry}({inside})"
-    return f'extern "C" __global__ void {task.entry}({inside})'
+    return f"{BACKENDS[backend].kernel_prefix} {task.entry}({inside})"
 
 
 def _argument(task: Task, argument: Argument) -> dict[str, Any]:
@@ -193,7 +191,7 @@ def device_facts(context: Context) -> dict[str, Any]:
         "name": context.device.name,
         "backend": limits.backend,
         "kind": limits.kind,
-        "arch": limits.arch if limits.backend == "cuda" else "",
+        "arch": limits.arch if BACKENDS[limits.backend].makes_cubins else "",
         "limits": {
             key: value
             for key, value in (

@@ -25,7 +25,7 @@ from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import library_tasks, read_task
-from tunesmith.kernels.spec.template import BackendName, Template
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
 
 _TOGETHER = re.compile(r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(")
 _SHARED = re.compile(r"\b__shared__\b|\b__local\b|\blocal\s+\w")
@@ -115,7 +115,7 @@ def template_messages(
     sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(
         "template_system",
-        language="a CUDA" if limits.backend == "cuda" else "an OpenCL",
+        language="a CUDA" if BACKENDS[limits.backend].makes_cubins else "an OpenCL",
         backend=limits.backend,
         arch=device["arch"],
         gpu=limits.kind == "gpu",

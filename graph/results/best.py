@@ -37,7 +37,7 @@ from tunesmith.kernels.launch.reference import runnable_reference
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Workload, geometry
-from tunesmith.kernels.spec.template import Config, Template, config_key
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_key
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MOST_BLOCKS
 
@@ -146,7 +146,6 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()[:16]
 
 
-SUFFIX = {"cuda": ".cu", "opencl": ".cl"}
 LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 
 
@@ -263,7 +262,7 @@ def _free_name(folder: Path, workload: str) -> str:
 
 def source_name(template: Template, types: Mapping[str, str]) -> str:
     """The file of a template's source for these data types, in the folder of its configuration."""
-    return "-".join(["kernel", *(dtype for _, dtype in sorted(types.items()))]) + SUFFIX[template.backend]
+    return "-".join(["kernel", *(dtype for _, dtype in sorted(types.items()))]) + BACKENDS[template.backend].suffix
 
 
 def _export(
@@ -288,7 +287,7 @@ def _export(
                 "max_registers": source.max_registers,
                 "fast_math": source.fast_math,
             }
-            if template.backend == "cuda":
+            if BACKENDS[template.backend].makes_cubins:
                 compiled["machine_code"] = _write_code(codes, folder / file, template, config, workload)
             sources[file] = {"types": workload.types, **compiled}
         launches[workload.name] = {

@@ -26,7 +26,7 @@ from tunesmith.graph.results.package import Code, ExportError, Package, identifi
 from tunesmith.graph.settings import as_path
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.template import assignments
+from tunesmith.kernels.spec.template import BACKENDS, assignments
 from tunesmith.kernels.spec.translate import C_FUNCTIONS, PYTHON_FUNCTIONS, to_c
 
 HERE = Path(__file__).resolve().parent
@@ -338,7 +338,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _require_cuda(package: Package) -> None:
-    if package.backend != "cuda":
+    if not BACKENDS[package.backend].makes_cubins:
         raise ExportError(
             f"The run in {package.folder} was tuned with {package.backend}, and this form holds CUDA kernels: export "
             "it --as opencl, or tune with --backend cuda."
@@ -363,7 +363,7 @@ OPENCL_SCALARS = {
 
 def write_header(package: Package, out: Path) -> None:
     """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `ExportError`."""
-    if package.backend != "cuda":
+    if not BACKENDS[package.backend].makes_cubins:
         raise ExportError(
             f"The run in {package.folder} was tuned with {package.backend}, and a header holds CUDA kernels: export it "
             "--as opencl, or tune with --backend cuda."
@@ -379,7 +379,7 @@ def write_header(package: Package, out: Path) -> None:
 def write_opencl(package: Package, out: Path) -> None:
     """`<name>.h` and example.c with host code in C, and the package `<name>_opencl` for pyopencl. Raises
     `ExportError`."""
-    if package.backend != "opencl":
+    if BACKENDS[package.backend].makes_cubins:
         raise ExportError(
             f"The run in {package.folder} was tuned with {package.backend}, and this form holds OpenCL kernels: export "
             "it --as torch, cupy, header or hf-kernels, or tune with --backend opencl."
@@ -498,7 +498,7 @@ def _arguments(package: Package, backend: str, prefix: str) -> list[dict[str, An
                 )
             assert one.value is not None
             chosen = one.name in defaults
-            c_type = DTYPES[one.dtype].c_name("cuda") if backend == "cuda" else OPENCL_SCALARS[one.dtype]
+            c_type = DTYPES[one.dtype].c_name(backend) if BACKENDS[backend].makes_cubins else OPENCL_SCALARS[one.dtype]
             needed = parse(one.value).names - set(package.sizes)
             if needed:
                 raise ExportError(

@@ -39,7 +39,7 @@ from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusa
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import (
@@ -120,7 +120,7 @@ def try_templates(
     if wanted:
         context.pool.roofline = context.roofline()
     for number, template in enumerate(wanted):
-        context.pool.submit(Request(number, template, template.default_config, names))
+        context.pool.submit(EvaluationRequest(number, template, template.default_config, names))
     left = len(wanted)
     while left:
         for request, evaluation in context.pool.collect():

@@ -28,13 +28,13 @@ from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import BELIEVED
-from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.compare import Deviation
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Failure, TimedOut, describe
-from tunesmith.kernels.space import Rule, feasible, rules
+from tunesmith.kernels.space import SpaceRule, feasible, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import Config, assignments, config_key
@@ -299,7 +299,7 @@ class Tester:
         """share: seconds of the time limit that are left to this comparison."""
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
         requests = [
-            Request(index + 1, context.template(template), config, (workload.name,))
+            EvaluationRequest(index + 1, context.template(template), config, (workload.name,))
             for index, (template, config) in enumerate(entrants)
         ]
         found = context.pool.compare(
@@ -431,7 +431,7 @@ def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> li
         template = context.template(template_id)
         feasible_here = all(feasible(template, context.tuned, one).reject(config) is None for one in context.limits)
         if (template_id, config_key(config)) not in found and feasible_here:
-            requests.append(Request(number, template, config, names))
+            requests.append(EvaluationRequest(number, template, config, names))
     if requests:
         context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
         context.pool.roofline = context.roofline()
@@ -446,7 +446,7 @@ def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> li
 
 def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
     """Says of a finalist which rule it breaks on a held-out workload, here or on the target; empty if none."""
-    found: dict[str, list[Rule]] = {}
+    found: dict[str, list[SpaceRule]] = {}
 
     def broken(entrant: Finalist) -> str:
         template_id, config = entrant

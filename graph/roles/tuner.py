@@ -30,7 +30,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.rejections import defects, has
 from tunesmith.graph.roles.templater import recorded
 from tunesmith.graph.state import Plan, State
-from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.space import Space, feasible, require_points, rules
@@ -299,7 +299,7 @@ class _Round:
 
     def _submit(self, number: int) -> None:
         search, config = self.asked[number]
-        self.context.pool.submit(Request(number, search.template, config, self.plan.workloads))
+        self.context.pool.submit(EvaluationRequest(number, search.template, config, self.plan.workloads))
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
         self._require_default(self.asked[number][0].template, evaluation)

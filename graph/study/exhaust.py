@@ -24,7 +24,7 @@ from tunesmith.graph.run import alone, pools
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import choose_device, inventory_for
 from tunesmith.hw.probe import Device
-from tunesmith.kernels.build.artifact import Request
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search.tables import Record, write_cache
@@ -128,7 +128,7 @@ def _measure(
     left = len(order)
     while left:
         while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
-            pool.submit(Request(point, template, space.config(point), (workload.name,)))
+            pool.submit(EvaluationRequest(point, template, space.config(point), (workload.name,)))
         for request, evaluation in pool.collect():
             left -= 1
             yield request.number, evaluation

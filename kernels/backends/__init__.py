@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.base import (
-    Call,
+    BoundLaunch,
     Compiler,
     Device,
     DeviceError,
-    Launch,
+    HostCall,
     NotMarked,
     OutOfDeviceMemory,
     Side,
@@ -19,11 +19,11 @@ from tunesmith.kernels.backends.base import (
 )
 
 __all__ = [
-    "Call",
+    "BoundLaunch",
     "Compiler",
     "Device",
     "DeviceError",
-    "Launch",
+    "HostCall",
     "NotMarked",
     "OutOfDeviceMemory",
     "Side",

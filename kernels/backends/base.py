@@ -1,8 +1,9 @@
 """The two halves of a backend: a `Compiler`, which needs no device, and a `Device`, which holds one.
 
 An object's life: a compile worker asks the `Compiler` for an `Artifact` (or a `CompileFailed`, a value); the artifact
-travels as bytes to a lane, whose `Device` loads it into a `Kernel`, binds it to buffers as `Launch`es, and runs them
-singly (to check) or as a `TimedSequence`. Every implementation must pass tests/kernels/backends/contract.py.
+travels as bytes to a lane, whose `Device` loads it; the loaded kernel is bound to buffers as `BoundLaunch`es, which run
+singly (to check) or as a `TimedSequence`. Loaded kernels and buffers are handles of the device's own: `Any` here. Every
+implementation must pass tests/kernels/backends/contract.py.
 """
 
 from __future__ import annotations
@@ -65,16 +66,6 @@ class OutOfDeviceMemory(DeviceError):
     """An allocation did not fit; nothing is lost."""
 
 
-class Buffer(Protocol):
-    """Device memory. `nbytes`: usable size in bytes."""
-
-    nbytes: int
-
-
-class Kernel(Protocol):
-    """A loaded kernel."""
-
-
 class TimedSequence(Protocol):
     """Launches that run back to back, ready to be timed again and again."""
 
@@ -87,7 +78,7 @@ class TimedSequence(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class BoundLaunch:
     """A kernel with its geometry and arguments: buffers for arrays, NumPy scalars for scalars."""
 
     kernel: Any
@@ -96,7 +87,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HostCall:
     """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
     function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
 
@@ -127,13 +118,22 @@ class Device(Protocol):
     has_graph_overhead: bool
     """Whether a sequence takes time to start and to end, besides its kernels."""
 
-    def allocate(self, nbytes: int) -> Any: ...
+    def allocate(self, nbytes: int) -> Any:
+        """A buffer of `nbytes` bytes with any contents; its `nbytes` says them. Raises `OutOfDeviceMemory`."""
+        ...
+
     def write(self, buffer: Any, data: Any, offset: int = 0) -> None:
         """Copies a flat uint8 array of `xp` or NumPy into the buffer."""
         ...
 
-    def read(self, buffer: Any) -> NDArray[np.uint8]: ...
-    def copy(self, target: Any, source: Any) -> None: ...
+    def read(self, buffer: Any) -> NDArray[np.uint8]:
+        """The bytes of a buffer, on the host."""
+        ...
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies all bytes of the buffer `source` to the start of `target`, which is at least as large."""
+        ...
+
     def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
         ...
@@ -149,20 +149,26 @@ class Device(Protocol):
         device, or a NumPy copy."""
         ...
 
-    def load(self, artifact: Artifact) -> Any: ...
+    def load(self, artifact: Artifact) -> Any:
+        """The kernel of an artifact, ready to be launched; it ends with its last use."""
+        ...
+
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         """The kernel of a `MarkedArtifact`, and the buffer of its marks, a 32-bit word for each block."""
         ...
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: BoundLaunch) -> None:
         """Starts one launch; it may not have finished, or failed, on return."""
         ...
 
-    def once(self, launch: Launch | Call) -> float:
+    def once(self, launch: BoundLaunch | HostCall) -> float:
         """Runs one launch to its end and returns about how many seconds it would take in a sequence."""
         ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Waits for all launches; what failed in one of them is raised here."""
+        ...
+
     def foreign_code(self) -> AbstractContextManager[None]:
         """For as long as code runs that is not ours, a reference or an opponent: what it makes the current stream is
         taken back. Work that went on a second stream while ours is busy would not be ordered with ours, and makes each
@@ -174,12 +180,18 @@ class Device(Protocol):
         thing."""
         ...
 
-    def sequence(self, launches: Sequence[Launch | Call]) -> TimedSequence: ...
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> TimedSequence:
+        """These launches, made ready to be timed together."""
+        ...
+
     def times(self, sequences: Sequence[Any]) -> list[float]:
         """`seconds` of each of these sequences of this device, which run one right behind the other."""
         ...
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Bytes that can still be allocated; where the driver does not tell, a safe share of the memory."""
+        ...
+
     def trim(self) -> None:
         """Hands memory that is kept for later allocations back to the device, for other processes."""
         ...

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tunesmith.hw.drivers.cuda import read_uuid
 from tunesmith.hw.drivers.nvml import with_prefix
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends.base import BEYOND_EDGE, Call, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends.base import BEYOND_EDGE, BoundLaunch, DeviceError, HostCall, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import MARKS
 from tunesmith.kernels.build.source import Specialised
@@ -160,7 +160,7 @@ def _driven(answer: Any) -> Any:
 class CudaSequence:
     """A captured graph: one submission for all launches, so that the gaps between them are the device's own."""
 
-    def __init__(self, device: CudaDevice, launches: Sequence[Launch | Call]) -> None:
+    def __init__(self, device: CudaDevice, launches: Sequence[BoundLaunch | HostCall]) -> None:
         self._device, self.count = device, len(launches)
         stream = device.stream
         with device.guarded():
@@ -252,7 +252,7 @@ class CudaDevice:
         accepts."""
         if self._graph_overhead is None:
             with self.guarded():
-                nothing = Launch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
+                nothing = BoundLaunch(self._wait_kernel(), Geometry((1, 1, 1), (1, 1, 1)), (np.uint64(0),))
             few, many = (CudaSequence(self, [nothing] * count) for count in EMPTY_LAUNCHES)
             found = []
             for _ in range(EMPTY_ROUNDS):
@@ -339,8 +339,8 @@ class CudaDevice:
             array[...] = 0
             return module.get_function(artifact.entry), CudaBuffer(array, nbytes)
 
-    def enqueue(self, launch: Launch | Call) -> None:
-        if isinstance(launch, Call):
+    def enqueue(self, launch: BoundLaunch | HostCall) -> None:
+        if isinstance(launch, HostCall):
             launch.run()
             return
         geometry = launch.geometry
@@ -355,11 +355,11 @@ class CudaDevice:
         arguments = tuple(a.array if isinstance(a, CudaBuffer) else a for a in launch.arguments)
         launch.kernel(geometry.grid, geometry.block, arguments, shared_mem=geometry.shared_bytes, stream=self.stream)
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: BoundLaunch) -> None:
         with self.guarded():
             self.enqueue(launch)
 
-    def once(self, launch: Launch | Call) -> float:
+    def once(self, launch: BoundLaunch | HostCall) -> float:
         (seconds,) = self._timed([lambda: self.enqueue(launch)])
         return self._kernels_share(seconds)
 
@@ -402,7 +402,7 @@ class CudaDevice:
         if status not in (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED):
             raise DeviceError(f"cuCtxResetPersistingL2Cache answers with {status.name}")
 
-    def sequence(self, launches: Sequence[Launch | Call]) -> CudaSequence:
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> CudaSequence:
         return CudaSequence(self, launches)
 
     def trim(self) -> None:

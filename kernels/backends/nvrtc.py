@@ -1,9 +1,7 @@
-"""PTX to a cubin for one architecture, by nvJitLink; needs neither a GPU nor a driver.
+"""CUDA C++ to a cubin by NVRTC, and PTX to a cubin by nvJitLink; both need neither a GPU nor a driver.
 
-Owns assembling PTX that was changed after NVRTC made it. A driver would do it too, but not for PTX that is newer than
-itself.
-
-CUDA C++ to a cubin for one architecture, by NVRTC; needs neither a GPU nor a driver.
+Owns the options, the headers and the reading of the compiler's log. nvJitLink assembles PTX that was changed after
+NVRTC made it: a driver would do it too, but not for PTX that is newer than itself.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | C
 
         nvjitlink.version()
     except (ImportError, RuntimeError) as error:
-        # The latter is what cuda.pathfinder raises when the shared library is not to be found.
+        # cuda.pathfinder raises the latter when the shared library is not found.
         raise LinkerUnavailable(MISSING) from error
     options = [f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else [])]
     handle = nvjitlink.create(len(options), options)
@@ -61,16 +59,12 @@ def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | C
         nvjitlink.get_linked_cubin(handle, code)
         return bytes(code)
     except nvjitlink.nvJitLinkError as error:
-        log = _log(nvjitlink, handle)
-        return CompileFailed(f"nvJitLink: {log.splitlines()[0] if log else error}"[:500], log[:MAX_LOG])
+        log = bytearray(nvjitlink.get_error_log_size(handle))
+        nvjitlink.get_error_log(handle, log)
+        text = log.replace(b"\0", b"").decode(errors="replace").strip()
+        return CompileFailed(f"nvJitLink: {text.splitlines()[0] if text else error}"[:500], text[:MAX_LOG])
     finally:
         nvjitlink.destroy(handle)
-
-
-def _log(nvjitlink: Any, handle: int) -> str:
-    log = bytearray(nvjitlink.get_error_log_size(handle))
-    nvjitlink.get_error_log(handle, log)
-    return log.replace(b"\0", b"").decode(errors="replace").strip()
 
 
 HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
@@ -111,7 +105,7 @@ class NvrtcCompiler:
         except ImportError as error:
             raise CudaUnavailable(INSTALL.format(what="the package cuda-bindings is missing")) from error
         except RuntimeError as error:
-            # What cuda.pathfinder raises when the shared library is not to be found.
+            # cuda.pathfinder raises it when the shared library is not found.
             raise CudaUnavailable(INSTALL.format(what="the NVRTC library is missing")) from error
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CudaUnavailable(INSTALL.format(what=f"NVRTC answers with {status.name}"))
@@ -128,7 +122,6 @@ class NvrtcCompiler:
         header_folders = [folder for folder in folders if folder.is_dir()]
         self.version = f"nvrtc {major}.{minor}"
         self._options = [
-            f"--gpu-architecture={arch}",
             *(f"--include-path={folder}" for folder in header_folders),
             "--std=c++17",
             # Without it NVRTC adds the working directory, and a source could include the user's files.
@@ -171,14 +164,12 @@ class NvrtcCompiler:
         return Artifact("cuda", self.arch, source.entry, code, source.digest, resources, variables)
 
     def profile(self, source: Specialised) -> Profile:
-        """What the PTX of `source` is made of, and the lines that most of it comes from (`kernels.build.ptx`); empty
-        where it does not compile."""
+        """The instructions of the PTX of `source`, and the lines that most of them come from; empty where it does not
+        compile."""
         if refuse(source) is not None:
             return Profile()
-        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
-            if failure:
-                return Profile()
-            assembly = _assembly(program)
+        with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
+            assembly = "" if failure else _assembly(program)
         return Profile(instruction_mix(assembly), hot_lines(assembly, _file_of(source)))
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
@@ -186,39 +177,35 @@ class NvrtcCompiler:
         if (refused := refuse(source)) is not None:
             return NotMarked(refused.detail)
         target = _target(self.arch, source.source)
-        with self._program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
+        with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
             if failure:
                 return CompileFailed(first_error(log or failure), log[:MAX_LOG])
             assembly = _assembly(program)
         try:
-            marked = mark_blocks(assembly, _file_of(source), source.entry)
-            code = assemble(marked.text, target, source.max_registers)
+            marked, blocks = mark_blocks(assembly, _file_of(source), source.entry)
+            code = assemble(marked, target, source.max_registers)
         except (PtxError, LinkerUnavailable) as error:
             return NotMarked(str(error))
         if isinstance(code, CompileFailed):
             return code
-        return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), marked.blocks)
+        return MarkedArtifact(Artifact("cuda", self.arch, source.entry, code, source.digest), blocks)
 
     def _options_of(self, source: Specialised) -> list[str]:
-        options = list(self._options)
-        options[0] = f"--gpu-architecture={_target(self.arch, source.source)}"
-        if source.max_registers:
-            options.append(f"--maxrregcount={source.max_registers}")
-        if source.fast_math:
-            options.append("--use_fast_math")
-        return options
+        architecture = f"--gpu-architecture={_target(self.arch, source.source)}"
+        cap = [f"--maxrregcount={source.max_registers}"] if source.max_registers else []
+        return [architecture, *self._options, *cap, *(["--use_fast_math"] if source.fast_math else [])]
 
     @contextmanager
     def _compiled(self, source: Specialised) -> Iterator[tuple[Any, str, str]]:
-        """The program after compiling, what NVRTC answers (empty when all is well), and its log."""
+        """As `_program`, with precompiled headers and a shorter prelude where they do."""
         options = self._options_of(source)
         text, headers = self._with_headers(source)
-        with self._program(text, source.entry, [*options, *self._shorter, *headers]) as made:
+        with _program(text, source.entry, [*options, *self._shorter, *headers]) as made:
             if not made[1] or not self._shorter:
                 yield made
                 return
         # Few sources need what is left out; the error of one that is wrong in any case is that of the full language.
-        with self._program(source.source, source.entry, options) as made:
+        with _program(source.source, source.entry, options) as made:
             yield made
 
     def _with_headers(self, source: Specialised) -> tuple[str, list[str]]:
@@ -241,12 +228,12 @@ class NvrtcCompiler:
 
     def _precompile(self, includes: str, fast_math: bool, architecture: str) -> int | None:
         """An open file in memory with these headers as NVRTC keeps them; None where it cannot (before CUDA 12.8)."""
-        options = [*self._options, *(["--use_fast_math"] if fast_math else []), *self._shorter]
-        options[0] = f"--gpu-architecture={architecture}"
+        fast = ["--use_fast_math"] if fast_math else []
+        options = [f"--gpu-architecture={architecture}", *self._options, *fast, *self._shorter]
         with tempfile.TemporaryDirectory(prefix="tunesmith-headers-") as folder:
             made = Path(folder, "headers.pch")
             options.append(f"--create-pch={made}")
-            with self._program(includes + _HEADERS_END, "headers", options) as (_, failure, _):
+            with _program(includes + _HEADERS_END, "headers", options) as (_, failure, _):
                 if failure or not made.is_file():
                     return None
             file = os.memfd_create("tunesmith-headers")
@@ -254,20 +241,22 @@ class NvrtcCompiler:
                 target.write(made.read_bytes())
         return file
 
-    @contextmanager
-    def _program(self, text: str, name: str, options: list[str]) -> Iterator[tuple[Any, str, str]]:
-        from cuda.bindings import nvrtc
 
-        program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
-        try:
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            # ptxas puts a NUL in front of some of its errors.
-            text = log.replace(b"\0", b"").strip().decode(errors="replace")
-            yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
+@contextmanager
+def _program(text: str, name: str, options: list[str]) -> Iterator[tuple[Any, str, str]]:
+    """A program after compiling, NVRTC's answer (empty when all is well), and its log."""
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        # ptxas puts a NUL in front of some of its errors.
+        text = log.replace(b"\0", b"").strip().decode(errors="replace")
+        yield program, "" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else status.name, text
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
 def _file_of(source: Specialised) -> str:
@@ -316,14 +305,8 @@ def _header_roots() -> list[Path]:
 @functools.cache
 def _accepts(arch: str, option: str) -> bool:
     """Whether this NVRTC knows an option, which takes it 40 ms to say."""
-    from cuda.bindings import nvrtc
-
-    program = _checked(nvrtc.nvrtcCreateProgram(b"", b"empty.cu", 0, [], []))
-    try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, 2, [f"--gpu-architecture={arch}".encode(), option.encode()])
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+    with _program("", "empty", [f"--gpu-architecture={arch}", option]) as (_, failure, _):
+        return not failure
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:

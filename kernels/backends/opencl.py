@@ -38,9 +38,9 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.base import (
     BEYOND_EDGE,
     MAX_LOG,
-    Call,
+    BoundLaunch,
     DeviceError,
-    Launch,
+    HostCall,
     NotMarked,
     OutOfDeviceMemory,
     Side,
@@ -274,7 +274,7 @@ class OpenclBuffer:
     nbytes: int
 
 
-def _clocked(call: Call) -> float:
+def _clocked(call: HostCall) -> float:
     """Seconds of a call, which does its work on the host before it returns."""
     begun = time.perf_counter()
     call.run()
@@ -284,7 +284,7 @@ def _clocked(call: Call) -> float:
 class OpenclSequence:
     """Launches in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
 
-    def __init__(self, device: OpenclDevice, launches: Sequence[Launch | Call]) -> None:
+    def __init__(self, device: OpenclDevice, launches: Sequence[BoundLaunch | HostCall]) -> None:
         self._device, self._launches, self.count = device, list(launches), len(launches)
 
     def seconds(self) -> float:
@@ -367,7 +367,7 @@ class OpenclDevice:
     def load_marked(self, artifact: Artifact) -> tuple[Any, Any]:
         raise DeviceError("there is no marked machine code for OpenCL")
 
-    def enqueue(self, launch: Launch) -> Any:
+    def enqueue(self, launch: BoundLaunch) -> Any:
         kernel, geometry = launch.kernel, launch.geometry
         given = len(launch.arguments) + bool(geometry.shared_bytes)
         if given != kernel.num_args:
@@ -381,15 +381,15 @@ class OpenclDevice:
         total = tuple(grid * block for grid, block in zip(geometry.grid, geometry.block, strict=True))
         return self._cl.enqueue_nd_range_kernel(self.queue, kernel, total, geometry.block)
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: BoundLaunch) -> None:
         with self.guarded():
             self.enqueue(launch)
 
-    def run(self, launches: Sequence[Launch | Call]) -> list[float]:
+    def run(self, launches: Sequence[BoundLaunch | HostCall]) -> list[float]:
         """Runs launches to their end and returns the seconds of each."""
         with self.guarded():
-            calls = [launch for launch in launches if isinstance(launch, Call)]
-            kernels = [launch for launch in launches if isinstance(launch, Launch)]
+            calls = [launch for launch in launches if isinstance(launch, HostCall)]
+            kernels = [launch for launch in launches if isinstance(launch, BoundLaunch)]
             assert not (calls and kernels), "calls are timed by the host's clock, and kernels by the device's"
             if calls:
                 self.queue.finish()
@@ -398,7 +398,7 @@ class OpenclDevice:
             self.queue.finish()
             return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
 
-    def once(self, launch: Launch | Call) -> float:
+    def once(self, launch: BoundLaunch | HostCall) -> float:
         (seconds,) = self.run([launch])
         return seconds
 
@@ -413,7 +413,7 @@ class OpenclDevice:
     def reset_cache(self) -> None:
         """OpenCL has no say in caches."""
 
-    def sequence(self, launches: Sequence[Launch | Call]) -> OpenclSequence:
+    def sequence(self, launches: Sequence[BoundLaunch | HostCall]) -> OpenclSequence:
         return OpenclSequence(self, launches)
 
     def times(self, sequences: Sequence[OpenclSequence]) -> list[float]:

@@ -76,7 +76,7 @@ def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EvaluationRequest:
     """An evaluation to be made: `number` is the caller's, by which results are told apart."""
 
     number: int

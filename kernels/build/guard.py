@@ -12,100 +12,34 @@ from dataclasses import dataclass
 
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import Rejected
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, BackendName
+from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendName
 
-HEADERS = frozenset(
-    {
-        "cuda_fp16.h",
-        "cuda_bf16.h",
-        "cuda_fp8.h",
-        "cuda_fp6.h",
-        "cuda_fp4.h",
-        "mma.h",
-        "cooperative_groups.h",
-        "cuda_pipeline.h",
-        "cuda_pipeline_primitives.h",
-        "cuda_awbarrier.h",
-        "cuda_awbarrier_primitives.h",
-        "cuda_runtime.h",
-        "device_launch_parameters.h",
-        "vector_types.h",
-        "vector_functions.h",
-        "math_constants.h",
-        "sm_80_rt.h",
-    }
-)
+_HEADERS = """
+cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_fp6.h cuda_fp4.h mma.h cooperative_groups.h cuda_pipeline.h cuda_runtime.h
+cuda_pipeline_primitives.h cuda_awbarrier.h cuda_awbarrier_primitives.h device_launch_parameters.h vector_types.h
+vector_functions.h math_constants.h sm_80_rt.h
+"""
+HEADERS = frozenset(_HEADERS.split())
 """Headers a CUDA source may include, all of which NVRTC compiles; OpenCL C needs none."""
-STANDARD = {
-    **{
-        name: f"cuda/std/{name}"
-        for name in (
-            *("algorithm", "array", "atomic", "bit", "cassert", "cfloat", "chrono", "climits", "cmath", "complex"),
-            *("concepts", "cstddef", "cstdint", "cstdlib", "cstring", "functional", "initializer_list", "iterator"),
-            *("limits", "numeric", "optional", "ratio", "span", "tuple", "type_traits", "utility", "variant"),
-        )
-    },
-    **{
-        f"{name}.h": f"cuda/std/c{name}"
-        for name in ("assert", "float", "limits", "math", "stddef", "stdint", "stdlib", "string")
-    },
-}
+_CUDA_STD = (
+    "algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef cstdint cstdlib cstring "
+    "functional initializer_list iterator limits numeric optional ratio span tuple type_traits utility variant"
+)
+_C_HEADERS = "assert float limits math stddef stdint stdlib string"
+STANDARD = {name: f"cuda/std/{name}" for name in _CUDA_STD.split()}
+STANDARD |= {f"{name}.h": f"cuda/std/c{name}" for name in _C_HEADERS.split()}
 """Headers of the host by what device code includes instead of them."""
 HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
-PRAGMAS = frozenset(
-    {
-        "unroll",
-        "nounroll",
-        "once",
-        "OPENCL",
-        "STDC",
-        "push_macro",
-        "pop_macro",
-        "diag_suppress",
-        "diag_default",
-        "diag_push",
-        "diag_pop",
-        "nv_diag_suppress",
-        "nv_diag_default",
-        "nv_diag_push",
-        "nv_diag_pop",
-        "nv_exec_check_disable",
-        "nv_abi",
-        "ivdep",
-    }
-)
-DIRECTIVES = frozenset(
-    {
-        "define",
-        "undef",
-        "if",
-        "ifdef",
-        "ifndef",
-        "elif",
-        "elifdef",
-        "elifndef",
-        "else",
-        "endif",
-        "error",
-        "warning",
-    }
-)
-"""Directives without conditions of their own; include, pragma and line have some."""
-FILE_WORDS = frozenset(
-    {
-        "__has_include",
-        "__has_include_next",
-        "__has_embed",
-        "include_next",
-    }
-)
-ASM_WORDS = frozenset(
-    {
-        "asm",
-        "__asm",
-        "__asm__",
-    }
-)
+_PRAGMAS = """
+unroll nounroll once OPENCL STDC push_macro pop_macro diag_suppress diag_default diag_push diag_pop
+nv_diag_suppress nv_diag_default nv_diag_push nv_diag_pop nv_exec_check_disable nv_abi ivdep
+"""
+PRAGMAS = frozenset(_PRAGMAS.split())
+_DIRECTIVES = "define undef if ifdef ifndef elif elifdef elifndef else endif error warning"
+DIRECTIVES = frozenset(_DIRECTIVES.split())
+"""Directives that are accepted as they are; include, pragma and line are looked into."""
+FILE_WORDS = frozenset({"__has_include", "__has_include_next", "__has_embed", "include_next"})
+ASM_WORDS = frozenset({"asm", "__asm", "__asm__"})
 OUTPUT_WORDS = frozenset({"printf", "__pocl_printf", "__cl_printf", "__builtin_printf"})
 """OpenCL C 1.2, section 6.12.13, and the functions behind it in PoCL and clang."""
 CLOCK_WORDS = frozenset(
@@ -123,8 +57,8 @@ CLOCK_WORDS = frozenset(
         *(f"clock_read_{kind}{of}" for kind in ("", "hilo_") for of in ("device", "work_group", "sub_group")),
     }
 )
-"""What tells a kernel one launch from another: clang's functions for clocks and the like, and cl_khr_kernel_clock. In
-CUDA the compiled code tells."""
+"""Functions by which a kernel can tell one launch from another: clang's for clocks and the like, and those of
+cl_khr_kernel_clock. In CUDA the compiled code tells."""
 PRAGMA_WORDS = frozenset({"_Pragma", "__pragma"})
 """Operators that could name a file, and that no tokens may be pasted to: a macro of that name would forbid its use."""
 PROTECTED = FILE_WORDS | ASM_WORDS | PRAGMA_WORDS
@@ -185,12 +119,13 @@ def refuse_text(source: str, backend: BackendName) -> Rejected | None:
             return refused
     if found := sorted(text.names & FILE_WORDS):
         return _forbidden("file tests", f"{found[0]} asks for files of the machine, which a kernel has no need of")
-    if backend == "opencl" and (found := sorted(text.names & ASM_WORDS)):
+    in_host = BACKENDS[backend].runs_in_host
+    if in_host and (found := sorted(text.names & ASM_WORDS)):
         return _forbidden("inline assembly", f"{found[0]}: on a CPU it is the host's own machine code")
-    if backend == "opencl" and (found := sorted(text.names & OUTPUT_WORDS)):
+    if in_host and (found := sorted(text.names & OUTPUT_WORDS)):
         # In CUDA the compiled code tells whether a kernel prints, also in what conditions leave out.
         return _forbidden("output", f"{found[0]} writes to the output of whatever program launches the kernel")
-    if backend == "opencl" and (found := sorted(text.names & CLOCK_WORDS)):
+    if in_host and (found := sorted(text.names & CLOCK_WORDS)):
         return _forbidden("clocks", f"by {found[0]} a kernel could tell one launch from another")
     if "##" in text.code or "%:%:" in text.code:
         for word in sorted(PRAGMA_WORDS):
@@ -342,11 +277,11 @@ def _include(directive: str, backend: BackendName) -> Rejected | None:
         return _forbidden("includes", f"#{directive[:60]} does not name a header literally")
     header = match.group(1) or match.group(2)
     known = header in HEADERS or header.startswith(HEADER_FOLDERS)
-    if backend == "opencl" or not known or _HEADER.fullmatch(header) is None:
-        what = "OpenCL C needs no headers" if backend == "opencl" else "it is not on the list of accepted headers"
-        if backend == "cuda":
+    if not BACKENDS[backend].takes_headers or not known or _HEADER.fullmatch(header) is None:
+        what = "OpenCL C needs no headers"
+        if BACKENDS[backend].takes_headers:
             instead = f"include {STANDARD[header]}" if header in STANDARD else "write out what the kernel needs of it"
-            what = f"{what}: leave it out, or {instead}"
+            what = f"it is not on the list of accepted headers: leave it out, or {instead}"
         return _forbidden("includes", f"#include of {header[:60]}: {what}")
     if header == "cub/cub.cuh" or header.startswith("cub/device/"):
         what = "it does not compile for the device alone: include parts of cub/block/ or cub/warp/ instead"

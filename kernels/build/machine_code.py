@@ -1,12 +1,12 @@
-"""Counts the instructions of PTX by what they do and by the line they come from: a static picture of a kernel that
-needs no CUDA toolkit.
+"""What PTX and cubins tell of a kernel: its instructions, its basic blocks, and what of it outlasts a launch.
 
-PTX is what the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much; the counts
-say how wide memory accesses are and what the kernel is made of, not how often an instruction runs. Names are those of
-the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in section 11.5).
+Owns reading the texts and files of CUDA's compilers, without a CUDA toolkit. Three uses: a static picture for prompts
+(counts of instructions by kind and by source line), marks by which a check sees which blocks ran, and the variables in
+global memory by which one launch could tell another something.
 
-Which parts of a kernel ran? Finds the basic blocks of PTX, and has each leave a mark when it is entered.
-Reads a cubin (an ELF file): which variables of it live in global memory and so outlast a launch.
+PTX is the text that the compiler's front end hands to ptxas, which still unrolls, vectorises little and removes much;
+counts say how wide memory accesses are and what the kernel consists of, not how often an instruction runs. Names are
+those of the PTX ISA (NVIDIA, "Parallel Thread Execution ISA", sections 9.7.1 to 9.7.13; `.file` and `.loc` in 11.5).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from tunesmith.kernels.build.artifact import Artifact
 
@@ -32,8 +33,8 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
 _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([A-Za-z_$%][\w$]*)\s*;")
-TURNS = 10
-"""Times that a loop is reckoned to run where lines are ranked: how often it does run nobody knows here."""
+ASSUMED_TRIP_COUNT = 10
+"""Iterations of a loop where lines are ranked: the real number is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def source_line(loc: str, files: set[int]) -> int:
 
 
 def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
-    """The lines of the source `file` with the most instructions, one in a loop counted `TURNS` times for each loop
+    """The lines of the source `file` with the most instructions, each counted `ASSUMED_TRIP_COUNT` times for every loop
     around it. ptx: with `.loc`, as `--generate-line-info` makes it; a loop is what a branch back spans."""
     files, line = files_named(ptx, file), 0
     found: list[int] = []
@@ -94,7 +95,7 @@ def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
     for at, depth in zip(found, depths, strict=True):
         counts[at] += 1
         deepest[at] = max(depth, deepest.get(at, 0))
-        weights[at] += TURNS**depth
+        weights[at] += ASSUMED_TRIP_COUNT**depth
     weights.pop(0, None)
     return tuple(HotLine(at, counts[at], deepest[at]) for at, _ in weights.most_common(most))
 
@@ -179,14 +180,6 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """PTX whose blocks leave marks. text: to be assembled; blocks: in the order of their words in `MARKS`."""
-
-    text: str
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MarkedArtifact:
     """Machine code whose blocks leave marks, and what these blocks are."""
 
@@ -195,18 +188,18 @@ class MarkedArtifact:
 
 
 class PtxError(ValueError):
-    """The text is no PTX that can be read."""
+    """The text cannot be read as PTX."""
 
 
-def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
+def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[Block, ...]]:
     """`ptx` in which the first instruction of each basic block that `entry` can reach is preceded by a store of 1 into
-    its word of `MARKS`.
+    its word of `MARKS`, and these blocks in the order of their words.
 
     file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
     entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `PtxError`.
     """
     text = _COMMENT.sub("", ptx)
-    reader = _Reader(files_named(text, file))
+    reader = _BlockReader(files_named(text, file))
     bodies, position = [], 0
     for start, end in _bodies(text):
         header = text[position:start]
@@ -228,7 +221,7 @@ def mark_blocks(ptx: str, file: str, entry: str) -> Marked:
         raise PtxError("the PTX does not say `.address_size 64`")
     declared = f".visible .global .align 4 .u32 {MARKS}[{len(blocks)}];\n"
     whole = "".join(made)
-    return Marked(whole[: head.end()] + declared + whole[head.end() :], blocks)
+    return whole[: head.end()] + declared + whole[head.end() :], blocks
 
 
 def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> set[str]:
@@ -250,10 +243,7 @@ def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> s
 def _bodies(text: str) -> Iterator[tuple[int, int]]:
     """Where each function's body begins, behind its brace, and ends, in front of the other."""
     position = 0
-    while True:
-        brace = text.find("{", position)
-        if brace < 0:
-            return
+    while (brace := text.find("{", position)) >= 0:
         end = _closing(text, brace)
         # What stands in front of the brace, from the last statement or body on.
         before = text[max(position, text.rfind(";", position, brace) + 1) : brace]
@@ -271,7 +261,7 @@ def _closing(text: str, brace: int) -> int:
     raise PtxError("a brace is not closed")
 
 
-class _Reader:
+class _BlockReader:
     """Goes through bodies and numbers their blocks. files: the numbers of the source in `.loc`."""
 
     def __init__(self, files: set[int]) -> None:
@@ -285,7 +275,7 @@ class _Reader:
         while position < len(body):
             token = _TOKEN.match(body, position)
             if token is None:
-                raise PtxError(f"this is no statement: {body[position : position + 40].strip()!r}")
+                raise PtxError(f"not a statement: {body[position : position + 40].strip()!r}")
             position, kind, text = token.end(), token.lastgroup, token.group()
             if kind == "loc":
                 line, placed = source_line(text, self._files) or line, False
@@ -314,8 +304,9 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMBOL_TABLE = 2
+"""The type of a section that lists symbols."""
 _SECTION_SYMBOL = 3
-_PTX_NAME = re.compile(r"[A-Za-z_$%][A-Za-z0-9_$]*")
+"""The type of a symbol that stands for a section."""
 _DECLARED = re.compile(r"\.global\b[^;={}]*?([A-Za-z_$%][A-Za-z0-9_$]*)\s*(?=[\[=;])")
 """A variable in global memory; a pattern has a `<` behind its name."""
 _SPECIAL_REGISTER = re.compile(
@@ -324,11 +315,10 @@ _SPECIAL_REGISTER = re.compile(
 
 
 class CubinError(ValueError):
-    """The bytes are no little-endian 64-bit ELF file."""
+    """The bytes are not a little-endian 64-bit ELF file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     name: str
     kind: int
     offset: int
@@ -344,10 +334,10 @@ def global_variables(code: bytes) -> tuple[str, ...]:
     """
     try:
         sections = _sections(code)
-        found = {name for name, section, _ in _symbols(code, sections) if section in GLOBAL_SECTIONS}
-        found |= {name for name, section, _ in _symbols(code, sections) if section == "" and name in HEAP}
+        symbols = _symbols(code, sections)
     except (struct.error, IndexError, ValueError) as error:
-        raise CubinError(f"this is no cubin that can be read: {error}") from error
+        raise CubinError(f"these bytes cannot be read as a cubin: {error}") from error
+    found = {name for name, section in symbols if section in GLOBAL_SECTIONS or (not section and name in HEAP)}
     # A section with bytes and no names would be a way to hide a variable.
     if not found and any(section.name in GLOBAL_SECTIONS and section.size for section in sections):
         found.add("(unnamed)")
@@ -366,18 +356,18 @@ def _sections(code: bytes) -> list[_Section]:
     ]
 
 
-def _symbols(code: bytes, sections: list[_Section]) -> list[tuple[str, str, int]]:
-    """Name, section ("" if undefined or special) and bytes of each symbol that is not a section's own."""
+def _symbols(code: bytes, sections: list[_Section]) -> list[tuple[str, str]]:
+    """Name and section ("" if undefined or special) of each symbol that is not a section's own."""
     found = []
     for table in sections:
         if table.kind != _SYMBOL_TABLE:
             continue
         names = sections[table.link].offset
         for at in range(table.offset, table.offset + table.size, _SYMBOL.size):
-            name, info, _, index, _, size = _SYMBOL.unpack_from(code, at)
+            name, info, _, index, _, _ = _SYMBOL.unpack_from(code, at)
             if info & 0xF != _SECTION_SYMBOL:
                 section = sections[index].name if 0 < index < len(sections) else ""
-                found.append((_text(code, names + name), section, size))
+                found.append((_text(code, names + name), section))
     return found
 
 
@@ -386,13 +376,13 @@ def _text(code: bytes, at: int) -> str:
 
 
 def used_variables(variables: tuple[str, ...], ptx: str) -> tuple[str, ...]:
-    """Those of `variables` that the code uses. `ptx`: the assembly the cubin was made from.
+    """The `variables` that the code uses. `ptx`: the assembly the cubin was made from.
 
     The compiler keeps constants that it has folded into the code. Such a name stands once in the assembly, where it is
     declared; one that does not stand there at all was renamed, and counts as used. So does one whose declaration is not
     found: PTX can declare a row of names by a pattern (PTX ISA, "Parameterized Variable Names").
     """
-    counts = Counter(_PTX_NAME.findall(ptx))
+    counts = Counter(_WORD.findall(ptx))
     declared = set(_DECLARED.findall(ptx))
     return tuple(name for name in variables if counts[name] != 1 or name not in declared)
 
@@ -401,6 +391,3 @@ def special_registers(ptx: str) -> tuple[str, ...]:
     """The registers that `ptx` reads by which a kernel can tell one launch from another: clocks, timers, numbers of
     grids and multiprocessors (PTX ISA, "Special Registers")."""
     return tuple(sorted(set(_SPECIAL_REGISTER.findall(ptx))))
-
-
-__all__ = ["MARKS", "Block", "Marked", "MarkedArtifact", "PtxError", "mark_blocks"]

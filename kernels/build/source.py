@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.spec.template import BackendName, Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([A-Za-z0-9_./-]+)>", re.MULTILINE)
 
@@ -67,7 +67,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     have one source and one machine code. `#line` keeps the compiler's line numbers those of the template.
     """
     lines = [f"// {template.name}: specialised by Tunesmith"]
-    if template.backend == "cuda":
+    if BACKENDS[template.backend].takes_headers:
         headers = sorted({DTYPES[dtype].cuda_header for dtype in types.values()} | _literal_headers(template.source))
         headers = [name for name in headers if name]
         # Before the macros below: a header that has a type parameter T would not outlive `#define T float`.

@@ -21,10 +21,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import Device, DeviceError, Launch, open_compiler
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.launch.buffers import RED_ZONE, Place, WorkloadData
+from tunesmith.kernels.launch.buffers import RED_ZONE, Slot, WorkloadData
 from tunesmith.kernels.outcome import WrongResult, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry, Tolerance
@@ -159,7 +159,7 @@ class FusedCheck:
             deviations[place.argument.name] = (float(figures[:, 0].max()), rms)
         return deviations
 
-    def _compare(self, data: WorkloadData, index: int, place: Place, part: int, allowed: float) -> None:
+    def _compare(self, data: WorkloadData, index: int, place: Slot, part: int, allowed: float) -> None:
         if place.dtype not in self._kernels:
             self._kernels[place.dtype] = self._compile("compare", _compare_source(self._device.backend, place.dtype))
         tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
@@ -174,7 +174,9 @@ class FusedCheck:
     def _run(self, kernel: str, part: int, first: object, second: object, figures: object, *rest: object) -> None:
         offset = np.int64(part * self._blocks * FIGURES)
         arguments = (first, second, figures, offset, *rest)
-        self._device.launch(Launch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments))
+        self._device.launch(
+            BoundLaunch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments)
+        )
 
     def _reserve(self, parts: int) -> None:
         if parts > self._parts:
@@ -198,7 +200,7 @@ def _compare_source(backend: str, dtype: str) -> str:
     return f"#define ELEMENT {kind.element(backend)}\n" + (kind.load or "#define VALUE(x) ((double)(x))\n") + _COMPARE
 
 
-def _ranges(outputs: list[Place], size: int) -> list[tuple[int, int]]:
+def _ranges(outputs: list[Slot], size: int) -> list[tuple[int, int]]:
     """What no kernel may change: all bytes of a set but those of `outputs`."""
     outputs = sorted(outputs, key=lambda place: place.offset)
     starts = [0, *(place.offset + place.nbytes for place in outputs)]
@@ -394,9 +396,7 @@ def _red_zones(xp: Any, after: Any, before: Any, data: WorkloadData) -> WrongRes
     return None
 
 
-def _compare(
-    data: WorkloadData, place: Place, index: int, allowed: float, slack: Any = None
-) -> WrongResult | Deviation:
+def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack: Any = None) -> WrongResult | Deviation:
     xp, name = data.device.xp, place.argument.name
     raw = data.device.array(data.view(place, index), place.dtype)
     expected = data.expected_of(index)[name]
@@ -422,13 +422,13 @@ def _compare(
     return Deviation(worst, math.sqrt(squares / expected.size))
 
 
-def _rows_with_nan(xp: Any, expected: Any, place: Place) -> Any:
+def _rows_with_nan(xp: Any, expected: Any, place: Slot) -> Any:
     """For each element, whether there is a NaN in its row, which is along the last axis."""
     rows = xp.isnan(expected).reshape(-1, place.shape[-1])
     return xp.broadcast_to(rows.any(axis=1)[:, None], rows.shape).reshape(-1)
 
 
-def _mismatch(data: WorkloadData, place: Place, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
+def _mismatch(data: WorkloadData, place: Slot, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
     name = place.argument.name
     where = tuple(int(i) for i in np.unravel_index(flat, place.shape))
     want = float(data.expected_of(index)[name][flat])

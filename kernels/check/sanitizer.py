@@ -36,6 +36,7 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents, draw, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.template import BACKENDS
 
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = 86
@@ -111,7 +112,7 @@ class Inspection:
             if infeasible_on(candidate.template, candidate.config, workload, limits) is None
         ]
         self._jobs.sort(key=lambda job: task.bytes_of(job[1]))
-        if limits.backend != "cuda":
+        if not BACKENDS[limits.backend].nvidia_tools:
             # It knows no other device, so that it did not run says nothing.
             return
         tool = executable()
@@ -301,7 +302,7 @@ def count_events(
     candidate: Candidate, task: Task, limits: DeviceLimits, index: int, workload: Workload, seed: int
 ) -> Counters:
     """Runs one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
-    if limits.backend != "cuda":
+    if not BACKENDS[limits.backend].nvidia_tools:
         return Counters(note="hardware counters are read on CUDA devices only")
     tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PROFILER_FOLDERS))
     if tool is None:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunesmith.kernels.backends import Device, DeviceError, Launch
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError
 from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.check.compare import Deviation, measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -29,7 +29,7 @@ class Checked:
 
     key: TypesKey
     rotation: Rotation
-    launches: Sequence[Launch]
+    launches: Sequence[BoundLaunch]
     deviations: dict[str, Deviation]
 
     @property
@@ -40,7 +40,7 @@ class Checked:
 
 def bind(
     device: Device, candidate: Candidate, data: WorkloadData, loaded: dict[str, object] | None = None
-) -> list[Launch] | Outcome:
+) -> list[BoundLaunch] | Outcome:
     """The launches of `candidate` on each set of `data`, or why it cannot be launched. loaded: kernels of this device
     by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
     workload = data.workload
@@ -55,7 +55,7 @@ def bind(
         kernel = device.load(artifact)
         if loaded is not None:
             loaded[artifact.code_digest] = kernel
-    return [Launch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
+    return [BoundLaunch(kernel, shape, data.arguments(index)) for index in range(data.sets)]
 
 
 def prepare(
@@ -95,7 +95,7 @@ def prepare(
 
 def _rotation(
     device: Device,
-    launches: Sequence[Launch],
+    launches: Sequence[BoundLaunch],
     alone: int,
     seconds: float,
     sample_seconds: float | None,

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import Device, DeviceError, Launch, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
 from tunesmith.kernels.check.plan import Step
@@ -225,7 +225,7 @@ class _Examination:
     """The launches of one step. Which set they are on, and their order, is drawn."""
 
     def __init__(
-        self, device: Device, launches: Sequence[Launch], data: WorkloadData, step: Step, standard: Standard
+        self, device: Device, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard
     ) -> None:
         self._device, self._launches, self._data, self._step, self._standard = device, launches, data, step, standard
         self._growth = growth(data.task, step.workload)

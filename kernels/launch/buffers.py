@@ -64,7 +64,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Slot:
     """Where an array lies inside a set: data at [offset, offset + nbytes), surrounded by red zones."""
 
     argument: Argument
@@ -196,11 +196,11 @@ class WorkloadData:
         self._arguments.clear()
         self.restore()
 
-    def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Place, ...], int]:
+    def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Slot, ...], int]:
         """The places, in the order of the arguments, and the bytes of a set, which hold whatever is drawn."""
         arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
         step = max(self.layout.alignment, self.device.base_alignment)
-        places: dict[str, Place] = {}
+        places: dict[str, Slot] = {}
         cursor = 0
         for position in rng.permutation(len(arrays)):
             argument = arrays[position]
@@ -209,7 +209,7 @@ class WorkloadData:
             nbytes = math.prod(shape) * DTYPES[dtype].size
             gap = step * int(rng.integers(MOST_GAP // step + 1))
             offset = _multiple(cursor + RED_ZONE + gap, step)
-            places[argument.name] = Place(argument, dtype, shape, offset, nbytes)
+            places[argument.name] = Slot(argument, dtype, shape, offset, nbytes)
             cursor = offset + nbytes + RED_ZONE
         most = sum(place.nbytes + 2 * RED_ZONE + MOST_GAP + step for place in places.values())
         return tuple(places[argument.name] for argument in arrays), _multiple(most, step)
@@ -387,7 +387,7 @@ class WorkloadData:
             )
         return self._arguments[index]
 
-    def view(self, place: Place, index: int) -> Any:
+    def view(self, place: Slot, index: int) -> Any:
         return self.device.view(self._arena, index * self.set_bytes + place.offset, place.nbytes)
 
     def set_array(self, index: int, *, pristine: bool = False) -> Any:

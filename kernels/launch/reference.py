@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.backends import Device, Launch, open_compiler
+from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.contents import Contents, draw_variants
@@ -112,7 +112,7 @@ def original_results(
         device.write(buffer, np.ascontiguousarray(kind.from_float(on_host)).reshape(-1).view(np.uint8))
         held[argument.name] = buffer
         arguments.append(buffer)
-    device.launch(Launch(kernel, geometry(template, {}, workload), tuple(arguments)))
+    device.launch(BoundLaunch(kernel, geometry(template, {}, workload), tuple(arguments)))
     device.synchronize()
     found = {}
     for argument in task.outputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tunesmith.kernels.backends import Call, Device, Launch, TimedSequence
+from tunesmith.kernels.backends import BoundLaunch, Device, HostCall, TimedSequence
 
 MOST_LAUNCHES = 2048
 """Launches in a sample beyond one for each set: capturing each takes microseconds of the host."""
@@ -35,7 +35,9 @@ class Rotation:
     is a choice.
     """
 
-    def __init__(self, device: Device, launches: Sequence[Launch | Call], window: int, checked: int = 0) -> None:
+    def __init__(
+        self, device: Device, launches: Sequence[BoundLaunch | HostCall], window: int, checked: int = 0
+    ) -> None:
         self._device, self._launches, self._wanted = device, launches, (window, checked)
         self._orders = orders(len(launches), window, checked)
         self.window = len(self._orders[0])
@@ -44,7 +46,7 @@ class Rotation:
         self.lasted = 0.0
         """Seconds that `run_first` took; about what a sample takes."""
 
-    def again(self, launches: Sequence[Launch | Call]) -> Rotation:
+    def again(self, launches: Sequence[BoundLaunch | HostCall]) -> Rotation:
         """The same samples of other launches, as many."""
         return Rotation(self._device, launches, *self._wanted)
 

@@ -44,6 +44,7 @@ from tunesmith.kernels.measure.timing import (
 )
 from tunesmith.kernels.outcome import Energy, Implausible, LaunchFailed, Measured, Outcome, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, Workload
+from tunesmith.kernels.spec.template import BACKENDS
 
 EVERY = 16
 """Measurements between two timings of the reference."""
@@ -159,7 +160,7 @@ class Bench:
     def __init__(self, task: Task, limits: DeviceLimits, index: int = 0, *, seed: int = 0) -> None:
         self.task, self.limits, self.seed = task, limits, seed
         self.device: Device = open_device(limits, index)
-        self._telemetry = open_telemetry(self.device.uuid if limits.backend == "cuda" else None)
+        self._telemetry = open_telemetry(self.device.uuid if BACKENDS[limits.backend].nvidia_tools else None)
         self._room = int(self.device.free_bytes() * MEMORY_SHARE)
         self._workloads: dict[str, WorkloadData] = {}
         self._drift = DriftMonitor()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.backends import Call, Device, DeviceError
+from tunesmith.kernels.backends import Device, DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.rotation import Rotation, window_for
@@ -26,9 +26,8 @@ from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Outcome, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import FunctionOpponent
+from tunesmith.kernels.spec.template import BACKENDS
 
-FRAMEWORKS = {"cuda": ("cupy", "torch"), "opencl": ("numpy", "torch")}
-"""Those that work on a backend's arrays; with OpenCL on the host, whose processor is the device where it is a CPU."""
 WARM_UP = 3
 """Calls before the first is timed: what compiles, chooses an algorithm or allocates has done so then."""
 _NUMBERS = itertools.count(1)
@@ -84,8 +83,9 @@ def prepare_opponent(
     def refused(why: str) -> Encounter:
         return Encounter(opponent.name, opponent.label, why=why)
 
-    known = FRAMEWORKS[device.backend]
-    if opponent.framework not in known or (device.limits.kind == "gpu" and device.backend == "opencl"):
+    traits = BACKENDS[device.limits.backend]
+    known = traits.frameworks
+    if opponent.framework not in known or (device.limits.kind == "gpu" and traits.arrays_on_host):
         return refused(f"functions of {opponent.framework} do not run on this device, only those of {', '.join(known)}")
     try:
         calls = _Calls(device, opponent, data)
@@ -144,10 +144,10 @@ class _Calls:
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
-    def launch(self, index: int) -> Call:
+    def launch(self, index: int) -> HostCall:
         """The call on set `index`, as something that a device runs."""
         given = self._given(index)
-        return Call(lambda: self._run(given))
+        return HostCall(lambda: self._run(given))
 
     def once(self, index: int) -> Any:
         """What a call gives."""
@@ -182,7 +182,7 @@ class _Calls:
         """The framework's own memory and the device's stream, for as long as a call takes."""
         with ExitStack() as stack:
             stack.enter_context(self._device.foreign_code())
-            if self._device.backend == "cuda":
+            if not BACKENDS[self._device.limits.backend].arrays_on_host:
                 if self._opponent.framework == "cupy":
                     import cupy
 
@@ -214,7 +214,7 @@ class _Calls:
     def _array(self, dtype: str, buffer: Any) -> Any:
         raw = self._device.array(buffer, dtype)
         kind = DTYPES[dtype]
-        if self._device.backend == "opencl":
+        if BACKENDS[self._device.limits.backend].arrays_on_host:
             stored = raw.view(kind.storage)
             if self._opponent.framework == "numpy":
                 return stored

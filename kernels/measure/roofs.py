@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch
+from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.measure.timing import FEWEST_SAMPLES, Precision, sample_until
@@ -163,7 +163,7 @@ def _seconds(device: Device, sequence: object) -> float:
 def _launch_seconds(device: Device, kernel: object) -> float:
     """Seconds of an empty kernel of one block: what a launch takes at least, in the sequences that kernels are timed
     in."""
-    launch = Launch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
+    launch = BoundLaunch(kernel, Geometry((1, 1, 1), (BLOCK, 1, 1)), (device.allocate(4096),))
     sequence = device.sequence([launch] * EMPTY_LAUNCHES)
     sequence.seconds()
     return _seconds(device, sequence) / EMPTY_LAUNCHES
@@ -173,7 +173,7 @@ def _copy_bandwidth(device: Device, kernel: object, width: int, size: int) -> fl
     sets = max(2, math.ceil(device.cold_bytes / (2 * size)))
     buffers = [(device.allocate(size), device.allocate(size)) for _ in range(sets)]
     grid = size // (BLOCK * VECTORS * 4 * width)
-    sequence = device.sequence([Launch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
+    sequence = device.sequence([BoundLaunch(kernel, Geometry((grid, 1, 1), (BLOCK, 1, 1)), pair) for pair in buffers])
     sequence.seconds()
     return 2 * size * sets / _seconds(device, sequence)
 
@@ -182,7 +182,7 @@ def _multiply_add_peak(device: Device, kernel: object, width: int) -> float:
     target, kind = device.allocate(4096), device.limits.kind
     blocks, threads = BLOCKS_PER_PROCESSOR[kind] * (device.limits.sm_count or 64), ARITHMETIC_BLOCK[kind]
     arguments = (target, np.float32(0.5), np.float32(0.25))
-    sequence = device.sequence([Launch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
+    sequence = device.sequence([BoundLaunch(kernel, Geometry((blocks, 1, 1), (threads, 1, 1)), arguments)])
     sequence.seconds()
     return 2.0 * blocks * threads * CHAINS * STEPS * width / _seconds(device, sequence)
 
@@ -216,7 +216,9 @@ def self_test(device: Device, artifact: Artifact) -> str:
     try:
         buffer = device.allocate(4 * count)
         device.write(buffer, np.zeros(4 * count, np.uint8))
-        device.launch(Launch(device.load(artifact), Geometry((HEALTH_BLOCKS, 1, 1), (HEALTH_BLOCK, 1, 1)), (buffer,)))
+        device.launch(
+            BoundLaunch(device.load(artifact), Geometry((HEALTH_BLOCKS, 1, 1), (HEALTH_BLOCK, 1, 1)), (buffer,))
+        )
         device.synchronize()
         found = device.read(buffer).view(np.uint32)
     except DeviceError as error:

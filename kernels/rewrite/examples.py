@@ -25,7 +25,7 @@ from tunesmith.kernels.rewrite.threads import sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Fill, Task, Tolerance, Workload
-from tunesmith.kernels.spec.template import BackendName, Launch, Template
+from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Template
 
 WHERE = "tune_kernel"
 
@@ -271,14 +271,14 @@ def _replaced(expression: str, name: str, by: str) -> str:
 
 def _launch(
     signature: Signature, sizes: _Sizes, grid: Sequence[str | int] | None, block: Sequence[str | int] | None
-) -> Launch:
+) -> LaunchGeometry:
     read = signature.launch
     if grid is None and read.unknown:
         raise SourceError(
             f"{WHERE}: {' and '.join(read.unknown)} cannot be read from the code; give the launch, such as "
             'grid=["ceil_div(n, 256)"], block=[256].'
         )
-    return Launch(
+    return LaunchGeometry(
         grid=tuple(sizes.text(one) for one in (read.grid if grid is None else _given("grid", grid, sizes))),
         block=tuple(sizes.text(one) for one in (read.block if block is None else _given("block", block, sizes))),
     )

@@ -16,7 +16,7 @@ from tunesmith.kernels.rewrite.passes.rules import OPENCL_RULES, RULES, subject
 from tunesmith.kernels.rewrite.source import COMMENTS, Source, SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Template
+from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it is the baseline."
@@ -109,7 +109,7 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     return Rewritten(template, tuple(skipped), tuple(names))
 
 
-def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constraint]]:
+def _launch(plain: LaunchGeometry, applied: list[Applied]) -> tuple[LaunchGeometry, list[Constraint]]:
     """The launch, and the conditions under which it computes what the plain one does."""
     blocks = dict(pair for one in applied for pair in one.block)
     grids = dict(pair for one in applied for pair in one.grid)
@@ -136,7 +136,7 @@ def _launch(plain: Launch, applied: list[Applied]) -> tuple[Launch, list[Constra
         grid = [f"({launch.grid[at]}) if {name} > 0 else ({old})" for at, old in enumerate(grid)]
         block = [f"({launch.block[at]}) if {name} > 0 else ({old})" for at, old in enumerate(block)]
     shared = " + ".join([plain.shared_bytes, *(one.shared for one in applied if one.shared)])
-    return Launch(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
+    return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), constraints
 
 
 def _edited(code: bytes, edits: list[Edit]) -> str:

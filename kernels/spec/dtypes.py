@@ -272,28 +272,19 @@ _TYPES = (
 )
 DTYPES: Mapping[str, DataType] = MappingProxyType({one.name: one for one in _TYPES})
 """Every data type Tunesmith knows, by name."""
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "half": "float16",
-        "fp16": "float16",
-        "f16": "float16",
-        "float": "float32",
-        "single": "float32",
-        "fp32": "float32",
-        "f32": "float32",
-        "double": "float64",
-        "fp64": "float64",
-        "f64": "float64",
-        "bf16": "bfloat16",
-        "fp8": "float8_e4m3",
-        "e4m3": "float8_e4m3",
-        "e5m2": "float8_e5m2",
-        "char": "int8",
-        "short": "int16",
-        "int": "int32",
-        "long": "int64",
-        "byte": "uint8",
-        "unsigned": "uint32",
-    }
-)
-"""What other tools call some of them, for messages alone."""
+_OTHER_NAMES = {
+    "float64": "double fp64 f64",
+    "float32": "float single fp32 f32",
+    "float16": "half fp16 f16",
+    "bfloat16": "bf16",
+    "float8_e4m3": "fp8 e4m3",
+    "float8_e5m2": "e5m2",
+    "int64": "long",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int16": "short",
+    "int8": "char",
+    "uint8": "byte",
+}
+ALIASES = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
+"""Names that other tools have for some of them, for messages alone."""

@@ -19,14 +19,14 @@ from typing import Any
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import MARK
-from tunesmith.kernels.spec.template import NAME_PATTERN
+from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN
 
 AXES = ("x", "y", "z")
 TYPES = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool"} | {
     f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 ROLES = {"ReadOnly": "in", "WriteOnly": "out", "ReadWrite": "inout"}
-SUFFIX = {"CUDA": ("cuda", ".cu"), "OpenCL": ("opencl", ".cl")}
+LANGUAGES = {traits.language: name for name, traits in BACKENDS.items()}
 THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 """Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
 
@@ -45,7 +45,7 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
     to be filled in. Raises `TaskError`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
-        return _Reader(path, data).task(reference)
+        return _T1Reader(path, data).task(reference)
     except OSError as error:
         raise TaskError(f"{error.filename or path} cannot be read: {error.strerror}.") from error
     except KeyError as error:
@@ -62,16 +62,17 @@ def read_t1(path: Path, reference: str | None = None) -> Imported:
         raise TaskError(f"{path} is not a tuning problem in the format T1: {error}.") from error
 
 
-class _Reader:
+class _T1Reader:
     def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
         if not isinstance(data, Mapping):
             raise TaskError(f"{path} is not a tuning problem in the format T1: give a JSON object, not {data!r:.40}.")
         self.path, self.kernel = path, data["KernelSpecification"]
         self.space = data["ConfigurationSpace"]
         language = self.kernel["Language"]
-        if language not in SUFFIX:
+        if language not in LANGUAGES:
             raise TaskError(f"{path}: the language {language} has no backend here; CUDA and OpenCL have.")
-        self.backend, self.suffix = SUFFIX[language]
+        self.backend = LANGUAGES[language]
+        self.suffix = BACKENDS[self.backend].suffix
         self.entry = self._identifier("KernelName", self.kernel["KernelName"])
         if self.kernel.get("SharedMemory"):
             raise TaskError(f"{path}, key SharedMemory: dynamic shared memory has no expression in T1; write a task.")
@@ -176,7 +177,7 @@ class _Reader:
         if file is None:
             raise TaskError(f"{self.path}, key KernelFile: there is no {name} beside it or in the folder above.")
         source: str = file.read_text(encoding="utf-8-sig")
-        if self.backend == "cuda" and 'extern "C"' not in source:
+        if BACKENDS[self.backend].makes_cubins and 'extern "C"' not in source:
             # Kernel Tuner adds it, too.
             source = re.sub(rf"(__global__\s[^;{{]*\b{self.entry}\s*\()", r'extern "C" \1', source, count=1)
         return source

@@ -1,16 +1,12 @@
-"""Lines of a drafted task that are still to be filled in: each carries a comment that begins with `# FILL:`.
+"""Files that describe tasks: task.toml and the files it names, templates, and candidates beside a task.
 
-Owns the mark and the sentence; who writes such lines is `tunesmith.kernels.rewrite.draft`.
-
-What pydantic finds wrong with a file, as one sentence in the file's own terms.
-Reads a task from task.toml and the files beside it, and finds the tasks that ship with Tunesmith.
-A candidate as a user names it: a source or a template file, and a configuration in JSON.
-Files that describe tasks: task.toml and the files it names, a candidate beside a task, drafts that are not finished,
+Owns how a file becomes a `Task`, a `Template` or a configuration, and the one sentence, with file and key, that says
+what is wrong with it. Drafts have lines to be filled in, marked with a comment that begins with `# FILL:`;
+`tunesmith.kernels.rewrite.draft` writes them.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 import re
@@ -25,8 +21,8 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, Template
-from tunesmith.kernels.spec.validation import require_options, require_sound_task, require_sound_template
+from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN, TEMPLATE_NAME, Config, Template
+from tunesmith.kernels.spec.validation import parse_python, require_options, require_sound_task, require_sound_template
 
 MARK = "# FILL:"
 _MARKED = re.compile(rf"{MARK}[ \t]*(.*)")
@@ -34,45 +30,41 @@ _MARKED = re.compile(rf"{MARK}[ \t]*(.*)")
 
 def require_filled(files: Mapping[Path, str]) -> None:
     """Raises `TaskError` for the first line of `files`, texts by their paths, that is still to be filled in."""
-    lines = [(path, at, line) for path, text in files.items() for at, line in enumerate(text.splitlines(), 1)]
-    marked = [(path, number, _MARKED.search(line)) for path, number, line in lines]
-    left = [(path, number, found.group(1).rstrip(". ")) for path, number, found in marked if found is not None]
+    lines = [(path, number, line) for path, text in files.items() for number, line in enumerate(text.splitlines(), 1)]
+    left = [(path, number, mark[1]) for path, number, line in lines if (mark := _MARKED.search(line)) is not None]
     if left:
         (path, number, what), more = left[0], len(left) - 1
         others = f" ({more} more line{'s' if more > 1 else ''} after it)" if more else ""
         raise TaskError(
-            f"{path}, line {number}, is still to be filled in: {what}; then delete its comment `{MARK} ...`{others}."
+            f"{path}, line {number}, is still to be filled in: {what.rstrip('. ')}; then delete its comment "
+            f"`{MARK} ...`{others}."
         )
 
 
-SINGULAR = {
-    "arguments": "argument",
-    "workloads": "workload",
-    "parameters": "parameter",
-    "constraints": "constraint",
-    "templates": "template",
-    "opponents": "opponent",
-}
+LISTS = ("arguments", "workloads", "parameters", "constraints", "templates", "opponents")
+"""Lists of a file whose items a sentence calls by their names: "argument x"."""
 PATTERNS = {
-    r"^[A-Za-z_][A-Za-z0-9_]{0,63}$": "use letters, digits and _ only, not a digit first, and at most 64 of them",
-    r"^[^\x00-\x1f\"\\/]{1,80}$": "use 1 to 80 characters, without quotes, slashes and control characters",
+    NAME_PATTERN: "use letters, digits and _ only, not a digit first, and at most 64 of them",
+    TEMPLATE_NAME: "use 1 to 80 characters, without quotes, slashes and control characters",
 }
 EXPECTED = {
-    "int_type": "give a whole number",
-    "int_parsing": "give a whole number",
-    "int_from_float": "give a whole number",
-    "float_type": "give a number",
-    "float_parsing": "give a number",
-    "finite_number": "give a finite number",
-    "bool_type": "give true or false",
-    "bool_parsing": "give true or false",
-    "string_type": "give text in quotes",
-    "dict_type": "give a table of keys and values",
-    "model_type": "give a table of keys and values",
-    "model_attributes_type": "give a table of keys and values",
-    "tuple_type": "give a list",
-    "list_type": "give a list",
-    "none_required": "leave it out",
+    "int": "give a whole number",
+    "float": "give a number",
+    "finite": "give a finite number",
+    "bool": "give true or false",
+    "string": "give text in quotes",
+    "dict": "give a table of keys and values",
+    "model": "give a table of keys and values",
+    "tuple": "give a list",
+    "list": "give a list",
+    "none": "leave it out",
+}
+"""What to do where a value has another type, by the first word of pydantic's name of the mistake."""
+BOUNDS = {
+    "greater_than_equal": "of at least",
+    "greater_than": "above",
+    "less_than_equal": "of at most",
+    "less_than": "below",
 }
 TAGS = frozenset({"bool", "int", "float", "str", "none"})
 """What pydantic puts behind a place, for each type that a value may have."""
@@ -81,29 +73,32 @@ TAGS = frozenset({"bool", "int", "float", "str", "none"})
 def explain(error: ValidationError, model: type[BaseModel], data: Mapping[str, Any], also: Sequence[str] = ()) -> str:
     """The first mistake of `error` in `data`, which `model` refused, and how many more there are. also: keys that the
     file may have besides the model's. No full stop at the end."""
-    found = error.errors(include_url=False)
+    mistakes = error.errors(include_url=False)
     # A misspelled key is both unknown and missing; the spelling is what there is to fix.
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    places = {_place(one["loc"]) for one in found}
-    more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
-    if first["type"] == "extra_forbidden":
-        *outer, wrong = first["loc"]
-        known = [*(_fields(model, outer) or ()), *(() if outer else also)]
-        where = _where(outer, data)
-        return f"{where}{': ' if where else ''}{unknown_key(str(wrong), known)}{more}"
+    first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
     place = _place(first["loc"])
+    others = {_place(mistake["loc"]) for mistake in mistakes} - {place}
+    if first["type"] == "extra_forbidden":
+        *outer, wrong = place
+        place = tuple(outer)
+        what = unknown_key(str(wrong), [*_fields(model, outer), *(() if outer else also)])
+    else:
+        what = _choice([mistake for mistake in mistakes if _place(mistake["loc"]) == place]) or sentence(first)
     where = _where(place, data)
-    told = _choice([one for one in found if _place(one["loc"]) == place]) or sentence(first)
-    return f"{where}{': ' if where else ''}{told}{more}"
+    return f"{where}{': ' if where else ''}{what}{f' (and {len(others)} more)' if others else ''}"
 
 
-def _choice(found: Sequence[Any]) -> str:
-    """What a value has to be that may be of several types, from the mistake that it is for each; else empty."""
-    kinds = dict.fromkeys(one["type"] for one in found)
-    wanted = list(dict.fromkeys(EXPECTED[kind].removeprefix("give ") for kind in kinds if kind in EXPECTED))
-    if len(wanted) < 2 or len(wanted) < len(kinds):
+def _expected(kind: str) -> str | None:
+    return EXPECTED.get(kind.partition("_")[0])
+
+
+def _choice(mistakes: Sequence[Any]) -> str:
+    """The types that a value may have where there are several, from the mistake that it is for each; else empty."""
+    kinds = dict.fromkeys(mistake["type"] for mistake in mistakes)
+    types = list(dict.fromkeys(text.removeprefix("give ") for kind in kinds if (text := _expected(kind))))
+    if len(types) < 2 or len(types) < len(kinds):
         return ""
-    return f"give {', '.join(wanted[:-1])} or {wanted[-1]}, not {found[0]['input']!r:.80}"
+    return f"give {', '.join(types[:-1])} or {types[-1]}, not {mistakes[0]['input']!r:.80}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -121,13 +116,13 @@ def unknown_key(wrong: str, known: Sequence[str]) -> str:
     return f"unknown key '{wrong}'; the keys are {', '.join(known)}" if known else f"unknown key '{wrong}'"
 
 
-def sentence(one: Any) -> str:
-    """What one of pydantic's errors asks for, without the place and a full stop."""
-    kind, context, value = one["type"], one.get("ctx") or {}, one["input"]
+def sentence(mistake: Any) -> str:
+    """How to correct one of pydantic's errors, without the place and a full stop."""
+    kind, context, value = mistake["type"], mistake.get("ctx") or {}, mistake["input"]
     shown = f", not {value!r:.80}"
     match kind:
         case "value_error":
-            return str(one["msg"]).removeprefix("Value error, ")
+            return str(mistake["msg"]).removeprefix("Value error, ")
         case "missing":
             return "it is missing; add it"
         case "too_short" | "string_too_short":
@@ -135,74 +130,54 @@ def sentence(one: Any) -> str:
             return f"{what} empty" if not value else f"give at least {context.get('min_length')} items{shown}"
         case "too_long" | "string_too_long":
             unit = "items" if kind == "too_long" else "characters"
-            length = len(value) if hasattr(value, "__len__") else "more"
-            return f"give at most {context.get('max_length')} {unit}, not {length}"
+            return f"give at most {context.get('max_length')} {unit}, not {len(value)}"
         case "string_pattern_mismatch":
             pattern = str(context.get("pattern"))
             return f"{PATTERNS.get(pattern, f'it must match {pattern}')}{shown}"
         case "literal_error":
             return f"choose {context.get('expected')}{shown}"
-        case "greater_than_equal":
-            return f"give a number of at least {context['ge']:g}{shown}"
-        case "greater_than":
-            return f"give a number above {context['gt']:g}{shown}"
-        case "less_than_equal":
-            return f"give a number of at most {context['le']:g}{shown}"
-        case "less_than":
-            return f"give a number below {context['lt']:g}{shown}"
-        case _ if kind in EXPECTED:
-            return f"{EXPECTED[kind]}{shown}"
+        case _ if kind in BOUNDS:
+            return f"give a number {BOUNDS[kind]} {next(iter(context.values())):g}{shown}"
         case _:
-            return f"{one['msg']} (it is {value!r:.80})"
+            expected = _expected(kind)
+            return f"{expected}{shown}" if expected else f"{mistake['msg']} (it is {value!r:.80})"
 
 
 def _where(place: Sequence[int | str], data: Any) -> str:
     """A place in the terms of the file: "argument u, key fill.mean"."""
     parts, keys = list[str](), list[str]()
     for position, part in enumerate(place):
-        value = _inside(data, part)
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            data = None
         if isinstance(part, int):
             list_name = keys.pop() if keys else ""
-            if keys:
-                parts.append("key " + ".".join(keys))
-            name = value.get("name") if isinstance(value, Mapping) else None
-            singular = SINGULAR.get(list_name, "")
-            if singular:
-                parts.append(f"{singular} {name if isinstance(name, str) and name else part + 1}")
+            parts += ["key " + ".".join(keys)] if keys else []
+            name = data.get("name") if isinstance(data, Mapping) else None
+            if list_name in LISTS:
+                parts.append(f"{list_name[:-1]} {name if isinstance(name, str) and name else part + 1}")
             else:
                 parts.append(f"{f'key {list_name}, ' if list_name else ''}item {part + 1}")
             keys = []
         elif part != "template" or (position < len(place) - 1 and keys[-1:] != ["baseline"]):
             # In the file a baseline's template is the baseline itself.
             keys.append(str(part))
-        data = value
-    if keys:
-        parts.append("key " + ".".join(keys))
-    return ", ".join(parts)
+    return ", ".join([*parts, *(["key " + ".".join(keys)] if keys else [])])
 
 
-def _inside(data: Any, part: int | str) -> Any:
-    if isinstance(data, Mapping):
-        return data.get(part)
-    if isinstance(part, int) and isinstance(data, Sequence) and not isinstance(data, str) and part < len(data):
-        return data[part]
-    return None
-
-
-def _fields(model: type[BaseModel], outer: Sequence[int | str]) -> list[str] | None:
-    """The keys that the table at a place may have; None where that is no model's."""
+def _fields(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """The keys that the table at `place` may have; none where it is not a model's."""
     annotation: Any = model
-    for part in outer:
-        found = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-        if found is not None and isinstance(part, str) and part in found.model_fields:
-            annotation = found.model_fields[part].annotation
+    for part in place:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and part in annotation.model_fields:
+            annotation = annotation.model_fields[str(part)].annotation
         else:
             # A key of a dictionary, or a position in a list.
-            inner = [one for one in get_args(annotation) if one is not Ellipsis]
-            annotation = inner[-1] if get_origin(annotation) is dict and inner else (inner[0] if inner else None)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return list(annotation.model_fields)
-    return None
+            inner = [argument for argument in get_args(annotation) if argument is not Ellipsis]
+            annotation = inner[-1 if get_origin(annotation) is dict else 0] if inner else None
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return list(annotation.model_fields) if is_model else []
 
 
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
@@ -217,7 +192,7 @@ _INSTEAD = {
     "": "give a task.toml",
 }
 """What to do with a file that is not TOML, by its suffix."""
-_PLACES = ("key ", "argument ", "workload ", "parameter ", "constraint ", "template ", "opponent ")
+_PLACES = ("key ", *(f"{name[:-1]} " for name in LISTS))
 
 
 def library_tasks() -> dict[str, Path]:
@@ -257,60 +232,63 @@ def read_task(path: Path) -> Task:
         beside = path.parent / "task.toml"
         lists = beside if beside.is_file() else "the task.toml that lists it"
         raise TaskError(f"{path} is a template and no task: give {lists} instead.")
-    reference = data.get("reference")
     if not data:
         raise TaskError(f"{path} is empty: docs/tasks.md says what a task.toml holds.")
-    own = {file: _text(file, path, "reference") for file in _own_reference(path, reference)}
-    require_filled({path: path.read_text(encoding="utf-8-sig"), **own})
-    if reference == "baseline":
+    texts = {path: path.read_text(encoding="utf-8-sig")}
+    if data.get("reference") == "baseline":
         data["reference"], data["reference_name"] = "", "baseline"
         if "framework" in data:
             raise TaskError(f"{path}, key framework: the original kernel is the reference, so leave it out.")
-    elif not isinstance(reference, str) or ":" not in reference:
-        raise TaskError(
-            f"{path}, key reference: give the function as 'FILE.py:FUNCTION', or 'baseline' for the original kernel, "
-            f"not {reference!r}."
-        )
     else:
-        file, data["reference_name"] = reference.rsplit(":", 1)
-        data["reference"] = _text(path.parent / file, path, "reference")
+        file, data["reference_name"] = _function(data.get("reference"), f"{path}, key reference")
+        data["reference"] = texts[path.parent / file] = _text(path.parent / file, f"{path}, key reference")
+    require_filled(texts)
     backends = data.get("backends")
     if not isinstance(backends, dict) or not backends:
         raise TaskError(f"{path}: there is no [backends.cuda] or [backends.opencl]; a task needs sources for one.")
-    _resolve_opponents(data, path)
-    if not isinstance(types := data.get("types", {}), dict):
-        raise TaskError(f'{path}, key types: give a table, such as T = ["float16", "float32"], not {types!r:.80}.')
-    if not isinstance(workloads := data.get("workloads", []), list):
-        raise TaskError(f"{path}, key workloads: give a list of tables ([[workloads]]), not {workloads!r:.80}.")
+    for number, opponent in enumerate(_tables(data, "opponents", f"{path}, key opponents"), 1):
+        where = f"{path}, opponent {opponent.get('name', number)}, key call"
+        file, opponent["function"] = _function(opponent.pop("call", None), where)
+        opponent["source"] = _text(path.parent / file, where)
+        parse_python(opponent["source"], where)
     # The templates have the task's `entry`; a mistake in it is told of the task, whose own check comes after theirs.
     entry = str(data.get("entry", ""))
     entry = entry if re.match(NAME_PATTERN, entry) else "kernel"
     for name, sources in backends.items():
-        if name not in get_args(BackendName):
-            raise TaskError(
-                f"{path}, key backends.{name}: there is no such backend; they are {', '.join(get_args(BackendName))}."
-            )
+        if name not in BACKENDS:
+            raise TaskError(f"{path}, key backends.{name}: there is no such backend; they are {', '.join(BACKENDS)}.")
         if not isinstance(sources, dict):
             raise TaskError(f"{path}, key backends.{name}: give a table with `baseline` and `templates`.")
-        _resolve_sources(sources, str(name), entry, path)
-    for index, workload in enumerate(workloads):
-        if isinstance(workload, dict):
-            workload.setdefault("name", _workload_name(workload, index))
-            if isinstance(given := workload.get("types", {}), dict):
-                first = {name: options[0] for name, options in types.items() if isinstance(options, list) and options}
-                workload["types"] = {**first, **given}
+        _resolve_sources(sources, name, entry, path)
+    types = data.get("types")
+    listed = types.items() if isinstance(types, dict) else ()
+    first = {name: options[0] for name, options in listed if isinstance(options, list) and options}
+    for index, workload in enumerate(_tables(data, "workloads", f"{path}, key workloads")):
+        workload.setdefault("name", _workload_name(workload, index))
+        if isinstance(given := workload.get("types", {}), dict):
+            workload["types"] = {**first, **given}
     task = _validated(Task, data, path)
     _validate_expressions(task, path)
     return task
 
 
-def _own_reference(path: Path, reference: object) -> list[Path]:
-    """The file of a reference, where there is one; what is wrong with it is said later."""
-    file = path.parent / reference.rsplit(":", 1)[0] if isinstance(reference, str) and ":" in reference else None
-    try:
-        return [file] if file is not None and file.is_file() else []
-    except OSError:  # such as a name too long for a file
-        return []
+def _function(call: object, where: str) -> tuple[str, str]:
+    """The file and the function that a key names."""
+    if not isinstance(call, str) or ":" not in call:
+        raise TaskError(
+            f"{where}: give the function as 'FILE.py:FUNCTION', not {call!r:.80}; a reference may also be 'baseline', "
+            "the original kernel."
+        )
+    file, function = call.rsplit(":", 1)
+    return file, function
+
+
+def _tables(data: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    """The tables that a file lists under `key`; none where it has no such key."""
+    tables = data.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise TaskError(f"{where}: give a list of tables, not {tables!r:.80}.")
+    return tables
 
 
 def read_template(path: Path, backend: str, entry: str, source: str | None = None) -> Template:
@@ -328,81 +306,46 @@ def read_template(path: Path, backend: str, entry: str, source: str | None = Non
         raise TaskError(f"{path}, key backend: it is for {data['backend']!r}, but the task lists it under {backend}.")
     data.setdefault("entry", entry)
     data.setdefault("name", path.stem)
-    parts = _parts(data.pop("source_file", None))
-    texts = [
-        _text(path.parent / str(file), path, "source_file") for file in (parts[:-1] if source is not None else parts)
-    ]
-    if texts or source is not None:
-        data["source"] = "\n".join(texts if source is None else [*texts, source])
+    files = _files(data.pop("source_file", None))
+    texts = [_text(path.parent / file, f"{path}, key source_file") for file in files]
+    if source is not None:
+        texts[max(0, len(files) - 1) :] = [source]
+    if texts:
+        data["source"] = "\n".join(texts)
     return _validated(Template, data, path)
 
 
-def _parts(files: object) -> list[Any]:
+def _files(given: object) -> list[str]:
     """The files of a `source_file`, which names one or lists several."""
-    return files if isinstance(files, list) and files else [files] if files is not None else []
-
-
-def _whole(files: object, path: Path, key: str) -> str:
-    """The text of a `source_file` of the file at `path`."""
-    return "\n".join(_text(path.parent / str(file), path, key) for file in _parts(files))
+    return [str(file) for file in given] if isinstance(given, list) and given else [] if given is None else [str(given)]
 
 
 def _resolve_sources(sources: dict[str, Any], backend: str, entry: str, path: Path) -> None:
-    baseline = sources.get("baseline")
-    if not isinstance(baseline, dict) or "source_file" not in baseline or "launch" not in baseline:
-        raise TaskError(f"{path}, key backends.{backend}.baseline: give `source_file` and `launch` (grid and block).")
-    fields = dict(baseline)
-    label = fields.pop("label", "plain")
-    fields["source"] = _whole(fields.pop("source_file"), path, f"backends.{backend}.baseline")
-    sources["baseline"] = {
-        "label": label,
-        "template": {"name": "baseline", "backend": backend, "entry": entry, **fields},
-    }
+    """Replaces the files that [backends.BACKEND] names by their contents, as `BackendSources` has them."""
+    key = f"backends.{backend}"
+
+    def kernel(given: object, name: str, where: str, own: Sequence[str]) -> dict[str, Any]:
+        """The table of a baseline or an opponent: the keys `own`, and those of its template."""
+        if not isinstance(given, dict) or not {"source_file", "launch"} <= given.keys():
+            raise TaskError(f"{where}: give `source_file` and `launch` (grid and block).")
+        source = "\n".join(_text(path.parent / file, where) for file in _files(given["source_file"]))
+        fields = {name: value for name, value in given.items() if name not in (*own, "source_file")}
+        template = {"name": name, "backend": backend, "entry": entry, "source": source, **fields}
+        return {**{name: given[name] for name in own if name in given}, "template": template}
+
+    sources["baseline"] = kernel(sources.get("baseline"), "baseline", f"{path}, key {key}.baseline", ("label",))
     files = sources.get("templates", [])
     if not isinstance(files, list):
-        raise TaskError(f"{path}, key backends.{backend}.templates: give a list of template files.")
+        raise TaskError(f"{path}, key {key}.templates: give a list of template files.")
     for file in files:
         if not isinstance(file, str) or not (path.parent / file).is_file():
-            raise TaskError(f"{path}, key backends.{backend}.templates: there is no file {file!r} beside it.")
+            raise TaskError(f"{path}, key {key}.templates: there is no file {file!r} beside it.")
     sources["templates"] = [read_template(path.parent / file, backend, entry) for file in files]
-    opponents = sources.get("opponents", [])
-    if not isinstance(opponents, list) or not all(isinstance(one, dict) for one in opponents):
-        raise TaskError(
-            f"{path}, key backends.{backend}.opponents: give a list of tables ([[backends.{backend}.opponents]])."
-        )
+    opponents = _tables(sources, "opponents", f"{path}, key {key}.opponents")
     sources["opponents"] = [
-        _kernel_opponent(one, backend, entry, path, number) for number, one in enumerate(opponents, 1)
+        kernel(one, "opponent", f"{path}, {key}, opponent {one.get('name', number)}", ("name", "label", "on_request"))
+        for number, one in enumerate(opponents, 1)
     ]
-
-
-def _kernel_opponent(given: Mapping[str, Any], backend: str, entry: str, path: Path, number: int) -> dict[str, Any]:
-    """An opponent that is a kernel: what a baseline has, and a name."""
-    where = f"backends.{backend}, opponent {given.get('name', number)}"
-    if "source_file" not in given or "launch" not in given:
-        raise TaskError(f"{path}, {where}: give `source_file` and `launch` (grid and block).")
-    own = {key: given[key] for key in ("name", "label", "on_request") if key in given}
-    fields = {key: value for key, value in given.items() if key not in (*own, "source_file")}
-    source = _whole(given["source_file"], path, f"{where}, source_file")
-    return {**own, "template": {"name": "opponent", "backend": backend, "entry": entry, "source": source, **fields}}
-
-
-def _resolve_opponents(data: dict[str, Any], path: Path) -> None:
-    """Replaces `call` of each opponent by the text and the name of its function."""
-    opponents = data.get("opponents", [])
-    if not isinstance(opponents, list) or not all(isinstance(one, dict) for one in opponents):
-        raise TaskError(f"{path}, key opponents: give a list of tables ([[opponents]]), not {opponents!r:.80}.")
-    for number, one in enumerate(opponents, 1):
-        where, call = f"{path}, opponent {one.get('name', number)}", one.pop("call", None)
-        if not isinstance(call, str) or ":" not in call:
-            raise TaskError(f"{where}, key call: give the function as 'FILE.py:FUNCTION', not {call!r:.80}.")
-        file, one["function"] = call.rsplit(":", 1)
-        one["source"] = _text(path.parent / file, path, "opponents.call")
-        try:
-            ast.parse(one["source"])
-        except SyntaxError as error:
-            raise TaskError(
-                f"{where}, key call: {file} is not valid Python (line {error.lineno}): {error.msg}."
-            ) from error
 
 
 def _workload_name(workload: Mapping[str, Any], index: int) -> str:
@@ -434,9 +377,9 @@ def _validate_expressions(task: Task, path: Path) -> None:
     texts = [("bytes", task.bytes), ("flops", task.flops)]
     texts += [(f"requires[{i}]", text) for i, text in enumerate(task.requires)]
     for argument in task.arguments:
-        texts += [(f"argument {argument.name}: shape", text) for text in argument.shape]
-        texts += [(f"argument {argument.name}: value", argument.value)] if argument.value else []
-        texts += [(f"argument {argument.name}: values[{i}]", text) for i, text in enumerate(argument.values)]
+        values = [("value", argument.value or ""), *((f"values[{i}]", text) for i, text in enumerate(argument.values))]
+        keys = [*(("shape", text) for text in argument.shape), *values]
+        texts += [(f"argument {argument.name}: {key}", text) for key, text in keys if text]
     for key, text in texts:
         try:
             expression = parse(text)
@@ -492,17 +435,17 @@ def _toml(path: Path, what: Literal["task", "template"] = "task") -> dict[str, A
         raise TaskError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _text(file: Path, path: Path, key: str) -> str:
+def _text(file: Path, where: str) -> str:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise TaskError(f"{path}, key {key}: {file} cannot be read: {error.strerror}.") from error
+        raise TaskError(f"{where}: {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise TaskError(f"{path}, key {key}: {file} is not UTF-8 text: save it as UTF-8.") from error
+        raise TaskError(f"{where}: {file} is not UTF-8 text: save it as UTF-8.") from error
     except ValueError as error:
-        raise TaskError(f"{path}, key {key}: {str(file)!r} is not the name of a file: {error}.") from error
+        raise TaskError(f"{where}: {str(file)!r} is not the name of a file: {error}.") from error
     if not text.strip():
-        raise TaskError(f"{path}, key {key}: {file} is empty; write the code there, or name the file that has it.")
+        raise TaskError(f"{where}: {file} is empty; write the code there, or name the file that has it.")
     return text
 
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -112,6 +113,74 @@ def config_key(config: Config) -> str:
 
 
 BackendName = Literal["cuda", "opencl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTraits:
+    """How one backend differs from the others, for the rooms that do not compile or launch: the record that a further
+    backend adds to `BACKENDS`, beside its compiler and its device in `tunesmith.kernels.backends`."""
+
+    language: str
+    """Of its sources, for people."""
+    suffix: str
+    """Of source files."""
+    kernel_prefix: str
+    """Stands before the name of a kernel in its definition."""
+    pointer_prefix: str
+    """Stands before the type of an array argument."""
+    makes_cubins: bool
+    """Machine code is a cubin, for every device of an architecture, and tells its globals and static shared memory."""
+    takes_headers: bool
+    """Sources may include headers."""
+    runs_in_host: bool
+    """A kernel may run in the process that launches it: no assembly, no output and no clocks in its source."""
+    nvidia_tools: bool
+    """compute-sanitizer, ncu and NVML know its devices."""
+    pinned_by_ray: bool
+    """Ray hands its devices out as GPUs, one to each lane, which sees its own as device 0; else there is one lane."""
+    compiles_without_device: bool
+    """A node without a device can compile."""
+    arrays_on_host: bool
+    """Frameworks get its arrays as NumPy arrays on the host."""
+    frameworks: tuple[str, ...]
+    """Whose arrays an opponent in Python may take."""
+    packages: tuple[str, ...]
+    """What its processes import, beside the workers themselves."""
+
+
+BACKENDS: Mapping[str, BackendTraits] = {
+    "cuda": BackendTraits(
+        language="CUDA",
+        suffix=".cu",
+        kernel_prefix='extern "C" __global__ void',
+        pointer_prefix="",
+        makes_cubins=True,
+        takes_headers=True,
+        runs_in_host=False,
+        nvidia_tools=True,
+        pinned_by_ray=True,
+        compiles_without_device=True,
+        arrays_on_host=False,
+        frameworks=("cupy", "torch"),
+        packages=("cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+    ),
+    "opencl": BackendTraits(
+        language="OpenCL",
+        suffix=".cl",
+        kernel_prefix="__kernel void",
+        pointer_prefix="__global ",
+        makes_cubins=False,
+        takes_headers=False,
+        runs_in_host=True,
+        nvidia_tools=False,
+        pinned_by_ray=False,
+        compiles_without_device=False,
+        arrays_on_host=True,
+        frameworks=("numpy", "torch"),
+        packages=("pyopencl",),
+    ),
+}
+"""By name, those that a run prefers first."""
 MAX_SOURCE_BYTES = 1 << 20
 MAX_PARAMETERS = 64
 
@@ -140,8 +209,8 @@ DEVICE_NAMES = frozenset({"compute_capability"})
 for every other device."""
 
 
-class Launch(BaseModel):
-    """Launch geometry: up to three expressions for the grid (in blocks) and for the block (in threads); OpenCL's
+class LaunchGeometry(BaseModel):
+    """Up to three expressions for the grid (in blocks) and up to three for the block (in threads); OpenCL's
     work-groups are blocks. `shared_bytes` is dynamic shared memory per block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -172,7 +241,7 @@ class Template(BaseModel):
     entry: Annotated[str, Field(pattern=NAME_PATTERN, description='the kernel\'s name; in CUDA it is extern "C"')]
     parameters: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] = ()
     constraints: tuple[Constraint, ...] = ()
-    launch: Launch
+    launch: LaunchGeometry
     static_shared_bytes: Annotated[
         ExpressionText,
         Field(description="bytes of shared memory the source declares statically; used to prune before compiling"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from tunesmith.kernels.spec.expression import FUNCTIONS, ExpressionError, parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import DEVICE_NAMES, Config, Template, assignments
+from tunesmith.kernels.spec.template import BACKENDS, DEVICE_NAMES, Config, Template, assignments
 
 _KEYWORDS = """
 alignas alignof asm auto bool break case catch char class const const_cast constexpr continue decltype default
@@ -71,20 +71,23 @@ def require_sound_task(task: Task, where: str) -> None:
                 _require_launch(one.template, workload, f"{where}, backends.{backend}, opponent {one.name}, launch")
 
 
+def parse_python(text: str, where: str) -> ast.Module:
+    """The syntax tree of the file that the key at `where` names; raises `TaskError`."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        at = f" (line {line} of its file)" if line else ""
+        raise TaskError(f"{where}: it is not valid Python{at}: {getattr(error, 'msg', error)}.") from error
+
+
 def require_sound_reference(task: Task, where: str) -> None:
     """Raises `TaskError` for a reference that is no Python, lacks its function, or whose function does not take the
     arguments that are read. What is not defined by a plain `def` is left to its first call."""
     name = task.reference_name
     if task.original_is_reference:
         return
-    try:
-        tree = ast.parse(task.reference)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        at = f" (line {line} of its file)" if line else ""
-        raise TaskError(
-            f"{where}, key reference: it is not valid Python{at}: {getattr(error, 'msg', error)}."
-        ) from error
+    tree = parse_python(task.reference, f"{where}, key reference")
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     others = {one.name for one in defined} | bound
@@ -166,7 +169,7 @@ def unused_parameters(template: Template) -> list[str]:
 
 def require_options(template: Template, where: str) -> None:
     """Raises `TaskError` for what only CUDA has."""
-    if template.backend == "cuda":
+    if BACKENDS[template.backend].makes_cubins:
         return
     for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
         if given:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import Deadlines, Pool, Request
+from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool
 from tunesmith.actors.ray_cluster import cluster
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
@@ -205,7 +205,7 @@ def stretch(
         started = time.monotonic()
         while len(found) < len(configs):
             while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
-                pool.submit(Request(one[0], template, one[1], (place.workload,)))
+                pool.submit(EvaluationRequest(one[0], template, one[1], (place.workload,)))
             for request, evaluation in pool.collect():
                 journal.append(Evaluated(number=request.number, evaluation=evaluation))
                 found[request.number] = evaluation

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pretence import aside, pretending
 
-from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
 from tunesmith.actors.pool.scheduler import CompileQueue
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.outcome import Crashed, Evaluation, Measured, TimedOut
@@ -73,7 +73,7 @@ def run(pool: Pool, task: Any, count: int, at: dict[int, Any]) -> list[Evaluatio
     waiting, found = iter(range(count)), dict[int, Evaluation]()
     while len(found) < count:
         while pool.in_flight < pool.target_in_flight and (number := next(waiting, None)) is not None:
-            pool.submit(Request(number, template, space.config(number), WORKLOAD))
+            pool.submit(EvaluationRequest(number, template, space.config(number), WORKLOAD))
         for request, evaluation in pool.collect():
             assert request.number not in found, "an evaluation ended twice"
             found[request.number] = evaluation
@@ -178,7 +178,7 @@ def test_a_full_disk_for_the_cache_is_no_failure(task: Any, tmp_path: Path, ray_
     task = load_task(str(REPOSITORY / "tests" / "data" / "scale_add" / "task.toml"))
     template = task.sources("opencl").templates[0]
     workload = task.workloads_for("cpu", held_out=False)[0].name
-    requests = [Request(0, template, template.default_config, (workload,))]
+    requests = [EvaluationRequest(0, template, template.default_config, (workload,))]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Pool(
         task,
@@ -256,7 +256,7 @@ def test_code_that_evaluations_share_is_compiled_once(task: Any, ray_cluster: An
     choices = [{"UNROLL": unroll} | walk for unroll in (1, 2) for walk in walks]
     configs = [template.default_config | choice for choice in choices]
     with make_pool(task, lanes=1, compilers=2, compile_seconds=0.5) as pool:
-        requests = [Request(number, template, config, WORKLOAD) for number, config in enumerate(configs)]
+        requests = [EvaluationRequest(number, template, config, WORKLOAD) for number, config in enumerate(configs)]
         found = pool.evaluate(requests)
         assert [one.config for one in found] == configs
         assert all(isinstance(one.outcomes[WORKLOAD[0]], Measured) for one in found)
@@ -273,9 +273,9 @@ def test_who_waits_for_a_lost_compilation_is_compiled(task: Any, ray_cluster: An
     template = task.sources("cuda").templates[0]
     configs = [dict(template.default_config, WALK=1, GRID_CAP=cap) for cap in (528, 2112)]
     with make_pool(task, lanes=1, compilers=1, compile_seconds=1.0) as pool:
-        pool.evaluate([Request(0, template, dict(template.default_config), WORKLOAD)])
+        pool.evaluate([EvaluationRequest(0, template, dict(template.default_config), WORKLOAD)])
         for number, config in enumerate(configs):
-            pool.submit(Request(number, template, config, WORKLOAD))
+            pool.submit(EvaluationRequest(number, template, config, WORKLOAD))
         before = pool.target_in_flight
         pool.collect(timeout=0.3)
         assert pool.target_in_flight == before + 1, "the one that waits leaves its place to another"
@@ -306,12 +306,12 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
     configs = [dict(template.default_config, WALK=1, GRID_CAP=cap) for cap in (528, 1056, 2112, 4224)]
     with make_pool(task, lanes=1, compilers=1, deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
         for number, config in enumerate(configs[:-1]):
-            pool.submit(Request(number, template, config, WORKLOAD))
+            pool.submit(EvaluationRequest(number, template, config, WORKLOAD))
         found = dict[int, Evaluation]()
         while len(found) < len(configs) - 1:
             found.update({request.number: evaluation for request, evaluation in pool.collect()})
         # Nor for one that comes later.
-        (late,) = pool.evaluate([Request(len(configs), template, configs[-1], WORKLOAD)])
+        (late,) = pool.evaluate([EvaluationRequest(len(configs), template, configs[-1], WORKLOAD)])
         assert pool.in_flight == 0
     assert all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in (*found.values(), late))
     assert len(lost) == compilations

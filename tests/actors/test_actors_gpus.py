@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import pretending
 
-from tunesmith.actors.pool.pool import DISAGREE, Deadlines, Pool, PoolError, Request, deviation, typical
+from tunesmith.actors.pool.pool import DISAGREE, Deadlines, EvaluationRequest, Pool, PoolError, deviation, typical
 from tunesmith.actors.pool.workers import ActorHandle, result_of
 from tunesmith.actors.ray_cluster import cpu_share, survey
 from tunesmith.graph.setup import choose_device
@@ -64,13 +64,13 @@ def make_pool(
     )
 
 
-def requests(task: Any, count: int) -> list[Request]:
+def requests(task: Any, count: int) -> list[EvaluationRequest]:
     template = task.sources("cuda").templates[0]
     space = feasible(template, [task.workload(WORKLOAD[0])], LIMITS)
-    return [Request(number, template, space.config(number), WORKLOAD) for number in range(count)]
+    return [EvaluationRequest(number, template, space.config(number), WORKLOAD) for number in range(count)]
 
 
-def run_all(pool: Pool, wanted: list[Request]) -> int:
+def run_all(pool: Pool, wanted: list[EvaluationRequest]) -> int:
     """Evaluates `wanted`, never more ahead than the pool asks for; gives how many were measured."""
     waiting, found = iter(wanted), set()
     while len(found) < len(wanted):
@@ -274,7 +274,7 @@ class TestWhoEndedTheProcess:
         opponents = [KernelOpponent(name=one, label="production", template=kernel) for one in names]
         every = requests(task, 3)
         compared = fragile.compare(
-            Request(9, kernel, {}, WORKLOAD),
+            EvaluationRequest(9, kernel, {}, WORKLOAD),
             [every[number] for number in numbers],
             WORKLOAD[0],
             seed=7,
@@ -291,7 +291,7 @@ class TestWhoEndedTheProcess:
     def test_an_opponent_is_not_blamed_where_every_finalist_ends_it(self, task: Any, fragile: Pool) -> None:
         kernel = task.sources("cuda").baseline.template
         compared = fragile.compare(
-            Request(9, kernel, {}, WORKLOAD),
+            EvaluationRequest(9, kernel, {}, WORKLOAD),
             [requests(task, 2)[1]],
             WORKLOAD[0],
             seed=7,

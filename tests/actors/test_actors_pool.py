@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pretence import pretending
 
-from tunesmith.actors.pool.pool import Deadlines, Pool, PoolError, Request
+from tunesmith.actors.pool.pool import Deadlines, EvaluationRequest, Pool, PoolError
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import OutOfTime, TunesmithError
@@ -51,10 +51,10 @@ def make_pool(task: Task, device: Any, **changes: Any) -> Pool:
     return Pool(task, device.limits, device.index, **(settings | changes))
 
 
-def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> Request:
+def request(task: Task, trouble: int, number: int | None = None, group: int = 16) -> EvaluationRequest:
     template = task.sources("opencl").templates[0]
     config: dict[str, Any] = {"GROUP": group, "TROUBLE": trouble}
-    return Request(trouble if number is None else number, template, config, WORKLOAD)
+    return EvaluationRequest(trouble if number is None else number, template, config, WORKLOAD)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -337,7 +337,7 @@ def test_what_kills_its_process_twice_is_a_crash(task: Task, device: Any) -> Non
 
 @pytest.mark.slow
 def test_a_comparison_holds_a_crash_against_the_one_that_crashed(task: Task, device: Any) -> None:
-    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    baseline = EvaluationRequest(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     candidates = [request(task, trouble) for trouble in (0, CRASH, NO_COMPILE, WRONG)] + [request(task, 0, 9, group=64)]
     with make_pool(task, device) as pool:
         compared = pool.compare(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)
@@ -350,7 +350,7 @@ def test_a_comparison_holds_a_crash_against_the_one_that_crashed(task: Task, dev
 
 @pytest.mark.slow
 def test_an_opponent_that_ends_the_process_costs_no_other_anything(task: Task, device: Any) -> None:
-    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    baseline = EvaluationRequest(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     kernel = task.sources("opencl").baseline.template
     opponents = [
         FunctionOpponent(
@@ -370,7 +370,7 @@ def test_an_opponent_that_ends_the_process_costs_no_other_anything(task: Task, d
 
 @pytest.mark.slow
 def test_a_comparison_of_a_kernel_that_never_ends(task: Task, device: Any) -> None:
-    baseline = Request(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
+    baseline = EvaluationRequest(0, task.sources("opencl").baseline.template, {}, WORKLOAD)
     with make_pool(task, device, deadlines=Deadlines(visit=4.0)) as pool:
         candidates = [request(task, ENDLESS), request(task, 0)]
         compared = pool.compare(baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.graph.journal.events import Noted
@@ -282,7 +282,7 @@ def test_nothing_valid_is_exit_code_3(
 ) -> None:
     """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
 
-    def evaluate(_: SimulatedPool, request: Request) -> Evaluation:
+    def evaluate(_: SimulatedPool, request: EvaluationRequest) -> Evaluation:
         if not request.config:
             return measured(request)
         wrong = WrongResult("mismatch", "out", "out[0] is 1, not 2")

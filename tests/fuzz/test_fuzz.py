@@ -31,7 +31,7 @@ from tunesmith.cli.main import main
 from tunesmith.graph import tune
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.space import Rule, Space
+from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.taskfile import load_task, parse_config
 from tunesmith.kernels.spec.template import Parameter
@@ -126,7 +126,7 @@ def test_constraints() -> None:
 
     def check(text: str) -> None:
         try:
-            rule = Rule.from_expression(parse(text))
+            rule = SpaceRule.from_expression(parse(text))
             space = Space.build(list(PARAMETERS), [rule])
         except TunesmithError as error:
             assert str(error).endswith(".")

@@ -15,7 +15,7 @@ from journal_rows import rows
 from scripted_models import DATA, Script, Scripted
 from simulated_pool import SimulatedPool
 
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.graph import resume, tune
 from tunesmith.graph.run import RunResult
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, LaunchFailed, WrongResult
@@ -27,10 +27,10 @@ LIBRARY = str(DATA / "scale_add" / "task.toml")
 class ModelPool(SimulatedPool):
     """Sources say in a comment what is wrong with them: DOES_NOT_COMPILE, WRONG, FAULTS."""
 
-    def compare(self, baseline: Request, candidates: Any, workload: str, **options: Any) -> Any:
+    def compare(self, baseline: EvaluationRequest, candidates: Any, workload: str, **options: Any) -> Any:
         return super().compare(baseline, [likened(one) for one in candidates], workload, **options)
 
-    def _evaluate(self, request: Request) -> Evaluation:
+    def _evaluate(self, request: EvaluationRequest) -> Evaluation:
         failures = {
             "DOES_NOT_COMPILE": CompileFailed(
                 "runs:3: error: undeclared identifier", "runs:3: error: undeclared\nmore"
@@ -45,7 +45,7 @@ class ModelPool(SimulatedPool):
         return replace(super()._evaluate(likened(request)), config=request.config)
 
 
-def likened(request: Request) -> Request:
+def likened(request: EvaluationRequest) -> EvaluationRequest:
     """A kernel without parameters takes the time of the configuration its source names: LIKE GROUP ITEMS UNROLL."""
     found = re.search(r"LIKE (\d+) (\d+) (\d+)", request.template.source)
     if request.config or found is None:

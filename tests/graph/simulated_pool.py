@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tunesmith.actors.judging.judge import Verdict
-from tunesmith.actors.pool.pool import Request
+from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -41,7 +41,7 @@ class SimulatedPool:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.in_flight = 0
         self.roofline = Roofline()
-        self._waiting: list[Request] = []
+        self._waiting: list[EvaluationRequest] = []
 
     def __enter__(self) -> SimulatedPool:
         return self
@@ -49,24 +49,30 @@ class SimulatedPool:
     def __exit__(self, *_: object) -> None:
         self._waiting.clear()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: EvaluationRequest) -> None:
         self.in_flight += 1
         self._waiting.append(request)
 
-    def collect(self, timeout: float = 1.0) -> list[tuple[Request, Evaluation]]:
+    def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
         # The newest first: results never come back in the order of the asks.
         request = self._waiting.pop()
         self.in_flight -= 1
         return [(request, self._evaluate(request))]
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
+    def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         return [self._evaluate(request) for request in requests]
 
     def calibrate(self) -> Roofline:
         return Roofline()
 
     def compare(
-        self, baseline: Request, candidates: Sequence[Request], workload: str, *, seed: int, **_: Any
+        self,
+        baseline: EvaluationRequest,
+        candidates: Sequence[EvaluationRequest],
+        workload: str,
+        *,
+        seed: int,
+        **_: Any,
     ) -> WorkloadComparison:
         base = [[seconds(baseline.config, workload)]] * 5
         times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]
@@ -79,7 +85,7 @@ class SimulatedPool:
         right = [Verdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs]
         return [wrong if config in self.wrong else found for found, (_, config, _) in zip(right, jobs, strict=True)]
 
-    def _evaluate(self, request: Request) -> Evaluation:
+    def _evaluate(self, request: EvaluationRequest) -> Evaluation:
         outcomes: dict[str, Outcome] = {}
         if request.config:
             self.measured.append(dict(request.config))

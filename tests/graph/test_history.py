@@ -35,7 +35,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Prior
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Launch, Parameter, Template
+from tunesmith.kernels.spec.template import LaunchGeometry, Parameter, Template
 
 TASK = str(Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml")
 SETTINGS: dict[str, Any] = {"evaluations": 8, "rounds": 1, "backend": "opencl"}
@@ -325,7 +325,7 @@ def test_each_search_gets_the_results_of_its_own_template(two: Path, tmp_path: P
 
 def test_results_of_another_template_lead_only_where_the_space_has_them(tmp_path: Path) -> None:
     space = Space.build((Parameter(name="A", values=(1, 2)),), [])
-    launch = Launch(grid=("1",), block=("1",))
+    launch = LaunchGeometry(grid=("1",), block=("1",))
     parameters = space.domain.parameters
     mine = Template(name="mine", backend="opencl", source="//", entry="mine", parameters=parameters, launch=launch)
     kept = EarlierResults(

@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.actors.judging.judge import judge
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, NotMarked, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, NotMarked, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MARKS, Block, MarkedArtifact, PtxError, mark_blocks
 from tunesmith.kernels.build.source import Specialised, specialise
@@ -68,8 +68,8 @@ $L__info_string0:
 
 
 def test_blocks_begin_at_labels_and_behind_branches() -> None:
-    marked = mark_blocks(PTX, "some", "k")
-    assert marked.blocks == (
+    text, blocks = mark_blocks(PTX, "some", "k")
+    assert blocks == (
         Block("k", (3, 4)),
         Block("k", (5,)),
         Block("k", (7,)),
@@ -77,12 +77,12 @@ def test_blocks_begin_at_labels_and_behind_branches() -> None:
         Block("k", (8,)),
         Block("k", (8,)),
     )
-    assert marked.text.count(f"st.global.u32 [{MARKS}+") == 6
-    assert f".global .align 4 .u32 {MARKS}[6];" in marked.text
+    assert text.count(f"st.global.u32 [{MARKS}+") == 6
+    assert f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
-    body = marked.text[marked.text.index("{", marked.text.index("maxntid")) :]
+    body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
-    assert f"ret;st.global.u32 [{MARKS}" not in marked.text.replace("\n", "").replace("\t", "")
+    assert f"ret;st.global.u32 [{MARKS}" not in text.replace("\n", "").replace("\t", "")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
     kernel, marks = opened.load_marked(marked.artifact)
     buffer = opened.allocate(4 * 2048)
     opened.write(buffer, np.ones(2048, np.float32).view(np.uint8))
-    opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
+    opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (buffer, np.int32(n))))
     opened.synchronize()
     ran = opened.read(marks).view(np.uint32).astype(bool)
     assert ran.size == len(marked.blocks)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.roofline import BELIEVED, Roofline, Timed
-from tunesmith.kernels.backends import Launch, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
@@ -45,7 +45,7 @@ def test_an_elementwise_kernel_is_memory_bound_and_below_its_roofs(opened, roofs
     count = 3 + launched.cold_bytes // (8 * COUNT)
     pairs = [(launched.allocate(4 * COUNT), launched.allocate(4 * COUNT)) for _ in range(count)]
     geometry = Geometry((COUNT // 256, 1, 1), (256, 1, 1))
-    sequence = launched.sequence([Launch(kernel, geometry, (*pair, np.float32(0.5))) for pair in pairs])
+    sequence = launched.sequence([BoundLaunch(kernel, geometry, (*pair, np.float32(0.5))) for pair in pairs])
     sequence.seconds()
     seconds = sorted(launched.times([sequence] * 7))[3] / count
     assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"
@@ -69,7 +69,7 @@ def test_arithmetic_is_measured_in_vectors(opened, roofs):
     assert isinstance(artifact, Artifact)
     target = launched.allocate(4 * 64 * 64)
     arguments = (target, np.float32(0.5), np.float32(0.25))
-    sequence = launched.sequence([Launch(launched.load(artifact), Geometry((64, 1, 1), (64, 1, 1)), arguments)])
+    sequence = launched.sequence([BoundLaunch(launched.load(artifact), Geometry((64, 1, 1), (64, 1, 1)), arguments)])
     sequence.seconds()
     flops = 2.0 * 64 * 64 * 8 * 512 / min(launched.times([sequence] * 7))
     assert flops <= BELIEVED * roofs.peak_flops["float32"]

@@ -6,14 +6,14 @@ import pytest
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.taskfile import parse_config
-from tunesmith.kernels.spec.template import Launch, Parameter, Template
+from tunesmith.kernels.spec.template import LaunchGeometry, Parameter, Template
 
 TEMPLATE = Template(
     name="made",
     backend="opencl",
     source="x",
     entry="f",
-    launch=Launch(grid=("1",), block=("1",)),
+    launch=LaunchGeometry(grid=("1",), block=("1",)),
     parameters=(Parameter(name="VEC", values=(1, 4), default=4), Parameter(name="FAST", values=(True, False))),
 )
 

@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.compare import measure_set
@@ -171,6 +171,6 @@ def test_a_kernel_of_8_bit_floats_is_right_on_a_gpu(tmp_path: Path, name: str) -
     template = task.sources("cuda").baseline.template
     shape = geometry(template, template.default_config, task.workloads[0])
     for index in range(2):
-        gpu.launch(Launch(gpu.load(made), shape, data.arguments(index)))
+        gpu.launch(BoundLaunch(gpu.load(made), shape, data.arguments(index)))
         gpu.synchronize()
         assert isinstance(measure_set(data, index), dict)

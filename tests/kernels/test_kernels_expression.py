@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tunesmith.kernels.space import Rule
+from tunesmith.kernels.space import SpaceRule
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import MAX_DEPTH, MAX_INTEGER, ExpressionError, parse
 
@@ -122,7 +122,7 @@ def test_arrays_mean_what_scalars_mean(text: str, candidates: list[dict[str, Any
     except ExpressionError:
         answer = None
     # A rule falls back on scalars where arrays have no value, so it must agree always.
-    flags = Rule.from_expression(parse(text)).flags(together, len(candidates)).tolist()
+    flags = SpaceRule.from_expression(parse(text)).flags(together, len(candidates)).tolist()
     assert flags == [bool(value) for value in one_by_one]
     if answer is None:
         return

@@ -15,7 +15,7 @@ import pytest
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import Device, probe_cuda
-from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.space import compiler_rejection, feasible
@@ -90,7 +90,7 @@ def test_what_is_feasible_compiles_and_launches(here: Device) -> None:
         assert compiler_rejection(here.limits, shape, artifact.resources) is None, (config, artifact.resources)
         device.write(c, np.full(2 * count, 0xFF, np.uint8))
         # A DeviceError here is the failure this test is about; pytest shows it with the point.
-        device.launch(Launch(device.load(artifact), shape, (a, b, c, *sizes)))
+        device.launch(BoundLaunch(device.load(artifact), shape, (a, b, c, *sizes)))
         device.synchronize()
         assert not device.read(c).any(), f"{config} does not compute 0 from zeros"
     print(f"launched {POINTS} points; {time.perf_counter() - started:.1f} s in all")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Compiler, Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import literal, specialise
 from tunesmith.kernels.outcome import CompileFailed
@@ -130,7 +130,7 @@ def test_the_device_sees_the_values(device: Any) -> None:
     assert isinstance(answer, Artifact), answer
     opened = open_device(device.limits, device.index)
     buffer = opened.allocate(512)
-    opened.launch(Launch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
+    opened.launch(BoundLaunch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
     opened.synchronize()
     assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
 

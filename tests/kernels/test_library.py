@@ -13,7 +13,7 @@ import pytest
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Compiler, Launch
+from tunesmith.kernels.backends import BoundLaunch, Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables
 from tunesmith.kernels.build.source import specialise
@@ -388,7 +388,7 @@ class OpenclRunner:
                 self.data[key] = WorkloadData(self.device, task, workload, seed=0, max_bytes=GIB)
             data = self.data[key]
             data.restore()
-            self.device.launch(Launch(kernel, geometry(template, config, workload), data.arguments(0)))
+            self.device.launch(BoundLaunch(kernel, geometry(template, config, workload), data.arguments(0)))
             self.device.synchronize()
             verdict = measure_set(data, 0)
             assert isinstance(verdict, dict), (workload.name, workload.types, config, verdict)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import Call, open_compiler
+from tunesmith.kernels.backends import HostCall, open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
@@ -91,7 +91,7 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypa
     def steady(sequence: OpenclSequence) -> float:
         # Everything runs, but by a pretended clock, on which a function takes twice as long as a kernel.
         # The longer a launch takes, the fewer are a sample.
-        each = 2e-3 if isinstance(sequence._launches[0], Call) else 1e-3
+        each = 2e-3 if isinstance(sequence._launches[0], HostCall) else 1e-3
         return seconds(sequence) * 0 + sequence.count * each
 
     monkeypatch.setattr(OpenclSequence, "seconds", steady)
@@ -266,14 +266,14 @@ import cupy
 import numpy as np
 import test_opponents
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.spec.task import Geometry
 
 gpu = probe_cuda().devices[0]
 device = open_device(gpu.limits, gpu.index)
 module = cupy.RawModule(code='extern "C" __global__ void nothing() {}')
-nothing = Launch(module.get_function("nothing").kernel, Geometry((1, 1, 1), (32, 1, 1)), ())
+nothing = BoundLaunch(module.get_function("nothing").kernel, Geometry((1, 1, 1), (32, 1, 1)), ())
 sequence = device.sequence([nothing] * 1000)
 gap = lambda: statistics.median(device.times([sequence] * 9))
 gap()
@@ -304,12 +304,12 @@ def task_on_gpu(tmp_path: Path, framework: str) -> Task:
 
 def _cuda(made: Task) -> Any:
     from tunesmith.kernels.spec.task import BackendSources, Baseline
-    from tunesmith.kernels.spec.template import Launch, Template
+    from tunesmith.kernels.spec.template import BoundLaunch, Template
 
     source = (
         'extern "C" __global__ void scale_add(const float* x, const float* y, float* out, float a, int n) {\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) out[i] = a * x[i] + y[i];\n}\n"
     )
-    launch = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+    launch = BoundLaunch(grid=("ceil_div(n, 256)",), block=("256",))
     template = Template(name="baseline", backend="cuda", source=source, entry=made.entry, launch=launch)
     return BackendSources(baseline=Baseline(template=template))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.rotation import Rotation, window_for
@@ -111,7 +111,7 @@ def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
         following[order, 0] = np.roll(order, -1) * 32
         buffer = device.allocate(nbytes)
         device.write(buffer, following.view(np.uint8).reshape(-1))
-        launches.append(Launch(kernel, Geometry((1, 1, 1), (THREADS, 1, 1)), (buffer, out, np.int32(STEPS))))
+        launches.append(BoundLaunch(kernel, Geometry((1, 1, 1), (THREADS, 1, 1)), (buffer, out, np.int32(STEPS))))
     flush = device.allocate(2 * device.cold_bytes)
     overwritten, again = device.allocate(device.cold_bytes), device.sequence([launches[0]])
     cold, warm = [], []

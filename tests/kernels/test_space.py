@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunesmith.kernels import space as listing
-from tunesmith.kernels.space import Domain, Reason, Rule, Space, SpaceError, SpaceTooLarge
+from tunesmith.kernels.space import Domain, Reason, Space, SpaceError, SpaceRule, SpaceTooLarge
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -36,8 +36,8 @@ def parameters(names: str = "ABCDE") -> list[Parameter]:
     return [Parameter(name=name, values=VALUES[name]) for name in names]
 
 
-def rules(*texts: str, limit: int = 8) -> list[Rule]:
-    return [Rule.from_expression(parse(text), {"limit": limit}) for text in texts]
+def rules(*texts: str, limit: int = 8) -> list[SpaceRule]:
+    return [SpaceRule.from_expression(parse(text), {"limit": limit}) for text in texts]
 
 
 def product(listed: list[Parameter]) -> list[Config]:
@@ -72,7 +72,7 @@ def test_keys_are_places_in_the_product() -> None:
 
 
 def test_reasons_name_the_rule_and_the_numbers() -> None:
-    rule = Rule.from_expression(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
+    rule = SpaceRule.from_expression(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
     space = Space.build(parameters(), [rule])
     point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
     assert space.reject(point) == Reason(
@@ -156,7 +156,7 @@ CONDITIONS = st.recursive(
 @example("(A if B else 0.5) & 1 == 1")
 def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> None:
     """Also where parameters have values of several types, and where there is no value."""
-    rule = Rule.from_expression(parse(text), {"n": 7})
+    rule = SpaceRule.from_expression(parse(text), {"n": 7})
     asked = [parameter for parameter in MIXED if parameter.name in rule.names]
     points = product(asked)
     domain = Domain(asked)

@@ -20,7 +20,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, global_coordinate, loop_of
-from tunesmith.kernels.spec.template import Constraint, Launch, Parameter
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -90,7 +90,7 @@ def row_lanes(given: Subject) -> Applied | Skipped:
     )
     block = f"({given.name('BLOCK')} if {given.name('BLOCK')} > 0 else ({given.block('x')}))"
     total = f"({given.grid('x')}) * ({given.block('x')})"
-    launch = Launch(
+    launch = LaunchGeometry(
         grid=(f"ceil_div({total} * max({name}, 1), {block})", given.grid("y"), given.grid("z")),
         block=(block, "1", "1"),
     )

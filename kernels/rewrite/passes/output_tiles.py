@@ -20,7 +20,7 @@ from tunesmith.kernels.rewrite.passes.tiles import bounds_of
 from tunesmith.kernels.rewrite.source import Access, Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates, loop_of
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.template import Constraint, Launch, Parameter
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -71,7 +71,7 @@ def output_tiles(given: Subject) -> Applied | Skipped:
     )
     total = {axis: f"({given.grid(axis)}) * ({given.block(axis)})" for axis in "xy"}
     threads = f"({tile} // {rows}) * ({tile} // {columns})"
-    launch = Launch(
+    launch = LaunchGeometry(
         grid=(*(f"ceil_div({total[axis]}, max({tile}, 1))" for axis in "xy"), given.grid("z")),
         block=(threads, "1", "1"),
     )

@@ -12,7 +12,7 @@ from functools import wraps
 
 from tunesmith.kernels.rewrite.source import Kernel
 from tunesmith.kernels.rewrite.threads import Cells, Fixed, Rows
-from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Parameter
+from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 AXES = "xyz"
 
@@ -47,7 +47,7 @@ class Applied:
     static_shared: str = ""
     shared: str = ""
     grid: tuple[tuple[str, str], ...] = ()
-    instead: tuple[str, Launch] | None = None
+    instead: tuple[str, LaunchGeometry] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Subject:
     task's sizes that the kernel gets by their names; only: the names of the rules that may apply, None for all."""
 
     kernel: Kernel
-    launch: Launch
+    launch: LaunchGeometry
     work: Cells | Rows | Fixed
     name: Callable[[str], str]
     backend: BackendName = "cuda"

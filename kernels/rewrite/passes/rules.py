@@ -26,7 +26,7 @@ from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
-from tunesmith.kernels.spec.template import BackendName, Constraint, Launch, Parameter
+from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -36,7 +36,7 @@ _SLOW_MATH = re.compile(r"\b(?:exp2?|log(?:2|10)?|pow|sin|cos|tanh?|r?sqrt|erf)f
 
 def subject(
     kernel: Kernel,
-    launch: Launch,
+    launch: LaunchGeometry,
     name: Callable[[str], str],
     backend: BackendName = "cuda",
     types: frozenset[str] = frozenset(),

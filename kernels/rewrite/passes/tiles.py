@@ -13,7 +13,7 @@ from tunesmith.kernels.rewrite.passes.rule import Applied, Edit, Skipped, Subjec
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
 from tunesmith.kernels.rewrite.threads import Cells, coordinates
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.template import Constraint, Launch, Parameter
+from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter
 
 ROWS = 8
 """Rows of threads of a block; each goes over several rows of the tile."""
@@ -63,7 +63,7 @@ def transposed_tiles(given: Subject) -> Applied | Skipped:
         Edit(kernel.body.end_byte, kernel.body.end_byte, "\n#endif\n}", closes=True),
     )
     task_bound = {axis: f"({given.grid(axis)}) * ({given.block(axis)})" for axis in "xy"}
-    launch = Launch(
+    launch = LaunchGeometry(
         grid=(*(f"ceil_div({task_bound[axis]}, max({name}, 1))" for axis in "xy"), "1"),
         block=(f"{name}", f"{ROWS}", "1"),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.kernels.backends import Compiler, Device, DeviceError, Launch, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected
@@ -183,11 +183,11 @@ class DeviceContract:
         kernel = self.adding(opened, compiler, backend)
         buffer = self.filled(opened, np.arange(200, dtype=np.int32))
         arguments = (buffer, np.int32(100), np.float32(5))
-        opened.launch(Launch(kernel, Geometry((4, 1, 1), (32, 1, 1)), arguments))
+        opened.launch(BoundLaunch(kernel, Geometry((4, 1, 1), (32, 1, 1)), arguments))
         opened.synchronize()
         assert self.ints(opened, buffer, 200) == [i + 5 if i < 100 else i for i in range(200)]
         window = opened.view(buffer, 512, 256)
-        opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (window, np.int32(2), np.float32(-1))))
+        opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1)), (window, np.int32(2), np.float32(-1))))
         opened.synchronize()
         assert self.ints(opened, buffer, 131)[127:] == [127, 127, 128, 130]
 
@@ -196,7 +196,7 @@ class DeviceContract:
         most = opened.limits.shared_per_block_optin or 4096
         for shared in (1024, most // 4 * 4):
             buffer = self.filled(opened, np.arange(256, dtype=np.int32))
-            opened.launch(Launch(kernel, Geometry((1, 1, 1), (256, 1, 1), shared), (buffer,)))
+            opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (256, 1, 1), shared), (buffer,)))
             opened.synchronize()
             assert self.ints(opened, buffer, 256) == list(range(255, -1, -1)), shared
 
@@ -207,7 +207,7 @@ class DeviceContract:
         first, second = (self.filled(opened, np.zeros(1024, np.int32)) for _ in range(2))
         shape = Geometry((8, 1, 1), (128, 1, 1))
         launches = [
-            Launch(kernel, shape, (buffer, np.int32(1024), np.float32(by)))
+            BoundLaunch(kernel, shape, (buffer, np.int32(1024), np.float32(by)))
             for buffer, by in ((first, 1), (second, 10)) * 2
         ]
         sequence = opened.sequence(launches)
@@ -220,7 +220,7 @@ class DeviceContract:
         kernel = self.adding(opened, compiler, backend)
         buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
         shape = Geometry((1 << 13, 1, 1), (128, 1, 1))
-        launch = Launch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
+        launch = BoundLaunch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
         once, often = opened.sequence([launch]), opened.sequence([launch] * 20)
         assert min(often.seconds() for _ in range(5)) > 4 * min(once.seconds() for _ in range(5))
 
@@ -230,7 +230,7 @@ class DeviceContract:
         kernel = self.adding(opened, compiler, backend)
         buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
         shape = Geometry((1 << 13, 1, 1), (128, 1, 1))
-        launch = Launch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
+        launch = BoundLaunch(kernel, shape, (buffer, np.int32(1 << 20), np.float32(1)))
         assert 0 < opened.once(launch) < 1
         assert set(self.ints(opened, buffer, 1 << 20)) == {1}, "it has ended"
         few, many = opened.sequence([launch]), opened.sequence([launch] * 20)
@@ -253,11 +253,11 @@ class DeviceContract:
         buffer = self.filled(opened, np.arange(4, dtype=np.int32))
         arguments = (buffer, np.int32(4), np.float32(1))
         with pytest.raises(DeviceError) as caught:
-            opened.launch(Launch(kernel, Geometry((1, 1, 1), block), arguments))
+            opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), block), arguments))
             opened.synchronize()
         assert not caught.value.sticky
         # Nothing is lost.
-        opened.launch(Launch(kernel, Geometry((1, 1, 1), (4, 1, 1)), arguments))
+        opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (4, 1, 1)), arguments))
         opened.synchronize()
         assert self.ints(opened, buffer, 4) == [1, 2, 3, 4]
 

@@ -16,7 +16,7 @@ from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import Compiler, Device, Launch, OutOfDeviceMemory, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, OutOfDeviceMemory, open_compiler, open_device
 from tunesmith.kernels.backends.cuda import _Mapping
 from tunesmith.kernels.backends.nvrtc import (
     CudaUnavailable,
@@ -258,7 +258,7 @@ class TestCudaDevice(DeviceContract):
         )
         kernel = opened.load(compiled(compiler, "cuda", text, "both"))
         buffer = self.filled(opened, np.arange(32, dtype=np.int32))
-        opened.launch(Launch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
+        opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
         opened.synchronize()
         assert self.ints(opened, buffer, 32) == list(range(32, 0, -1))
 
@@ -266,7 +266,7 @@ class TestCudaDevice(DeviceContract):
         """What a sequence takes to start and to end is no part of it: some 6 % of the short one."""
         kernel = opened.load(compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add"))
         buffer = self.filled(opened, np.zeros(1 << 20, np.int32))
-        launch = Launch(kernel, Geometry((1 << 13, 1, 1), (128, 1, 1)), (buffer, np.int32(1 << 20), np.float32(1)))
+        launch = BoundLaunch(kernel, Geometry((1 << 13, 1, 1), (128, 1, 1)), (buffer, np.int32(1 << 20), np.float32(1)))
         short, long = opened.sequence([launch] * 10), opened.sequence([launch] * 300)
         opened.times([long])
         rounds = [opened.times([short, long]) for _ in range(15)]
@@ -298,7 +298,7 @@ class TestCudaDevice(DeviceContract):
 
 TIMED = """
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.spec.task import Geometry
 import numpy as np
@@ -308,7 +308,7 @@ text = 'extern "C" __global__ void tick(int* a) { a[0] += 1; }'
 artifact = open_compiler(here.limits).compile(Specialised("cuda", "tick", text))
 device = open_device(here.limits, here.index)
 buffer = device.allocate(512)
-launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
+launch = BoundLaunch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
 few, many = device.sequence([launch]), device.sequence([launch] * 40)
 first, second = device.times([few, many])
 print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_seconds}", flush=True)
@@ -316,7 +316,7 @@ print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_sec
 ILLEGAL = r"""
 import numpy as np
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import DeviceError, Launch, open_compiler, open_device
+from tunesmith.kernels.backends import DeviceError, BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.spec.task import Geometry
 
@@ -325,7 +325,7 @@ text = 'extern "C" __global__ void wild(int* a, long long by) { a[by] = 1; }'
 artifact = open_compiler(here.limits).compile(Specialised("cuda", "wild", text))
 device = open_device(here.limits, here.index)
 buffer = device.allocate(512)
-launch = Launch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.int64(1 << 44)))
+launch = BoundLaunch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.int64(1 << 44)))
 sticky = then = None
 try:
     device.launch(launch)

@@ -10,7 +10,7 @@ import pytest
 from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import Call, Compiler, Device, DeviceError, Launch, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, HostCall, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import SWITCH, OpenclUnavailable, device_uuid, name_processor
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
@@ -41,18 +41,18 @@ class TestOpenclDevice(DeviceContract):
         buffer = opened.allocate(512)
         for arguments in ((buffer,), (buffer, np.int32(1), np.float32(1), np.int32(1))):
             with pytest.raises(DeviceError, match=f"the kernel takes 3 arguments, not {len(arguments)}"):
-                opened.launch(Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments))
+                opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments))
         with pytest.raises(DeviceError):
-            opened.launch(Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.float64(1), np.float32(1))))
+            opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.float64(1), np.float32(1))))
 
     def test_calls_and_kernels_do_not_mix(self, compiler: Compiler, opened: Any) -> None:
         """Rather than that the kernels are left out."""
         kernel = opened.load(compiled(compiler, "opencl", SOURCES["opencl"]["add"], "add"))
         arguments = (opened.allocate(512), np.int32(1), np.float32(1))
-        launch = Launch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)
+        launch = BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)
         with pytest.raises(AssertionError, match="by the host's clock"):
-            opened.run([launch, Call(lambda: None)])
-        assert len(opened.run([launch, launch])) == len(opened.run([Call(lambda: None)] * 2)) == 2
+            opened.run([launch, HostCall(lambda: None)])
+        assert len(opened.run([launch, launch])) == len(opened.run([HostCall(lambda: None)] * 2)) == 2
 
 
 class FakeCl:

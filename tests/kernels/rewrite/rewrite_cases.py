@@ -11,13 +11,13 @@ from emulation import contents, run_kernel
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
-from tunesmith.kernels.spec.template import Config, Launch, Template
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 
 RAW = Path(__file__).resolve().parents[2] / "raw"
 
 
 def task_of(
-    name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, scalars: dict[str, str]
+    name: str, code: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, scalars: dict[str, str]
 ) -> Task:
     """A task of one kernel. arrays: role, data type and length by name; scalars: data type by name, in their order."""
     arguments = [
@@ -40,7 +40,7 @@ def task_of(
     )
 
 
-LINE = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+LINE = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
 SAXPY = task_of(
     "saxpy",
     """
@@ -79,7 +79,7 @@ STRIDE = task_of(
     }
     """,
     {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")},
-    Launch(grid=("min(ceil_div(n, 256), 4)",), block=("256",)),
+    LaunchGeometry(grid=("min(ceil_div(n, 256), 4)",), block=("256",)),
     {"a": "float32", "n": "int32"},
 )
 BARE = task_of(
@@ -90,7 +90,7 @@ BARE = task_of(
     }
     """,
     {"y": ("inout", "float32", "8 * n")},
-    Launch(grid=("n",), block=("8",)),
+    LaunchGeometry(grid=("n",), block=("8",)),
     {"n": "int32"},
 )
 OWN = {task.name: task for task in (SAXPY, EARLY, STRIDE, BARE)}
@@ -108,7 +108,7 @@ def plain_task(name: str) -> Task:
     return task.model_copy(update={"backends": {"cuda": bare_sources}})
 
 
-def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: Launch, more: str = "") -> Task:
+def kernel(body: str, arrays: dict[str, tuple[str, str, str]], launch: LaunchGeometry, more: str = "") -> Task:
     """A task of a kernel `k` with `body`, over arrays and a size n."""
     const = {"in": "const ", "out": "", "inout": ""}
     types = {"float32": "float", "int32": "int", "int8": "signed char"}

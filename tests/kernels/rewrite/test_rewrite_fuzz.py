@@ -19,12 +19,12 @@ from rewrite_cases import task_of
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
-from tunesmith.kernels.spec.template import Launch
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 H200 = resolve_target("h200")
-LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
-ROWS = Launch(grid=("3",), block=("64",))
-SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
+ROWS = LaunchGeometry(grid=("3",), block=("64",))
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 ARRAYS = {
     "x": ("in", "float32", "n * n"),
     "z": ("in", "float32", "n * n"),
@@ -49,7 +49,7 @@ def combined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
+def elementwise(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     value = combined(
         st.sampled_from(
             [
@@ -84,7 +84,7 @@ def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
 
 
 @st.composite
-def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
+def shared_rows(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     place = st.sampled_from(
         ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
     )
@@ -106,7 +106,7 @@ def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
 
 
 @st.composite
-def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
+def lone_rows(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     mine = "y[row * n + i]"
     places = ["x[row * n + i]", "x[from + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i", "w"]
     value = combined(st.sampled_from(places))
@@ -119,11 +119,11 @@ def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
     early = draw(st.sampled_from(["", "if (n % 2 && w > 0) return;", "if (w > 9) { y[row * n] = w; }"]))
     lines = " ".join(f"{turns} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
     text = f"{'' if row == '#' else row} float w = {first}; {early} {start}; {lines}"
-    return text.replace("row", "blockIdx.x") if row == "#" else text, Launch(grid=("n",), block=("64",))
+    return text.replace("row", "blockIdx.x") if row == "#" else text, LaunchGeometry(grid=("n",), block=("64",))
 
 
 @st.composite
-def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
+def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     value = combined(
         st.sampled_from(["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"])
     )
@@ -138,7 +138,7 @@ def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
 
 
 @st.composite
-def squares(draw: st.DrawFn) -> tuple[str, Launch]:
+def squares(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     value = combined(
         st.sampled_from(
             [
@@ -164,7 +164,7 @@ def squares(draw: st.DrawFn) -> tuple[str, Launch]:
     return (f"{at} if (r >= n || c >= n) return; {body}", SQUARE)
 
 
-def require_same(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
     """The kernel as it came and two points of its space give the same. Points with more rewrites come first."""
     body, launch = drawn
     signature = "const float* x, const float* z, const int* k, float* y, int n"
@@ -200,7 +200,7 @@ KINDS = {
 def test_a_drawn_kernel_is_the_same_at_every_point(kind: str) -> None:
     @settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(KINDS[kind], st.sampled_from([64, 37]), st.integers(0, 1000))
-    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+    def check(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
         require_same(drawn, n, seed)
 
     check()
@@ -212,7 +212,7 @@ def test_a_drawn_kernel_is_the_same_at_every_point(kind: str) -> None:
 def test_many_drawn_kernels_are_the_same_at_every_point(kind: str) -> None:
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(KINDS[kind], st.integers(3, 90), st.integers(0, 1000))
-    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
+    def check(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
         require_same(drawn, n, seed)
 
     check()

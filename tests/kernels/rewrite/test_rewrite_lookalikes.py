@@ -10,11 +10,11 @@ from rewrite_cases import kernel, require_equal, template_of
 from tunesmith.kernels.rewrite.source import Source
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import BackendSources, Baseline, geometry
-from tunesmith.kernels.spec.template import Config, Launch, Template
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 
-LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
-ROWS = Launch(grid=("3",), block=("64",))
-ONE = Launch(grid=("1",), block=("64",))
+LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
+ROWS = LaunchGeometry(grid=("3",), block=("64",))
+ONE = LaunchGeometry(grid=("1",), block=("64",))
 XY = {"x": ("in", "float32", "3 * n"), "y": ("inout", "float32", "3 * n")}
 BOTH = {"x": ("inout", "float32", "3 * n"), "y": ("inout", "float32", "3 * n")}
 AT = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
@@ -28,7 +28,13 @@ Arrays = dict[str, tuple[str, str, str]]
 
 
 def require_left(
-    body: str, config: Config, why: str, folder: Path, arrays: Arrays = XY, launch: Launch = LINE, more: str = ""
+    body: str,
+    config: Config,
+    why: str,
+    folder: Path,
+    arrays: Arrays = XY,
+    launch: LaunchGeometry = LINE,
+    more: str = "",
 ) -> None:
     """A rewrite is refused for a reason that says `why`, and what is left of `config` computes what the kernel does."""
     task = kernel(body, arrays, launch, more)
@@ -62,7 +68,7 @@ def test_a_guard_that_asks_for_more_does_not_fill_vectors(body: str, tmp_path: P
 )
 def test_a_changed_parameter_keeps_a_thread_to_one_element(body: str, tmp_path: Path) -> None:
     launch, more = (
-        Launch(grid=("ceil_div(n, 64)", "2"), block=("64",)),
+        LaunchGeometry(grid=("ceil_div(n, 64)", "2"), block=("64",)),
         "template <class V> __device__ void halve(V& v)",
     )
     require_left(body, {"ITEMS": 2}, "changes its parameter", tmp_path, BOTH, launch, f"{more} {{ v /= 2; }}")
@@ -91,7 +97,7 @@ PRODUCT = "for (int k = 0; k < n; ++k) s += x[r * n + k] * z[k * n + c];"
     ],
 )
 def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config], tmp_path: Path) -> None:
-    launch = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
+    launch = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
     task = kernel(f"{CELL} {body}", SQUARES, launch)
     assert "OUTPUT_TILE" not in template_of(task).default_config
     require_equal(task, configs, tmp_path, n=37)
@@ -100,7 +106,7 @@ def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config
 def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_work() -> None:
     source = """__kernel void k(__global const float* x, __global float* y, int n) {
         const int i = get_global_id(0); for (int k = 0; k < 2; ++k) { if (i >= n) return; y[i] = x[i]; } }"""
-    launch = Launch(grid=("ceil_div(n, 256)",), block=("256",))
+    launch = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
     plain = Template(name="baseline", backend="opencl", source=source, entry="k", launch=launch)
     task = kernel("y[0] = x[0];", XY, LINE).model_copy(
         update={"backends": {"opencl": BackendSources(baseline=Baseline(template=plain))}}

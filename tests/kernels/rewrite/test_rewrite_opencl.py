@@ -13,7 +13,7 @@ from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Workload, geometry
-from tunesmith.kernels.spec.template import Config, Launch, Template
+from tunesmith.kernels.spec.template import Config, LaunchGeometry, Template
 
 HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
 N = 1000
@@ -27,7 +27,7 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global flo
 
 def opencl_task(source: str) -> Task:
     arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
-    task = task_of("k", source, arrays, Launch(grid=("ceil_div(n, 64)",), block=("64",)), {"n": "int32"})
+    task = task_of("k", source, arrays, LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",)), {"n": "int32"})
     sources = task.backends["cuda"]
     plain = sources.baseline.template.model_copy(update={"backend": "opencl"})
     sources = sources.model_copy(update={"baseline": sources.baseline.model_copy(update={"template": plain})})

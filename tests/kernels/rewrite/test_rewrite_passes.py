@@ -11,11 +11,11 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import Config, Launch
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
 H200 = resolve_target("h200")
-LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
-ROWS = Launch(grid=("3",), block=("64",))
+LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
+ROWS = LaunchGeometry(grid=("3",), block=("64",))
 ELEMENT = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
 TURNS = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
 ALL = "__shared__ float t; if (threadIdx.x == 0) t = 0; __syncthreads(); atomicAdd(&t, s); __syncthreads(); s = t;"
@@ -100,7 +100,7 @@ class TestRowLoops:
         require_equal(task, [{"ROW_VEC": 4}], tmp_path, n=204)
 
 
-SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
 AT = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;"
 INSIDE = f"{AT} if (r >= n || c >= n) return;"
 SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
@@ -259,7 +259,7 @@ class TestHalo:
         require_equal(kernel(body, PLANE, SQUARE), configs, tmp_path, n=n)
 
 
-MANY = Launch(grid=("n",), block=("64",))
+MANY = LaunchGeometry(grid=("n",), block=("64",))
 BOTH = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n * n")}
 PER_ROW = "const float* r = x + blockIdx.x * n;"
 
@@ -268,7 +268,11 @@ class TestRowTeams:
     @pytest.mark.parametrize(
         ("body", "launch", "missing"),
         [
-            (f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];", Launch(grid=("n // 2",), block=("64",)), "TEAM_ROWS"),
+            (
+                f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = r[i];",
+                LaunchGeometry(grid=("n // 2",), block=("64",)),
+                "TEAM_ROWS",
+            ),
             (f"{PER_ROW} if (n < 9) return; {TURNS} y[blockIdx.x * n + i] = r[i];", MANY, "TEAM_ROWS"),
             (
                 f"{PER_ROW} float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;",
@@ -288,7 +292,7 @@ class TestRowTeams:
             (f"{PER_ROW} __shared__ float s[2]; {TURNS} y[blockIdx.x * n + i] = r[i] + s[0];", MANY, "TEAM_ROWS"),
         ],
     )
-    def test_rows_whose_threads_need_one_another_stay(self, body: str, launch: Launch, missing: str) -> None:
+    def test_rows_whose_threads_need_one_another_stay(self, body: str, launch: LaunchGeometry, missing: str) -> None:
         found = rewrite(kernel(body, BOTH, launch)).template
         assert found is None or missing not in found.default_config
 

@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.draft import draft
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
-from tunesmith.kernels.spec.template import Launch
+from tunesmith.kernels.spec.template import LaunchGeometry
 
 DATA = RAW.parent / "data"
 HASH_SEEDS = (0, 1, 2)
@@ -32,23 +32,23 @@ SEVERAL = {
         f"if (r >= n || c >= n) return; float s = 0, t = 0, u = 0, v = 0; for (int k = 0; k < n; ++k) {{ {SUMS} }} "
         "first[r * n + c] = s + t + u + v;",
         ARRAYS,
-        Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16")),
+        LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16")),
     ),
     "lanes": kernel(
         "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return; "
         f"for (int k = 0; k < n; ++k) {{ {BACKWARDS} }}",
         ARRAYS,
-        Launch(grid=("ceil_div(n, 64)",), block=("64",)),
+        LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",)),
     ),
     "turns": kernel(
         f"int r = blockIdx.x; {TURNS} {{ {BACKWARDS} }} {TURNS} {{ {BACKWARDS} }}",
         ARRAYS,
-        Launch(grid=("n // 2",), block=("64",)),
+        LaunchGeometry(grid=("n // 2",), block=("64",)),
     ),
     "axes": kernel(
         "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) first[i] = a[i];",
         ARRAYS,
-        Launch(grid=("n",), block=("8", "4", "2")),
+        LaunchGeometry(grid=("n",), block=("8", "4", "2")),
     ),
 }
 """Kernels with several sums, arrays or axes that a rule names in its code or in its reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunesmith.kernels.search import Observation, Strategy
-from tunesmith.kernels.space import Rule, Space
+from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -16,7 +16,7 @@ PARAMETERS = [
     Parameter(name="STAGED", values=(True, False)),
     Parameter(name="FIXED", values=(7,)),
 ]
-RULES = [Rule.from_expression(parse(text)) for text in ("BLOCK * TILE <= 768", "TILE < 8 or STAGED")]
+RULES = [SpaceRule.from_expression(parse(text)) for text in ("BLOCK * TILE <= 768", "TILE < 8 or STAGED")]
 
 
 def listed_space() -> Space:

@@ -146,10 +146,10 @@ class TestContract:
 
 
 def _impossible() -> list[object]:
-    from tunesmith.kernels.space import Rule
+    from tunesmith.kernels.space import SpaceRule
     from tunesmith.kernels.spec.expression import parse
 
-    return [Rule.from_expression(parse("BLOCK > 999"))]
+    return [SpaceRule.from_expression(parse("BLOCK > 999"))]
 
 
 def test_the_default_says_what_it_picked_and_why() -> None:
