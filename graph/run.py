@@ -39,7 +39,7 @@ from tunesmith.graph.journal.events import (
 )
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Origin
-from tunesmith.graph.journal.store import Journal, JournalError, Store, remove_journal
+from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
@@ -91,7 +91,7 @@ def make_more(**values: object) -> More:
         raise option_error(error, values) from error
 
 
-def extend(journal: Store, settings: Settings, given: More) -> Settings:
+def extend(journal: Journal, settings: Settings, given: More) -> Settings:
     """Writes down what a run may take beyond what it has used; gives the settings that hold from now on. A run that has
     had its last round gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises
     `SettingsError`, and then nothing is written."""
@@ -104,7 +104,7 @@ def extend(journal: Store, settings: Settings, given: More) -> Settings:
     return extended
 
 
-def _further_search(journal: Store, settings: Settings, given: More) -> dict[str, Any]:
+def _further_search(journal: Journal, settings: Settings, given: More) -> dict[str, Any]:
     """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
     more, rounds = given.more, given.rounds
     log = RunLog(journal)

@@ -37,6 +37,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Request
@@ -267,11 +268,9 @@ class DraftInput(TypedDict):
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> State | Command[Any]:
+    def __call__(self, state: State, context: Context) -> Finished | Command[Any]:
         plan = Plan.model_validate(state["plan"])
         stage, turn = stage_of(plan.round), state.get("turn", 0)
-        if (known := context.log.chosen_templates(stage, turn)) is not None:
-            return _answer(known)
         chosen = self._search_further(context, plan, stage)
         drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
         if not drafts:
@@ -286,8 +285,8 @@ class Templater:
                 return _fan_out(sent, drafts)
         chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
         chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
-        context.journal.append(TemplatesChosen(turn=turn, ids=tuple(chosen)), stage)
-        return _answer(chosen)
+        update: State = {"templates": chosen, "drafts": {}, "objections": []}
+        return Finished(update, TemplatesChosen(turn=turn, ids=tuple(chosen)))
 
     def _ask(
         self, context: Context, plan: Plan, drafts: Sequence[Draft], turn: int, objections: list[str]
@@ -297,7 +296,7 @@ class Templater:
             raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
         stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = context.tree(before=_begin(context, stage, turn))
+        tree = context.tree(before=begin_writing(context, stage, turn))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
         known = {event.custom_id for event in context.log.events(ModelAsked)}
@@ -350,7 +349,7 @@ class Templater:
             if problem is None and _written_before(context, template, draft.branch, stage):
                 return _failed(context, draft, f"the answer is {template.id} again", stage)
             if problem is None:
-                _register(context, template, draft.branch, stage, draft.answers)
+                register(context, template, draft.branch, stage, draft.answers)
                 _register_seeds(context, template.id, draft.seeds, stage)
                 context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
                 return draft.model_copy(update={"taken": True})
@@ -381,7 +380,7 @@ class Templater:
             if template.id in vetoed:
                 continue
             if node.round == 0:
-                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+                register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
             if template.id != node.id:
                 # What was planned is not what is searched, of which only the default is known to hold.
                 seeds = ()
@@ -400,7 +399,7 @@ class Templater:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
         if tree.untried:
-            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+            register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
         sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
         context.note("template", sentence, stage)
         return [chosen[0].id]
@@ -429,14 +428,10 @@ def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
     return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
 
 
-def _begin(context: Context, stage: str, turn: int) -> int:
+def begin_writing(context: Context, stage: str, turn: int) -> int:
     """The entry with which this turn began, from whatever session."""
     started = context.log.writing_started(stage, turn)
     return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
-
-
-def _answer(ids: Sequence[str]) -> State:
-    return {"templates": list(ids), "drafts": {}, "objections": []}
 
 
 def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -454,7 +449,7 @@ def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message,
     return (*question, Message("assistant", draft.text), Message("user", text))
 
 
-def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
+def register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Puts the template that came out of a branch into the tree, once. answers: how many the model needed for it."""
     if not context.log.has_template(template.id):
         event = TemplateAdded(

@@ -22,6 +22,7 @@ from tunesmith.graph.journal.log import Examinee, objective, quantities_of, repa
 from tunesmith.graph.journal.records import Examination, ExaminationRow, FinalistResult, Verdict, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import plan_by_rules
 from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
 from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
@@ -206,16 +207,12 @@ Finalist = tuple[str, Config]
 class Tester:
     name = "test"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         number = state["round"]
         stage = stage_of(number)
         general, per_shape = finalists(context, stage)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
-        known = context.journal.last(VerdictReached, stage)
-        if known is not None:
-            over = _done(context, number, known.event.verdict)
-            return {"done": "" if context.log.extended_after(known) else over}
         if _nothing_new(context, stage) and not _done(context, number, None):
             return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
@@ -231,9 +228,8 @@ class Tester:
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = self._examined(context, number, general, per_shape, comparisons)
-        context.journal.append(VerdictReached(verdict=verdict), stage)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return {"done": done}
+        return Finished({"done": done}, VerdictReached(verdict=verdict))
 
     def _examined(
         self,
