@@ -91,6 +91,10 @@ class Context:
         return self.task.workloads_for(self.device.limits.kind, held_out=False)
 
     @property
+    def tuned_names(self) -> list[str]:
+        return [workload.name for workload in self.tuned]
+
+    @property
     def held_out(self) -> tuple[Workload, ...]:
         return self.task.workloads_for(self.device.limits.kind, held_out=True)
 
@@ -134,7 +138,7 @@ class Context:
 
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
-        names = [workload.name for workload in self.tuned]
+        names = self.tuned_names
         return read_tree(self.log, self.sources.templates, names, self.weights, before)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:

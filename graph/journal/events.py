@@ -32,7 +32,6 @@ from tunesmith.kernels.outcome import Energy, Evaluation, Resources
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Config, Template
 
-
 KINDS: dict[str, type[Event]] = {}
 """The models by the kinds that they are stored under: each enters itself by its class keyword `kind`."""
 

@@ -96,7 +96,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
         why = explain(error, Plan, data)
         raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
     problems = []
-    names = [workload.name for workload in context.tuned]
+    names = context.tuned_names
     if plan.round != planned.round:
         problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
     if unknown := [name for name in plan.workloads if name not in names]:
@@ -157,6 +157,6 @@ def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
         verdict=context.log.verdict(stage),
         # Without a verdict either nothing was right in the search, or the test is left to a later round.
         right=any(node.best_seconds for node in tree.usable),
-        tuned=[workload.name for workload in context.tuned],
+        tuned=context.tuned_names,
     )
     return conversation(render("explain_system"), user)

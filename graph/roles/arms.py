@@ -88,7 +88,7 @@ class NextRewrite:
             round=number,
             bottleneck="unknown",
             scope="general",
-            workloads=tuple(workload.name for workload in context.tuned),
+            workloads=tuple(context.tuned_names),
             evaluations=share(context, number),
             branches=(Branch(parent=best[0].id if best else BASELINE, kind="rewrite", moves=("make it faster",)),),
         )

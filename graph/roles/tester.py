@@ -294,13 +294,9 @@ class Tester:
     ) -> None:
         """share: seconds of the time limit that are left to this comparison."""
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-        requests = [
-            Request(index + 1, context.template(template), config, (workload.name,))
-            for index, (template, config) in enumerate(entrants)
-        ]
         found = context.pool.compare(
             baseline_request(context, [workload]),
-            requests,
+            requests_for(context, entrants, workload),
             workload.name,
             seed=context.settings.seed + number * FRESH_SEED,
             rounds=ROUNDS,
@@ -309,7 +305,7 @@ class Tester:
         )
         event = Compared(
             workload=workload.name,
-            entries=_entries(entrants, found),
+            entries=finalist_results(entrants, found),
             baseline_code=found.codes[0] if found.codes else "",
             compiler=found.compiler,
             opponents=found.opponents,
@@ -341,7 +337,7 @@ def finalists(
         for one in context.log.evaluations()
         if one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
     ]
-    names = [workload.name for workload in context.tuned]
+    names = context.tuned_names
     weights, of = context.weights, context.settings.objective
     ranked: list[tuple[float, Finalist]] = []
     single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
@@ -420,7 +416,7 @@ def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> lis
 
 def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> list[Finalist]:
     """Those of `wanted` that are feasible and right on all tuned workloads; none is measured twice."""
-    names = tuple(workload.name for workload in context.tuned)
+    names = tuple(context.tuned_names)
     found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
     requests = []
     for number, (template_id, config) in enumerate(wanted):
@@ -461,7 +457,16 @@ def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
     return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
 
 
-def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+def requests_for(context: Context, entrants: Sequence[Finalist], workload: Workload) -> list[Request]:
+    """Finalists as requests for the pool, numbered from 1."""
+    return [
+        Request(number, context.template(template), config, (workload.name,))
+        for number, (template, config) in enumerate(entrants, 1)
+    ]
+
+
+def finalist_results(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+    """The comparisons of finalists, in their order."""
     codes = found.codes[1:] or ("",) * len(entrants)
     energies = found.energies[1:] or (None,) * len(entrants)
     return tuple(
