@@ -400,8 +400,8 @@ MAX_KERNELS = 6
 """Kernels of a rule, the baseline apart: each costs time on each shape, and machine code in each export."""
 MAX_KNOWN_SHAPES = 16
 """Shapes of earlier runs that a rule is fitted to, beside the drawn ones."""
-MAX_ROUNDS, MAX_SAMPLING_SECONDS = 20, 0.25
-"""Rounds, and seconds of sampling for each kernel on each shape."""
+ROUNDS, SECONDS = 20, 0.25
+"""At most so many rounds, and seconds of sampling for each kernel, on each shape."""
 CONTENTS_SEED = 13_000_007
 """Added to the run's seed for the contents."""
 
@@ -494,8 +494,8 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Request]) 
         requests,
         workload.name,
         seed=context.settings.seed + CONTENTS_SEED,
-        rounds=MAX_ROUNDS,
-        budget_seconds=MAX_SAMPLING_SECONDS,
+        rounds=ROUNDS,
+        budget_seconds=SECONDS,
     )
 
 
