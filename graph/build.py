@@ -31,7 +31,7 @@ from tunesmith.graph.journal.events import Planned, StepTaken
 from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles import BUILT_IN, Role, RoleError, load_roles
+from tunesmith.graph.roles import BUILT_IN, Finished, Role, RoleError, load_roles
 from tunesmith.graph.roles.templater import DraftInput, Templater, check_draft
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
@@ -144,8 +144,8 @@ def _take_step(
     # A plan begins a round; it is not part of the turns of the round before.
     turn = 0 if role.name == "plan" else state.get("turn", 0)
     stage = stage_of(state.get("round", 0))
-    if (known := _finished_step(context, role.name, turn, stage)) is not None:
-        return Command(goto=known.goto, update=known.update)
+    if (known := _finished_step(context, role.name, turn, stage, following)) is not None:
+        return known
     try:
         result = role(state, context)
     except NotRecorded as error:
@@ -153,6 +153,7 @@ def _take_step(
             raise
         context.note(role.name, f"{error} The run ends with what it had found before.", stage)
         result = {"done": "recording"}
+    event, result = (result.event, result.update) if isinstance(result, Finished) else (None, result)
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
     if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
         # A fan-out: the role is called again with what its branches bring back, and has not finished before.
@@ -171,7 +172,9 @@ def _take_step(
         goto = END if may_end and done else following
     over = done if goto == END else ""
     taken = StepTaken(role=role.name, turn=turn, goto=goto, done=over, update=dict(update))
-    context.journal.append(taken, stage)
+    # A plan belongs to the round that it begins, the planner's step to the round before.
+    last = [] if event is None else [(event, stage_of(update.get("round", state.get("round", 0))))]
+    context.journal.append_all([*last, (taken, stage)])
     return Command(goto=goto, update=update)
 
 
@@ -191,15 +194,18 @@ def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Con
     return runtime.context if open_context is None else open_context()
 
 
-def _finished_step(context: Context, role: str, turn: int, stage: str) -> StepTaken | None:
-    """What a role that has finished returned. A role that ended a run which was extended since decides again."""
-    found = None
-    for entry in context.log.entries(StepTaken, stage):
-        step = entry.event
-        over = step.update.get("done") or step.goto == END
-        if (step.role, step.turn) == (role, turn):
-            found = None if over and context.log.extended_after(entry) else step
-    return found
+def _finished_step(context: Context, role: str, turn: int, stage: str, following: str) -> Command[Any] | None:
+    """The command of a role that has finished; None where it has not. Where its step ended a run which was extended
+    since, a verdict or an explanation stands and the run goes on; any other role decides again."""
+    steps = context.log.entries(StepTaken, stage)
+    entry = next((one for one in reversed(steps) if (one.event.role, one.event.turn) == (role, turn)), None)
+    if entry is None:
+        return None
+    step = entry.event
+    if (step.update.get("done") or step.goto == END) and context.log.extended_after(entry):
+        stands = role in BUILT_IN and role not in BEFORE_SEARCH
+        return Command(goto=following, update={**step.update, "done": ""}) if stands else None
+    return Command(goto=step.goto, update=step.update)
 
 
 def _sent_back(name: str, goto: object, state: State, update: State, context: Context) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tunesmith.graph.journal.events import BaselineMeasured, Event, Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import RunLog, quantities_of, seconds_of
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import Tree, read_tree
 from tunesmith.graph.models.calls import FailureKind, Models
 from tunesmith.graph.progress import Listener, Progress, silent
@@ -46,7 +46,7 @@ class Context:
     limits: tuple[DeviceLimits, ...]
     """Those of the device, then those of a target the winner must fit as well."""
     settings: Settings
-    journal: Store
+    journal: Journal
     make_pool: Callable[[], Pool]
     listener: Listener = silent
     models: Models | None = None
@@ -89,6 +89,10 @@ class Context:
     @property
     def tuned(self) -> tuple[Workload, ...]:
         return self.task.workloads_for(self.device.limits.kind, held_out=False)
+
+    @property
+    def tuned_names(self) -> list[str]:
+        return [workload.name for workload in self.tuned]
 
     @property
     def held_out(self) -> tuple[Workload, ...]:
@@ -134,7 +138,7 @@ class Context:
 
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
-        names = [workload.name for workload in self.tuned]
+        names = self.tuned_names
         return read_tree(self.log, self.sources.templates, names, self.weights, before)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:

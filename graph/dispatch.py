@@ -1,10 +1,7 @@
-"""Which kernel for which shape: shapes drawn from a task's ranges, the winners measured on them, a rule over sizes and
-types fitted to that, and what the rule costs on shapes that neither tuning nor fitting saw.
+"""Which kernel serves which shape: a decision tree of bounded depth over sizes and types.
 
-A readable rule over sizes and types: a decision tree of bounded depth that says which kernel serves a shape.
-Shapes drawn from the ranges that a task's workloads span, to measure winners on what nobody tuned.
-The winners of a run measured on further shapes: the evidence for a dispatch rule, and the test of it.
-The dispatch rule of a run and what it is worth: fitted to the journal's measurements, tried on shapes that neither
+Owns the shapes drawn from the ranges of a task's workloads, the measurements of the winners on them, the rule that is
+fitted to one half of these, and its test on the other half. The files that a rule is exported to belong to `results`.
 """
 
 from __future__ import annotations
@@ -12,18 +9,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
+from tunesmith.graph.history import known_shapes
 from tunesmith.graph.journal.events import ShapeCompared
 from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.tester import disqualified
+from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
+from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, types_key
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
@@ -59,14 +60,14 @@ VECTOR = 8
 Array = NDArray[np.float64]
 
 
-class Rule(Record):
+class DispatchRule(Record):
     """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it
     holds and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline.
     shapes: how many of the fitted ones come here."""
 
     test: str = ""
-    yes: Rule | None = None
-    no: Rule | None = None
+    yes: DispatchRule | None = None
+    no: DispatchRule | None = None
     use: int = BASELINE
     shapes: int = 0
 
@@ -105,11 +106,16 @@ class Seen:
 
     def ratio(self, kernel: int) -> float:
         """Time over the baseline's time; that of the baseline where the kernel cannot be launched."""
-        found = self.figures.get(kernel)
-        return 1.0 if found is None else found.ratio
+        figures = self.figures.get(kernel)
+        return 1.0 if figures is None else figures.ratio
+
+    @property
+    def fastest(self) -> int:
+        """The fastest kernel there, the baseline included."""
+        return min([BASELINE, *self.figures], key=self.ratio)
 
 
-def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Rule:
+def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> DispatchRule:
     """The rule for `seen`. kernels: how many there are, numbered from 0; rows: sizes along which arrays are read, which
     vectors divide or not.
 
@@ -119,7 +125,7 @@ def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Ru
     none was measured.
     """
     if not seen:
-        return Rule()
+        return DispatchRule()
     fitting = _Fitting(seen, kernels)
     losses = [_validated(seen, fitting, depth) for depth in range(DEPTH + 1)]
     depth = next(depth for depth, loss in enumerate(losses) if loss <= min(losses) + GAIN)
@@ -130,25 +136,24 @@ def fit_rule(seen: Sequence[Seen], kernels: int, rows: Sequence[str] = ()) -> Ru
     return rule
 
 
-def for_types(rule: Rule, seen: Sequence[Seen], types: Sequence[Workload]) -> Rule:
+def for_types(
+    rule: DispatchRule, seen: Sequence[Seen], types: Sequence[Workload], here: Sequence[Seen] | None = None
+) -> DispatchRule:
     """`rule`, in which a leaf keeps its kernel only for types on which that was shown faster: on at least half of the
-    leaf's shapes of these types, or on some shape of `seen` where the leaf has none of them. Others get the baseline.
-    types: a workload for each combination of types."""
-    return _for_types(rule, seen, seen, types)
-
-
-def _for_types(rule: Rule, here: Sequence[Seen], seen: Sequence[Seen], types: Sequence[Workload]) -> Rule:
-    """here: the shapes of `seen` that come to `rule`, as those of `types` may."""
+    leaf's shapes of these types, or on some shape of `seen` where the leaf has no shape of them. Others get the
+    baseline. types: a workload for each combination of types; here: the shapes of `seen` that reach `rule`, all if left
+    out."""
+    here = seen if here is None else here
     if rule.yes is not None and rule.no is not None:
         test, branches = parse(rule.test), []
         by_type = all(test.names <= one.types.keys() | DTYPES.keys() for one in types)
         for branch, holds in ((rule.yes, True), (rule.no, False)):
             coming = [one for one in here if bool(test.evaluate(one.workload.names)) == holds]
             left = [one for one in types if not by_type or bool(test.evaluate(one.names)) == holds]
-            branches.append(_for_types(branch, coming, seen, left))
+            branches.append(for_types(branch, seen, left, coming))
         yes, no = branches
-        if yes == Rule(shapes=yes.shapes) and no == Rule(shapes=no.shapes):
-            return Rule(shapes=rule.shapes)
+        if yes == DispatchRule(shapes=yes.shapes) and no == DispatchRule(shapes=no.shapes):
+            return DispatchRule(shapes=rule.shapes)
         return rule.model_copy(update={"yes": yes, "no": no})
     if rule.use == BASELINE:
         return rule
@@ -160,14 +165,14 @@ def _for_types(rule: Rule, here: Sequence[Seen], seen: Sequence[Seen], types: Se
         if not faster or 2 * faster < len(own):
             refused.append((model.types, len(own)))
     if len(refused) == len(types):
-        return Rule(shapes=rule.shapes)
+        return DispatchRule(shapes=rule.shapes)
     for names, count in refused:
         test_of = " and ".join(f"{name} == {dtype}" for name, dtype in names.items())
-        rule = Rule(test=test_of, yes=Rule(shapes=count), no=rule, shapes=rule.shapes)
+        rule = DispatchRule(test=test_of, yes=DispatchRule(shapes=count), no=rule, shapes=rule.shapes)
     return rule
 
 
-def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> Rule:
+def _parted(rule: DispatchRule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> DispatchRule:
     """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along
     `name`, or only others, is asked for no other shapes."""
     divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
@@ -180,11 +185,11 @@ def _parted(rule: Rule, name: str, seen: Sequence[Seen], fitting: _Fitting, here
     there = 1 - divided if (here * divided).sum() == here.sum() else divided
     if rule.use == BASELINE or (here * there).sum() > 0:
         return rule
-    others = fitting.rule(there, 0).model_copy(update={"shapes": 0}) if there.any() else Rule()
+    others = fitting.rule(there, 0).model_copy(update={"shapes": 0}) if there.any() else DispatchRule()
     if others.use == rule.use:
         return rule
     yes, no = (others, rule) if there is divided else (rule, others)
-    return Rule(test=f"{name} % {VECTOR} == 0", yes=yes, no=no, shapes=rule.shapes)
+    return DispatchRule(test=f"{name} % {VECTOR} == 0", yes=yes, no=no, shapes=rule.shapes)
 
 
 def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
@@ -212,16 +217,16 @@ class _Fitting:
             for verdict in ("slower", "faster")
         ]
         self._columns = (costs, *shown)
-        self.texts, self.tests = _tests([one.workload for one in seen], [_shown(one) for one in seen])
+        self.texts, self.tests = _tests(seen)
 
-    def rule(self, here: Array, depth: int) -> Rule:
+    def rule(self, here: Array, depth: int) -> DispatchRule:
         """The best rule for the shapes that are 1 in `here`, with at most `depth` tests on each path."""
         return self._best(here, depth)[1]
 
-    def _best(self, here: Array, depth: int) -> tuple[float, Rule]:
+    def _best(self, here: Array, depth: int) -> tuple[float, DispatchRule]:
         """That rule, after its cost: all trees are tried."""
         costs, uses = self._leaves(here[None, :])
-        leaf = Rule(use=int(uses[0]), shapes=int(here.sum()))
+        leaf = DispatchRule(use=int(uses[0]), shapes=int(here.sum()))
         if depth == 0 or len(self.texts) == 0:
             return costs[0], leaf
         yes, no = self.tests * here, (1 - self.tests) * here
@@ -243,7 +248,7 @@ class _Fitting:
         holds, fails = (self._best(part[best], depth - 1)[1] for part in (yes, no))
         if not holds.test and not fails.test and holds.use == fails.use:
             return costs[0], leaf
-        return losses[best], Rule(test=self.texts[best], yes=holds, no=fails, shapes=leaf.shapes)
+        return losses[best], DispatchRule(test=self.texts[best], yes=holds, no=fails, shapes=leaf.shapes)
 
     def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
         """For each mask, a row of 1 for its shapes, the cost of the best kernel that may be used there, and its
@@ -259,15 +264,14 @@ class _Fitting:
         return allowed_costs.min(axis=1), np.where(use == costs.shape[1] - 1, BASELINE, use)
 
 
-def _shown(seen: Seen) -> tuple[Any, ...]:
-    """What is shown of the kernels on a shape: the verdicts, and which of them is the fastest."""
-    fastest = min([BASELINE, *seen.figures], key=seen.ratio)
-    return fastest, *((kernel, one.verdict) for kernel, one in sorted(seen.figures.items()))
-
-
-def _tests(workloads: Sequence[Workload], kinds: Sequence[tuple[Any, ...]]) -> tuple[list[str], Array]:
-    """Tests that tell some of the shapes from others, simple ones first; of those that part them alike, the first.
-    kinds: what is shown on each shape."""
+def _tests(seen: Sequence[Seen]) -> tuple[list[str], Array]:
+    """Tests that separate some of the shapes from others, simple ones first; of several with the same split, the
+    first."""
+    workloads = [one.workload for one in seen]
+    # The verdicts of the kernels on each shape, and the fastest kernel there.
+    kinds = [
+        (one.fastest, *((kernel, figures.verdict) for kernel, figures in sorted(one.figures.items()))) for one in seen
+    ]
     values: dict[str, NDArray[Any]] = {
         name: np.array([one.sizes[name] for one in workloads]) for name in workloads[0].sizes
     }
@@ -353,8 +357,7 @@ def shapes_of_others(
     """Sizes and types that other runs measured, as workloads of the task for a `kind` of device: those that it can be
     launched with and that are none of its own, each once."""
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
-    known, kept = {shape_key(workload) for workload in own}, []
-    model = own[0]
+    known, kept, model = {shape_key(workload) for workload in own}, [], own[0]
     for sizes, types in found:
         fits = sizes.keys() == model.sizes.keys() and types.keys() == model.types.keys()
         if not fits or any(dtype not in task.types[name] for name, dtype in types.items()):
@@ -393,11 +396,12 @@ def shape_key(workload: Workload) -> ShapeKey:
     return tuple(sorted(workload.sizes.items())), tuple(sorted(workload.types.items()))
 
 
-MOST_KERNELS = 6
-"""A rule chooses among so many, the baseline apart: each costs time on each shape, and machine code in each export."""
-ROUNDS = 20
-SECONDS = 0.25
-"""Most rounds, and seconds of sampling for each kernel on each shape."""
+MAX_KERNELS = 6
+"""Kernels of a rule, the baseline apart: each costs time on each shape, and machine code in each export."""
+MAX_KNOWN_SHAPES = 16
+"""Shapes of earlier runs that a rule is fitted to, beside the drawn ones."""
+ROUNDS, SECONDS = 20, 0.25
+"""At most so many rounds, and seconds of sampling for each kernel, on each shape."""
 CONTENTS_SEED = 13_000_007
 """Added to the run's seed for the contents."""
 
@@ -409,10 +413,10 @@ def kernels_of(verdict: Verdict) -> list[Winner]:
     found += [
         Winner(template=row.template, config=row.config) for row in sorted(verdict.dispatch, key=lambda row: row.ratio)
     ]
-    return list({winner_key(one): one for one in found}.values())[:MOST_KERNELS]
+    return list({winner_key(one): one for one in found}.values())[:MAX_KERNELS]
 
 
-def winner_key(winner: Winner | FinalistResult) -> tuple[str, str]:
+def winner_key(winner: Winner | FinalistResult | Disqualified) -> tuple[str, str]:
     """What tells kernels apart: template id, and configuration as text."""
     return winner.template, config_key(winner.config)
 
@@ -425,6 +429,32 @@ def can_launch(context: Context, template: Template, workload: Workload, winner:
     except ExpressionError:
         # A constraint without a value on this shape, such as a division by zero, admits nothing.
         return False
+
+
+def measure_further_shapes(context: Context) -> None:
+    """Measures the winners of the run on `dispatch_shapes` shapes drawn from the task's ranges, and on shapes for which
+    earlier runs found a faster kernel, with a pool whose task has them. Ends the pool of `context`."""
+    task, settings, kind = context.task, context.settings, context.device.limits.kind
+    verdict = context.log.verdict()
+    if verdict is None or not (kernels := kernels_of(verdict)):
+        return
+    launchable = partial(can_launch, context, context.sources.baseline.template)
+    drawn = draw_shapes(task, kind, settings.dispatch_shapes, seed=settings.seed, fits=launchable)
+    if len(drawn) < settings.dispatch_shapes:
+        context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
+    keys = {shape_key(one) for one in drawn}
+    others = shapes_of_others(task, kind, known_shapes(context))
+    known = [one for one in others if shape_key(one) not in keys and launchable(one)][:MAX_KNOWN_SHAPES]
+    examine_everywhere(context, kernels)
+    context.close()
+    wider = task.model_copy(update={"workloads": (*task.workloads, *known, *drawn)})
+    check_reference(wider, [*known, *drawn], seed=settings.seed, deadline=settings.reference_deadline)
+    with pools(wider, context.device, settings, [], context.listener, context.seconds_left) as make_pool:
+        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
+        try:
+            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
+        finally:
+            measuring.close()
 
 
 def measure_shapes(
@@ -444,29 +474,16 @@ def measure_shapes(
             context.note("dispatch", f"The time limit left no time for {left} of {len(shapes)} shapes.", "")
             return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
-        requests = [
-            EvaluationRequest(index + 1, context.template(one.template), one.config, (workload.name,))
-            for index, one in enumerate(entrants)
-        ]
-        found = _compare(context, workload, requests)
-        results, codes = found.results, found.codes[1:] or ("",) * len(requests)
-        if not any(isinstance(result, Comparison) for result in results):
+        finalists = [(one.template, one.config) for one in entrants]
+        found = _compare(context, workload, requests_for(context, finalists, workload))
+        if not any(isinstance(result, Comparison) for result in found.results):
             # Either all are wrong here, or the baseline or the shape is at fault: the baseline against itself tells.
             control = EvaluationRequest(1, context.sources.baseline.template, {}, (workload.name,))
             if not isinstance(_compare(context, workload, [control]).results[0], Comparison):
                 sentence = f"The baseline could not be measured on {workload.name}, which tells nothing on dispatch."
                 context.note("dispatch", sentence, "")
-                entrants, results, codes = [], (), ()
-        entries = tuple(
-            FinalistResult(
-                template=one.template,
-                config=one.config,
-                comparison=result if isinstance(result, Comparison) else None,
-                failure=None if isinstance(result, Comparison) else result,
-                code=code,
-            )
-            for one, result, code in zip(entrants, results, codes, strict=True)
-        )
+                finalists, found = [], replace(found, results=(), codes=(), energies=())
+        entries = finalist_results(finalists, found)
         event = ShapeCompared(workload=workload, fitted=fitted, entries=entries, compiler=found.compiler)
         context.journal.append(event)
 
@@ -482,6 +499,9 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Evaluation
     )
 
 
+PolicyName = Literal["rule", "general", "table", "oracle"]
+
+
 class Policy(Record):
     """A way to choose a kernel, on the test's shapes. regret: time over that of the fastest kernel there, the baseline
     included, less 1; ratio: geometric mean of time over baseline; slower: on how many shapes its choice was shown to be
@@ -492,7 +512,7 @@ class Policy(Record):
     some, else the baseline; oracle: the fastest of all.
     """
 
-    policy: Literal["rule", "general", "table", "oracle"]
+    policy: PolicyName
     median_regret: float
     worst_regret: float
     worst_shape: str
@@ -507,7 +527,7 @@ class Dispatching(Record):
     general configuration on the tested shapes, which is exported instead of it for the types on which it gains."""
 
     kernels: tuple[Winner, ...]
-    rule: Rule
+    rule: DispatchRule
     lines: tuple[str, ...]
     fitted: int
     tested: int
@@ -527,29 +547,47 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     if not kernels:
         return None
     events = _by_shape(context.log.events(ShapeCompared))
-    excluded = _failed(events, kernels) + _rejected(context, kernels)
-    out = {(one.template, config_key(one.config)) for one in excluded}
+    excluded = _excluded(context, events, kernels)
+    out = {winner_key(one) for one in excluded}
     numbers = {winner_key(one): number for number, one in enumerate(kernels) if winner_key(one) not in out}
     general = BASELINE if verdict.general is None else numbers.get(winner_key(verdict.general), BASELINE)
     if events:
-        told = [event for event in events if event.entries]
         fitted, tested = (
-            [Seen(event.workload, _figures(event.entries, numbers)) for event in told if event.fitted == fit]
+            [
+                Seen(
+                    event.workload,
+                    {
+                        numbers[key]: Figures.of(entry.comparison)
+                        for entry in event.entries
+                        if entry.comparison is not None and (key := winner_key(entry)) in numbers
+                    },
+                )
+                for event in events
+                if event.entries and event.fitted == fit
+            ]
             for fit in (True, False)
         )
     else:
-        fitted = [] if general == BASELINE else _of_verdict(context, verdict, general)
+        rows = [] if general == BASELINE else [*verdict.tuned, *verdict.held_out]
+        named = [(context.task.workload(row.workload), row.general) for row in rows]
+        fitted = [Seen(workload, {general: figures}) for workload, figures in named if figures is not None]
         tested = []
     types = list({types_key(one): one for one in (*context.tuned, *context.held_out)}.values())
     rule = fit_rule(fitted, len(kernels), row_sizes(context.task, [one.workload for one in fitted]))
     rule = for_types(rule, fitted, types)
-    policies = _policies(rule, tested, general, verdict) if tested else []
+    choices: dict[PolicyName, Callable[[Seen], int]] = {
+        "rule": lambda seen: rule.kernel(seen.workload),
+        "general": lambda _: general,
+        "table": lambda _: general if beats(verdict) else BASELINE,
+        "oracle": lambda seen: seen.fastest,
+    }
+    policies = [_policy(name, tested, choose) for name, choose in choices.items()] if tested else []
     names, lost = kernel_names(kernels, verdict), None
     if policies and policies[0].ratio > policies[1].ratio:
-        lost, rule = rule, for_types(Rule(use=general, shapes=len(fitted)), [*fitted, *tested], types)
+        lost, rule = rule, for_types(DispatchRule(use=general, shapes=len(fitted)), [*fitted, *tested], types)
     if verdict.objective != "time":
         gains = sum(row.general is not None and row.general.gains(verdict.objective) for row in verdict.tuned)
-        rule = Rule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
+        rule = DispatchRule(use=0 if gains == len(verdict.tuned) else BASELINE, shapes=len(fitted))
     return Dispatching(
         kernels=tuple(kernels),
         rule=rule,
@@ -605,76 +643,30 @@ def _by_shape(events: Sequence[ShapeCompared]) -> list[ShapeCompared]:
     return list(found.values())
 
 
-def _failed(events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[Disqualified]:
-    """The kernels that are wrong, or fail, on some shape."""
-    wanted, found = {winner_key(one) for one in kernels}, {}
-    for event in events:
-        for entry in event.entries:
-            if entry.failure is not None and winner_key(entry) in wanted:
-                found[winner_key(entry)] = Disqualified(
-                    template=entry.template,
-                    config=entry.config,
-                    workload=event.workload.name,
-                    why=describe(entry.failure),
-                )
-    return list(found.values())
-
-
-def _rejected(context: Context, kernels: Sequence[Winner]) -> list[Disqualified]:
-    """The kernels that are right for the workload they won, and not everywhere."""
-    out = disqualified(context)
-    return [
-        Disqualified(template=one.template, config=one.config, workload="all", why=why)
-        for one in kernels
-        if (why := out.get((*winner_key(one), ""))) is not None
-    ]
-
-
-def _figures(entries: Sequence[FinalistResult], numbers: Mapping[tuple[str, str], int]) -> dict[int, Figures]:
-    return {
-        numbers[winner_key(entry)]: Figures.of(entry.comparison)
-        for entry in entries
-        if entry.comparison is not None and winner_key(entry) in numbers
+def _excluded(context: Context, events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[Disqualified]:
+    """The kernels that are wrong, or fail, on some shape, and those that are right only for the workload they won."""
+    rejected, known = disqualified(context), {winner_key(one): one for one in kernels}
+    failed = {
+        key: (event.workload.name, describe(entry.failure))
+        for event in events
+        for entry in event.entries
+        if entry.failure is not None and (key := winner_key(entry)) in known
     }
-
-
-def _of_verdict(context: Context, verdict: Verdict, general: int) -> list[Seen]:
-    rows = [row for row in (*verdict.tuned, *verdict.held_out) if row.general is not None]
+    out = [*failed.items(), *((key, ("all", why)) for key in known if (why := rejected.get((*key, ""))) is not None)]
     return [
-        Seen(context.task.workload(row.workload), {general: row.general}) for row in rows if row.general is not None
+        Disqualified(template=known[key].template, config=known[key].config, workload=where, why=why)
+        for key, (where, why) in out
     ]
 
 
-def _policies(rule: Rule, tested: Sequence[Seen], general: int, verdict: Verdict) -> list[Policy]:
-    otherwise = general if beats(verdict) else BASELINE
-    return [
-        _policy("rule", tested, rule.kernel),
-        _policy("general", tested, lambda _: general),
-        _policy("table", tested, lambda _: otherwise),
-        _policy("oracle", tested, None),
-    ]
-
-
-def _policy(
-    name: Literal["rule", "general", "table", "oracle"],
-    tested: Sequence[Seen],
-    choose: Callable[[Workload], int] | None,
-) -> Policy:
-    """choose: None for the oracle."""
-    regrets, ratios, slower = [], [], 0
-    for one in tested:
-        fastest = min([BASELINE, *one.figures], key=one.ratio)
-        used = fastest if choose is None else choose(one.workload)
-        ratio = one.ratio(used)
-        regrets.append((ratio / one.ratio(fastest) - 1, one.workload.name))
-        ratios.append(math.log(ratio))
-        slower += used in one.figures and one.figures[used].verdict == "slower"
-    worst = max(regrets)
+def _policy(name: PolicyName, tested: Sequence[Seen], choose: Callable[[Seen], int]) -> Policy:
+    used = [(one, choose(one)) for one in tested]
+    worst, shape = max((one.ratio(kernel) / one.ratio(one.fastest) - 1, one.workload.name) for one, kernel in used)
     return Policy(
         policy=name,
-        median_regret=statistics.median(regret for regret, _ in regrets),
-        worst_regret=worst[0],
-        worst_shape=worst[1],
-        ratio=math.exp(sum(ratios) / len(ratios)),
-        slower=slower,
+        median_regret=statistics.median(one.ratio(kernel) / one.ratio(one.fastest) - 1 for one, kernel in used),
+        worst_regret=worst,
+        worst_shape=shape,
+        ratio=statistics.geometric_mean(one.ratio(kernel) for one, kernel in used),
+        slower=sum(kernel in one.figures and one.figures[kernel].verdict == "slower" for one, kernel in used),
     )

@@ -1,23 +1,21 @@
-"""More of a run that was begun: further configurations, rounds and time, also where it had ended.
+"""A run from start to end: `tune` begins one, `resume` continues one that was interrupted or is to measure more.
 
-The journal keeps each extension as the settings that it changed, so that whoever resumes the run afterwards has them.
-
-A run from start to end: `tune` begins one, `resume` goes on with one that was interrupted.
+Owns the folder of a run, its lock, and its extensions, which the journal keeps as the settings that they changed. The
+roles are called by the graph of `build`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
-from tunesmith.graph.dispatch import can_launch, draw_shapes, kernels_of, measure_shapes, shapes_of_others
-from tunesmith.graph.history import best_roofs, known_shapes, learn, suggest
+from tunesmith.graph.dispatch import measure_further_shapes
+from tunesmith.graph.history import best_roofs, learn, suggest
 from tunesmith.graph.journal.events import (
     BaselineMeasured,
     EarlierResults,
@@ -39,14 +37,21 @@ from tunesmith.graph.journal.events import (
 )
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Origin
-from tunesmith.graph.journal.store import Journal, JournalError, Store, remove_journal
+from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
-from tunesmith.graph.roles.tester import examine_everywhere
 from tunesmith.graph.settings import Seconds, Settings, SettingsError, as_path, make_settings, new_run_dir, option_error
-from tunesmith.graph.setup import choose_device, inventory_for, limits_of, require_energy, require_lanes, require_work
+from tunesmith.graph.setup import (
+    choose_device,
+    inventory_for,
+    limits_of,
+    pools,
+    require_energy,
+    require_lanes,
+    require_work,
+)
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
@@ -57,92 +62,66 @@ from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.search import STRATEGIES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import LIBRARY, find_task, load_task, read_task, sentence
-from tunesmith.kernels.spec.template import BACKENDS
 
 if TYPE_CHECKING:
-    from tunesmith.actors.pool.pool import Pool
     from tunesmith.graph.models.calls import Models
     from tunesmith.graph.roles.approval import Ask
 
 
 class More(BaseModel):
-    """What a run may take beyond what it has: `more` configurations, in so many rounds and seconds; dispatch_shapes: as
-    the setting."""
+    """An extension of a run: `more` configurations, in so many further rounds and seconds; dispatch_shapes: as the
+    setting."""
 
     model_config = ConfigDict(frozen=True)
 
-    more: int = Field(ge=0)
-    rounds: int | None = Field(ge=0)
-    time_limit: Seconds | None = Field(ge=0)
-    dispatch_shapes: int | None = Field(ge=0)
+    more: int = Field(0, ge=0)
+    rounds: int | None = Field(None, ge=0)
+    time_limit: Seconds | None = Field(None, ge=0)
+    dispatch_shapes: int | None = Field(None, ge=0)
 
 
-def settings_of(log: RunLog, begun: Settings) -> Settings:
-    """What holds now for a run that began with `begun`."""
-    for extension in log.extensions:
-        begun = begun.model_copy(update=extension.model_dump(exclude_none=True))
-    return begun
-
-
-def make_more(**values: object) -> More:
-    """Raises `SettingsError` naming the value that is wrong."""
-    try:
-        return More.model_validate(values)
-    except ValidationError as error:
-        raise option_error(error, values) from error
-
-
-def extend(journal: Store, settings: Settings, given: More) -> Settings:
-    """Writes down what a run may take beyond what it has used; gives the settings that hold from now on. A run that has
-    had its last round gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises
-    `SettingsError`, and then nothing is written."""
+def extend(journal: Journal, settings: Settings, given: More) -> Settings:
+    """Writes down the extension of a run; gives the settings that hold from now on. A run that has had its last round
+    gets one more, if `rounds` is left out. dispatch_shapes alone lets no search go on. Raises `SettingsError`, and then
+    nothing is written."""
     changed: dict[str, Any] = {} if given.dispatch_shapes is None else {"dispatch_shapes": given.dispatch_shapes}
     if given.more or given.rounds or given.time_limit:
-        changed |= _further_search(journal, settings, given)
-    extended = _valid(settings, changed)
+        changed |= _further_search(RunLog(journal), settings, given)
+    try:
+        extended = Settings.model_validate(settings.model_dump(mode="json") | changed)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error
     if changed:
         journal.append(Extended(**changed))
     return extended
 
 
-def _further_search(journal: Store, settings: Settings, given: More) -> dict[str, Any]:
+def _further_search(log: RunLog, settings: Settings, given: More) -> dict[str, Any]:
     """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
-    more, rounds = given.more, given.rounds
-    log = RunLog(journal)
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
     # A run also ends by time while what is left would only do for a comparison.
-    by_time = any(event.done == "time" for event in list(log.events(StepTaken))[-1:])
+    step = log.last(StepTaken)
+    by_time = step is not None and step.done == "time"
     if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
         raise SettingsError(
             f"The run's time limit of {settings.time_limit:.0f} s is spent; say with --time-limit how much longer it "
             "may take."
         )
     changed: dict[str, Any] = {}
-    if more:
-        # What a limit on time or an early end left over is measured as well.
-        changed["evaluations"] = settings.evaluations + more
+    if given.more:
+        # Evaluations that a limit on time or an early end left over are made as well.
+        changed["evaluations"] = settings.evaluations + given.more
     elif settings.evaluations <= log.evaluation_count:
         raise SettingsError("The run has measured all that it may; say with --more how many configurations to add.")
-    changed["rounds"] = had + rounds if rounds else max(settings.rounds, had + 1)
+    changed["rounds"] = had + given.rounds if given.rounds else max(settings.rounds, had + 1)
     if given.time_limit:
         changed["time_limit"] = spent + given.time_limit
     return changed
 
 
-def _valid(settings: Settings, changed: dict[str, Any]) -> Settings:
-    try:
-        return Settings.model_validate(settings.model_dump(mode="json") | changed)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SettingsError(f"The run cannot be extended so far: {first['loc'][0]}: {sentence(first)}.") from error
-
-
 BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
 """What a journal has before anything was decided."""
-
-
-MOST_KNOWN = 16
-"""Shapes of earlier runs that a dispatch rule is fitted to, beside the drawn ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +195,13 @@ def resume(
     with what the journal keeps of them.
     """
     _require_functions(listener, models, ask)
-    with resumed(
-        as_path(run_dir, "run_dir"),
-        more=more,
-        rounds=rounds,
-        time_limit=time_limit,
-        dispatch_shapes=dispatch_shapes,
-        as_recorded=as_recorded,
-    ) as run:
+    folder = as_path(run_dir, "run_dir")
+    values = {"more": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
+    try:
+        given = More.model_validate(values)
+    except ValidationError as error:
+        raise option_error(error, values) from error
+    with resumed(folder, given, as_recorded=as_recorded) as run:
         return _carry_on(run, listener, models, ask)
 
 
@@ -280,23 +258,16 @@ def begun(
 
 
 @contextmanager
-def resumed(
-    folder: Path,
-    *,
-    more: int = 0,
-    rounds: int | None = None,
-    time_limit: float | str | None = None,
-    dispatch_shapes: int | None = None,
-    as_recorded: bool = True,
-) -> Iterator[OpenRun]:
+def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True) -> Iterator[OpenRun]:
     """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
-    given = make_more(more=more, rounds=rounds, time_limit=time_limit, dispatch_shapes=dispatch_shapes)
     with Journal(folder, create=False) as journal, alone(folder):
         log = RunLog(journal)
         started = log.started
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
-        settings = settings_of(log, started.settings)
+        settings = started.settings
+        for extension in log.extensions:
+            settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         task, old = started.task, started.device
         if (
             not started.origin.in_memory
@@ -314,7 +285,7 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {device.name}: resume it where it began."
             )
-        yield OpenRun(folder, journal, task, device, extend(journal, settings, given))
+        yield OpenRun(folder, journal, task, device, extend(journal, settings, given or More()))
 
 
 def origin_of(task: str | None) -> Origin:
@@ -397,42 +368,8 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
             connect_models(context, run)
             _invoke(context, run, ask)
         if run.settings.dispatch_shapes:
-            _measure_shapes(context, run)
+            measure_further_shapes(context)
         return finish(context, run)
-
-
-def _measure_shapes(context: Context, run: OpenRun) -> None:
-    """Measures the winners on further shapes, with a pool whose task has them."""
-    verdict = context.log.verdict()
-    kernels = kernels_of(verdict) if verdict is not None else []
-    if not kernels:
-        return
-    baseline = context.sources.baseline.template
-    drawn = draw_shapes(
-        run.task,
-        run.device.limits.kind,
-        run.settings.dispatch_shapes,
-        seed=run.settings.seed,
-        fits=lambda shape: can_launch(context, baseline, shape),
-    )
-    same = [(one.sizes, one.types) for one in drawn]
-    # Shapes on which earlier runs found something: measured again, they are part of what the rule is fitted to.
-    others = shapes_of_others(run.task, run.device.limits.kind, known_shapes(context))
-    known = [one for one in others if (one.sizes, one.types) not in same and can_launch(context, baseline, one)]
-    known = known[:MOST_KNOWN]
-    if len(drawn) < run.settings.dispatch_shapes:
-        context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
-    examine_everywhere(context, kernels)
-    context.close()
-    wider = run.task.model_copy(update={"workloads": (*run.task.workloads, *known, *drawn)})
-    settings = run.settings
-    check_reference(wider, [*known, *drawn], seed=settings.seed, deadline=settings.reference_deadline)
-    with pools(wider, run.device, run.settings, [], context.listener, context.seconds_left) as make_pool:
-        measuring = replace(context, task=wider, make_pool=make_pool, models=None)
-        try:
-            measure_shapes(measuring, kernels, [*context.tuned, *context.held_out, *known, *drawn[::2]], drawn[1::2])
-        finally:
-            measuring.close()
 
 
 @contextmanager
@@ -534,55 +471,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def pools(
-    task: Task,
-    device: Device,
-    settings: Settings,
-    workloads: Sequence[str],
-    listener: Listener = silent,
-    seconds_left: Callable[[], float] = lambda: math.inf,
-) -> Iterator[Callable[[], Pool]]:
-    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
-    seconds_left: of the run's time limit."""
-    from tunesmith.kernels.build.artifact_cache import open_cache
-    from tunesmith.kernels.measure.timing import Precision
-
-    cache = open_cache()
-    with ExitStack() as stack:
-
-        def make() -> Pool:
-            from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import Deadlines
-            from tunesmith.actors.ray_cluster import cluster, wait_for
-
-            offer = stack.enter_context(cluster())
-            gpu = BACKENDS[device.backend].pinned_by_ray
-            if gpu:
-                wait_for("GPU", 1)
-            # A lane and this process need a core each, or all wait for them.
-            spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
-            workers = settings.workers or max(1, min(spare, settings.evaluations))
-            return Pool(
-                task,
-                device.limits,
-                device.index,
-                # Also those of other models: which GPU a lane gets is known when it has it.
-                lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
-                compilers=workers if BACKENDS[device.backend].compiles_without_device else 1,
-                seed=settings.seed,
-                workloads=workloads,
-                precision=Precision(energy_seconds=settings.energy_seconds),
-                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
-                cache=cache,
-                say=lambda sentence: listener(Progress("pool", sentence)),
-                shared=offer.attached,
-                seconds_left=seconds_left,
-            )
-
-        yield make
 
 
 __all__ = ["RunResult", "TunesmithError", "resume", "tune"]

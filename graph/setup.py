@@ -1,16 +1,18 @@
-"""Which device a run is on: those there are, and the one that is taken.
+"""The start of a run: the choice of its device, the conditions that must hold before anything is written, its pools.
 
-What must hold before a run begins: a mistake in the task then starts nothing and leaves no folder.
-What happens before the first round: the device, the preconditions, more of a run that was begun.
+Owns no state of a run: a mistake that is found here has started nothing and left no folder.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, cast
 
+from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings, SettingsError
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -20,6 +22,9 @@ from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
 from tunesmith.kernels.space import device_names, feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
+
+if TYPE_CHECKING:
+    from tunesmith.actors.pool.pool import Pool
 
 
 def inventory_for(backend: str) -> Inventory:
@@ -141,3 +146,52 @@ def require_work(task: Task, templates: Sequence[Template], limits: Sequence[Dev
     for template in usable or templates:
         for one in limits:
             require_points(feasible(template, tuned, one), template)
+
+
+@contextmanager
+def pools(
+    task: Task,
+    device: Device,
+    settings: Settings,
+    workloads: Sequence[str],
+    listener: Listener = silent,
+    seconds_left: Callable[[], float] = lambda: math.inf,
+) -> Iterator[Callable[[], Pool]]:
+    """A maker of pools that prepare `workloads`; their cluster starts with the first and ends with the block.
+    seconds_left: of the run's time limit."""
+    from tunesmith.kernels.build.artifact_cache import open_cache
+    from tunesmith.kernels.measure.timing import Precision
+
+    cache = open_cache()
+    with ExitStack() as stack:
+
+        def make() -> Pool:
+            from tunesmith.actors.pool.pool import Pool
+            from tunesmith.actors.pool.workers import Deadlines
+            from tunesmith.actors.ray_cluster import cluster, wait_for
+
+            offer = stack.enter_context(cluster())
+            gpu = BACKENDS[device.backend].pinned_by_ray
+            if gpu:
+                wait_for("GPU", 1)
+            # A lane and this process need a core each, or all wait for them.
+            spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
+            workers = settings.workers or max(1, min(spare, settings.evaluations))
+            return Pool(
+                task,
+                device.limits,
+                device.index,
+                # Also those of other models: which GPU a lane gets is known when it has it.
+                lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
+                compilers=workers if BACKENDS[device.backend].compiles_without_device else 1,
+                seed=settings.seed,
+                workloads=workloads,
+                precision=Precision(energy_seconds=settings.energy_seconds),
+                deadlines=Deadlines(prepare=settings.reference_deadline * (1 + len(workloads))),
+                cache=cache,
+                say=lambda sentence: listener(Progress("pool", sentence)),
+                shared=offer.attached,
+                seconds_left=seconds_left,
+            )
+
+        yield make

@@ -7,7 +7,7 @@ for a round, "round-2-trial" for the trials of a round's new templates.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,6 +32,9 @@ from tunesmith.kernels.outcome import Energy, Evaluation, Resources
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Config, Template
 
+KINDS: dict[str, type[Event]] = {}
+"""The models by the kinds that they are stored under: each enters itself by its class keyword `kind`."""
+
 
 class Event(BaseModel):
     """Base of all kinds. `kind` names it in the journal."""
@@ -40,87 +43,82 @@ class Event(BaseModel):
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls, *, kind: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if kind:
+            cls.kind, KINDS[kind] = kind, cls
 
-class RunStarted(Event):
+
+class RunStarted(Event, kind="run"):
     """The first entry of a run, written by `tune`; resume and `--prior` read it."""
 
-    kind: ClassVar[str] = "run"
     settings: Settings
     task: Task
     device: Device
     origin: Origin
 
 
-class Extended(Event):
+class Extended(Event, kind="extended"):
     """A run may take more: the settings that change from here on. Written and read by `graph.setup.extension`."""
 
-    kind: ClassVar[str] = "extended"
     evaluations: int | None = None
     rounds: int | None = None
     time_limit: float | None = None
     dispatch_shapes: int | None = None
 
 
-class EarlierResults(Event):
+class EarlierResults(Event, kind="history"):
     """What earlier runs found. suggestions: configurations that are measured first; prior: the name of the run or table
     whose `results` lead the searches, empty where none was given. Written by `tune` before the run starts, read by the
     searches (`graph.history`)."""
 
-    kind: ClassVar[str] = "history"
     suggestions: tuple[Suggestion, ...] = ()
     prior: str = ""
     results: tuple[TemplateResults, ...] = ()
 
 
-class BaselineMeasured(Event):
+class BaselineMeasured(Event, kind="baseline"):
     """The baseline on all tuned workloads, measured once in a run by the first role that compares with it."""
 
-    kind: ClassVar[str] = "baseline"
     evaluation: Evaluation
 
 
-class RooflineMeasured(Event):
+class RooflineMeasured(Event, kind="roofline"):
     """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
 
-    kind: ClassVar[str] = "roofline"
     roofline: Roofline
 
 
-class Planned(Event):
+class Planned(Event, kind="plan"):
     """The plan of a round, written by the planner."""
 
-    kind: ClassVar[str] = "plan"
     plan: Plan
 
 
-class ApprovalAwaited(Event):
+class ApprovalAwaited(Event, kind="awaiting"):
     """The plan of a round stands in `file` until a person approves it. Written and read by `graph.roles.approval`."""
 
-    kind: ClassVar[str] = "awaiting"
     file: str
 
 
-class PlanApproved(Event):
+class PlanApproved(Event, kind="approved"):
     """The plan of a round as a person approved it, written by the approver."""
 
-    kind: ClassVar[str] = "approved"
     plan: Plan
 
 
-class WritingStarted(Event):
+class WritingStarted(Event, kind="writing"):
     """A turn of writing templates begins: what the model is asked in it depends on earlier entries only. turn: how
     often the round was sent back for other templates before."""
 
-    kind: ClassVar[str] = "writing"
     turn: int
 
 
-class TemplateAdded(Event):
+class TemplateAdded(Event, kind="template"):
     """A template enters the run. parent: the id of the template that it was made from, "baseline", or "library" for
     one that the task brings; moves: what was changed; answers: how many a model needed for it; made_by: the kind of
     branch it came from. Written by templaters, read by everything that needs a template's source."""
 
-    kind: ClassVar[str] = "template"
     template: Template
     parent: str = "library"
     moves: tuple[str, ...] = ()
@@ -132,35 +130,31 @@ class TemplateAdded(Event):
         return self.template.id
 
 
-class TemplatesChosen(Event):
+class TemplatesChosen(Event, kind="templates"):
     """What a round tunes: ids of templates. turn: as of `WritingStarted`. Written and read by the templaters."""
 
-    kind: ClassVar[str] = "templates"
     turn: int
     ids: tuple[str, ...]
 
 
-class SeedsProposed(Event):
+class SeedsProposed(Event, kind="seeds"):
     """Configurations that a model proposes to try first. Written by the templater, read by the template's search."""
 
-    kind: ClassVar[str] = "seeds"
     template: str
     configs: tuple[Config, ...]
 
 
-class SeedsRefused(Event):
+class SeedsRefused(Event, kind="refused_seeds"):
     """Proposed configurations that are not feasible. Written by the template's search, for readers of the journal."""
 
-    kind: ClassVar[str] = "refused_seeds"
     template: str
     refused: tuple[RefusedSeed, ...]
 
 
-class BranchAbandoned(Event):
+class BranchAbandoned(Event, kind="given_up"):
     """No working template came out of a branch of the plan. branch: its number; problem: what did not work; answers and
     made_by: as of `TemplateAdded`. Written by the templaters, read by the tree of templates."""
 
-    kind: ClassVar[str] = "given_up"
     branch: int
     parent: str
     moves: tuple[str, ...]
@@ -169,20 +163,18 @@ class BranchAbandoned(Event):
     made_by: BranchKind = "template"
 
 
-class TemplateVetoed(Event):
+class TemplateVetoed(Event, kind="vetoed"):
     """A role took a template out of the run, by `graph.roles.veto`. Tree and tester leave it out."""
 
-    kind: ClassVar[str] = "vetoed"
     template: str
     why: str
 
 
-class StepTaken(Event):
+class StepTaken(Event, kind="step"):
     """A role has finished. turn: how often the round was sent back for other templates before; goto: the role that is
     next, or the graph's end; done: what ended the run, where it did; update: what changes in the state. Written by
     `graph.build`, which takes it from here when the graph is started again."""
 
-    kind: ClassVar[str] = "step"
     role: str
     turn: int
     goto: str
@@ -190,65 +182,57 @@ class StepTaken(Event):
     update: dict[str, Any]
 
 
-class Noted(Event):
+class Noted(Event, kind="note"):
     """A sentence of a role that the summary shows: something did not go as planned. failure: the kind of a model's
     failure, where that is the reason. Written by `Context.note`."""
 
-    kind: ClassVar[str] = "note"
     role: str
     sentence: str
     failure: str = ""
 
 
-class RoleKept(Event):
+class RoleKept(Event, kind="kept"):
     """What a further role (docs/extending.md) keeps under a name of its own. Written and read by `Context.once`."""
 
-    kind: ClassVar[str] = "kept"
     name: str
     data: dict[str, Any]
 
 
-class SearchStarted(Event):
+class SearchStarted(Event, kind="search_started"):
     """The searches of a round begin. workers: for how many configurations at a time they are made, which decides what
     they ask, so that a resume with another number of GPUs asks the same. Written and read by the tuner."""
 
-    kind: ClassVar[str] = "search_started"
     workers: int
 
 
-class Asked(Event):
+class Asked(Event, kind="asked"):
     """The search asks for a configuration. number: from 0 within the round. Written and replayed by the tuner."""
 
-    kind: ClassVar[str] = "asked"
     number: int
     template: str
     config: Config
 
 
-class Evaluated(Event):
+class Evaluated(Event, kind="evaluation"):
     """A configuration was evaluated. number: of the entry `Asked`, or of the trial, or the point of a table; key: the
     configuration as text. Written by tuner, trials and `exhaust`; most readers take it from `RunLog.evaluations`."""
 
-    kind: ClassVar[str] = "evaluation"
     number: int
     key: str = ""
     evaluation: Evaluation
 
 
-class Searched(RoundAccount, Event):
+class Searched(RoundAccount, Event, kind="searched"):
     """The searches of a round have ended. Written by the tuner; read by the tester, `--more` and the summary."""
 
-    kind: ClassVar[str] = "searched"
 
-
-class Compared(Event):
+class Compared(Event, kind="comparison"):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
     baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
     opponents: how those did that were timed, `against` in the order of the entries. baseline_energy: None where energy
     was not measured."""
 
-    kind: ClassVar[str] = "comparison"
     workload: str
     entries: tuple[FinalistResult, ...]
     baseline_code: str = ""
@@ -257,45 +241,40 @@ class Compared(Event):
     baseline_energy: Energy | None = None
 
 
-class Examined(Event):
+class Examined(Event, kind="examined"):
     """A winner was examined. Written by the tester's examination; the summary reads it."""
 
-    kind: ClassVar[str] = "examined"
     examination: Examination
 
 
-class ShapeCompared(Event):
+class ShapeCompared(Event, kind="shape"):
     """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
     fitted to it; otherwise it is tried on it; compiler: made the machine code. Written by `graph.dispatch`, which reads
     it; so do exports."""
 
-    kind: ClassVar[str] = "shape"
     workload: Workload
     fitted: bool
     entries: tuple[FinalistResult, ...]
     compiler: str = ""
 
 
-class VerdictReached(Event):
+class VerdictReached(Event, kind="verdict"):
     """The verdict of a round's test. Written by the tester; read by the explainer and the summary."""
 
-    kind: ClassVar[str] = "verdict"
     verdict: Verdict
 
 
-class Explained(Event):
+class Explained(Event, kind="explanation"):
     """A model's words on what a round has shown. Written by the explainer; read by the next plan and the summary."""
 
-    kind: ClassVar[str] = "explanation"
     lines: tuple[str, ...]
 
 
-class EvidenceKept(Event):
+class EvidenceKept(Event, kind="evidence"):
     """What is known of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: the
     configuration as text; hot_lines: the lines that most instructions come from, in words; counters: of the hardware,
     on `workload`. Written and read by `graph.prompts.evidence`."""
 
-    kind: ClassVar[str] = "evidence"
     which: str
     config: str
     workload: str
@@ -319,20 +298,18 @@ class _ModelEvent(Event):
     body: dict[str, Any] | None
 
 
-class ModelAsked(_ModelEvent):
+class ModelAsked(_ModelEvent, kind="model_asked"):
     """A request to a model is about to be made. worst: the most that it may take; body: of the first attempt in a form.
     Written by `graph.models.calllog`; read by the account and the recording."""
 
-    kind: ClassVar[str] = "model_asked"
     worst: Tokens
 
 
-class ModelCalled(_ModelEvent):
+class ModelCalled(_ModelEvent, kind="model_call"):
     """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
     completion, and `text` its text; served: the server may count it. Written by `graph.models.calllog`; read by the
     account, the recording, and whoever asks the same again."""
 
-    kind: ClassVar[str] = "model_call"
     status: str
     detail: str
     final: bool
@@ -344,57 +321,17 @@ class ModelCalled(_ModelEvent):
     note: str = ""
 
 
-class ModelMethodFound(Event):
+class ModelMethodFound(Event, kind="model_method"):
     """How a server takes a request for structured output. Written and read by `graph.models.asker`."""
 
-    kind: ClassVar[str] = "model_method"
     model: str
     method: Literal["json_schema", "function_calling", "json_mode"]
 
 
-class ExhaustStarted(Event):
+class ExhaustStarted(Event, kind="exhaust"):
     """The first entry of a table's journal: what it measures. Written and compared by `graph.study.exhaust`."""
 
-    kind: ClassVar[str] = "exhaust"
     template: str
     workload: str
     device: str
     seed: int
-
-
-AnyEvent = (
-    RunStarted
-    | Extended
-    | EarlierResults
-    | BaselineMeasured
-    | RooflineMeasured
-    | Planned
-    | ApprovalAwaited
-    | PlanApproved
-    | WritingStarted
-    | TemplateAdded
-    | TemplatesChosen
-    | SeedsProposed
-    | SeedsRefused
-    | BranchAbandoned
-    | TemplateVetoed
-    | StepTaken
-    | Noted
-    | RoleKept
-    | SearchStarted
-    | Asked
-    | Evaluated
-    | Searched
-    | Compared
-    | Examined
-    | VerdictReached
-    | ShapeCompared
-    | Explained
-    | EvidenceKept
-    | ModelAsked
-    | ModelCalled
-    | ModelMethodFound
-    | ExhaustStarted
-)
-KINDS: dict[str, type[AnyEvent]] = {event.kind: event for event in get_args(AnyEvent)}
-"""The models by the kinds that they are stored under."""

@@ -37,7 +37,7 @@ from tunesmith.graph.journal.events import (
     WritingStarted,
 )
 from tunesmith.graph.journal.records import Examination, FailureExample, Racing, Verdict
-from tunesmith.graph.journal.store import Entry, Store
+from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResult, describe
@@ -190,7 +190,7 @@ class _Kind(Generic[T]):
 class RunLog:
     """The run in `journal`. All methods raise `JournalError` where an entry that they need cannot be read."""
 
-    def __init__(self, journal: Store) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._kinds: dict[type[Event], _Kind[Any]] = {}
         self._templates: dict[str, Template] = {}
@@ -294,10 +294,10 @@ class RunLog:
         """The template of an id. Raises `KeyError` where it is not part of the run."""
         return self._known_templates()[template_id]
 
-    def chosen_templates(self, stage: str, turn: int | None = None) -> list[str] | None:
-        """Ids of the templates that a round tunes, the last choice or that of a turn; None before it is made."""
-        found = [event for event in self.events(TemplatesChosen, stage) if turn is None or event.turn == turn]
-        return list(found[-1].ids) if found else None
+    def chosen_templates(self, stage: str) -> list[str] | None:
+        """Ids of the templates that a round tunes, by its last choice; None before it is made."""
+        event = self.last(TemplatesChosen, stage)
+        return None if event is None else list(event.ids)
 
     def writing_started(self, stage: str, turn: int) -> int | None:
         """The sequence number of the entry with which a turn of writing templates began."""

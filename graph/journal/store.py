@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -90,16 +90,6 @@ class Entry(Generic[E]):
         return self.event.kind
 
 
-class Store(Protocol):
-    """What roles need of a journal; tests/graph/test_graph_journal.py is its contract."""
-
-    def append(self, event: Event, stage: str = "") -> int: ...
-    def entries(self, *kinds: type[T], stage: str | None = None, after: int = 0) -> Iterator[Entry[T]]: ...
-    def last(self, kind: type[T], stage: str | None = None) -> Entry[T] | None: ...
-    def count(self, kind: type[Event]) -> int: ...
-    def seconds_spent(self) -> float: ...
-
-
 class Journal:
     """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'.
 
@@ -155,11 +145,18 @@ class Journal:
 
     def append(self, event: Event, stage: str = "") -> int:
         """Writes one event and returns its sequence number; it is on disk on return. Raises `JournalError`."""
-        elapsed, data = time.monotonic() - self._started, json.dumps(event.model_dump(mode="json"))
+        return self.append_all([(event, stage)])
+
+    def append_all(self, events: Sequence[tuple[Event, str]]) -> int:
+        """Writes events with their stages in one transaction: a kill leaves all of them or none. Returns the sequence
+        number of the last one. Raises `JournalError`."""
+        place = self._session, time.monotonic() - self._started, time.time()
+        rows = [(*place, event.kind, stage, json.dumps(event.model_dump(mode="json"))) for event, stage in events]
         try:
             cursor = self._connection.execute(
-                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (?, ?, ?, ?, ?, ?)",
-                (self._session, elapsed, time.time(), event.kind, stage, data),
+                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
+                + ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
+                [value for row in rows for value in row],
             )
         except sqlite3.DatabaseError as error:
             why, remedy = _told(error)

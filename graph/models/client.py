@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import CallUsage, Tokens
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
     Call,
     FailureKind,
@@ -263,7 +263,7 @@ class Ledger:
     """What is known of a run's model calls. live: failures may have passed by the next session; otherwise they hold
     for good, as answers do."""
 
-    def __init__(self, journal: Store, prices: Prices, recording: Recording, *, live: bool) -> None:
+    def __init__(self, journal: Journal, prices: Prices, recording: Recording, *, live: bool) -> None:
         self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
         self.account = Account()
         self.methods: dict[str, Method] = {}
@@ -385,7 +385,7 @@ class Ledger:
         return event.final and (event.answer is not None or not self._live)
 
 
-def read_account(journal: Store, *, live: bool) -> Account:
+def read_account(journal: Journal, *, live: bool) -> Account:
     """What the model calls in a journal have cost."""
     account = Account()
     for event in RunLog(journal).model_calls():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from tunesmith.graph.journal.store import Store
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Models
 from tunesmith.graph.models.chat import Transport, identify
 from tunesmith.graph.models.client import Asker, Ledger, Prices, endless, load_prices, read_account
@@ -68,7 +68,7 @@ def check_models(settings: ModelSettings) -> Prices:
 
 def open_models(
     settings: ModelSettings,
-    journal: Store,
+    journal: Journal,
     folder: Path,
     listener: Listener,
     seconds_left: Callable[[], float] = endless,
@@ -129,7 +129,7 @@ def destination(settings: ModelSettings) -> str | None:
     )
 
 
-def models_summary(settings: ModelSettings, journal: Store) -> dict[str, Any] | None:
+def models_summary(settings: ModelSettings, journal: Journal) -> dict[str, Any] | None:
     """What the models of a run cost and where they were, for its summary; None for no model."""
     if settings.transport == "none":
         return None

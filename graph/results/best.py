@@ -26,7 +26,7 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompilerReady, CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
-from tunesmith.graph.dispatch import Rule, can_launch, dispatching, winner_key
+from tunesmith.graph.dispatch import DispatchRule, can_launch, dispatching, winner_key
 from tunesmith.graph.journal.events import Compared, ShapeCompared
 from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
@@ -217,7 +217,7 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
     (folder / "dispatch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def _rule(rule: Rule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """The rule as dispatch.json has it: a test with the rules for both answers, or a folder."""
     if rule.yes is None or rule.no is None:
         return {"folder": BASELINE if rule.use == BY_BASELINE else folders[winner_key(kernels[rule.use])]}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import TemplateVetoed
+from tunesmith.graph.journal.events import Event, TemplateVetoed
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
@@ -27,17 +28,26 @@ class RoleError(TunesmithError):
     """A role cannot be loaded or placed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The update of a role whose result is an event as well: both enter the journal in one transaction, so that a role
+    is either finished or called again."""
+
+    update: State
+    event: Event
+
+
 class Role(Protocol):
-    """Reads the state and the journal, acts through the pool, and returns what changes in the state; a further role may
+    """Reads the state and the journal, acts through the pool, and returns the changes of the state; a further role may
     send it back by LangGraph's `Command(goto="template", update=...)`.
 
-    A role that was interrupted is called again with the same state; one that has finished is not. What must not be done
-    twice it does by `Context.once`.
+    A role that was interrupted is called again with the same state; one that has finished is not, so it does not look
+    for its own result in the journal. Work that must not be done twice it does by `Context.once`.
     """
 
     name: str
 
-    def __call__(self, state: State, context: Context) -> State | Command[Any]: ...
+    def __call__(self, state: State, context: Context) -> State | Finished | Command[Any]: ...
 
 
 BUILT_IN = {

@@ -24,6 +24,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -37,22 +38,17 @@ Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 class Approver:
     name = "approve"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> Finished:
         from langgraph.types import interrupt
 
         planned = Plan.model_validate(state["plan"])
-
-        def approved() -> PlanApproved:
-            answer = interrupt({"plan": state["plan"]})
-            # Studio answers with a changed plan, or with true.
-            data = state["plan"] if answer is True else answer
-            plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
-            changed = "" if plan == planned else ", changed"
-            context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
-            return PlanApproved(plan=plan)
-
-        plan = context.once(PlanApproved, stage_of(state["round"]), approved).plan
-        return {"plan": plan.model_dump(mode="json")}
+        answer = interrupt({"plan": state["plan"]})
+        # Studio answers with a changed plan, or with true.
+        data = state["plan"] if answer is True else answer
+        plan = check_plan(data, planned, context, f"The plan of round {planned.round}")
+        changed = "" if plan == planned else ", changed"
+        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
+        return Finished({"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan))
 
 
 class PlanError(TunesmithError):
@@ -100,7 +96,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
         why = explain(error, Plan, data)
         raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
     problems = []
-    names = [workload.name for workload in context.tuned]
+    names = context.tuned_names
     if plan.round != planned.round:
         problems.append(f"round is {plan.round}, but the run is in round {planned.round}")
     if unknown := [name for name in plan.workloads if name not in names]:
@@ -126,11 +122,9 @@ MAX_LINES, MAX_LINE = 5, 400
 class Explainer:
     name = "explain"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         stage = stage_of(state["round"])
         if context.models is None or context.log.plan(stage) is None:
-            return {}
-        if context.log.entries(Explained, stage):
             return {}
         if done := state.get("done", ""):
             # The answer may take days, or never come.
@@ -143,10 +137,9 @@ class Explainer:
             return {}
         assert isinstance(reply.value, ExplainAnswer)
         lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
-        context.journal.append(Explained(lines=tuple(lines)), stage)
         for line in lines:
             context.listener(Progress(self.name, line))
-        return {}
+        return Finished({}, Explained(lines=tuple(lines)))
 
 
 def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
@@ -164,6 +157,6 @@ def explain_messages(context: Context, state: State) -> tuple[Message, ...]:
         verdict=context.log.verdict(stage),
         # Without a verdict either nothing was right in the search, or the test is left to a later round.
         right=any(node.best_seconds for node in tree.usable),
-        tuned=[workload.name for workload in context.tuned],
+        tuned=context.tuned_names,
     )
     return conversation(render("explain_system"), user)

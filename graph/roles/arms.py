@@ -14,16 +14,24 @@ calls, and all go on after an answer that cannot be used.
 from __future__ import annotations
 
 from tunesmith.graph.context import Context, baseline_seconds
-from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplateAdded, TemplatesChosen, WritingStarted
+from tunesmith.graph.journal.events import BranchAbandoned, Planned, TemplatesChosen
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import Call, ModelFailed
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts.answers import RewriteAnswer, Unusable, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles import Role, load_roles
+from tunesmith.graph.roles import Finished, Role, load_roles
 from tunesmith.graph.roles.approval import Approver, Explainer
 from tunesmith.graph.roles.planner import examine_best, share
-from tunesmith.graph.roles.templater import infeasible, problem_of, recorded, try_templates
+from tunesmith.graph.roles.templater import (
+    Problem,
+    begin_writing,
+    infeasible,
+    problem_of,
+    recorded,
+    register,
+    try_templates,
+)
 from tunesmith.graph.roles.tester import Tester, model_gave_up
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BASELINE, Branch, Plan, State
@@ -52,13 +60,15 @@ class LastTest:
 
     name = "test"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         number = state["round"]
         spent = context.evaluations_left() <= 0 or context.seconds_left() <= 0
         if number < context.settings.rounds and not spent and not model_gave_up(context, number):
             return {"done": ""}
-        update = Tester()(state, context)
-        return {**update, "done": update.get("done") or "nothing valid"}
+        result = Tester()(state, context)
+        update = result.update if isinstance(result, Finished) else result
+        update = {**update, "done": update.get("done") or "nothing valid"}
+        return Finished(update, result.event) if isinstance(result, Finished) else update
 
 
 class NextRewrite:
@@ -66,27 +76,23 @@ class NextRewrite:
 
     name = "plan"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> Finished:
         number = state.get("round", 0) + 1
-        stage = stage_of(number)
-        plan = context.log.plan(stage)
-        if plan is None:
-            baseline_seconds(context)
-            context.roofline()
-            tree = context.tree()
-            # What the other arms' authors see of the machine, this one's see as well.
-            examine_best(context, tree, stage)
-            best = tree.best(1)
-            plan = Plan(
-                round=number,
-                bottleneck="unknown",
-                scope="general",
-                workloads=tuple(workload.name for workload in context.tuned),
-                evaluations=share(context, number),
-                branches=(Branch(parent=best[0].id if best else BASELINE, kind="rewrite", moves=("make it faster",)),),
-            )
-            context.journal.append(Planned(plan=plan), stage)
-        return {"round": number, "plan": plan.model_dump(mode="json")}
+        baseline_seconds(context)
+        context.roofline()
+        tree = context.tree()
+        # The authors of the other arms see the same facts of the machine.
+        examine_best(context, tree, stage_of(number))
+        best = tree.best(1)
+        plan = Plan(
+            round=number,
+            bottleneck="unknown",
+            scope="general",
+            workloads=tuple(context.tuned_names),
+            evaluations=share(context, number),
+            branches=(Branch(parent=best[0].id if best else BASELINE, kind="rewrite", moves=("make it faster",)),),
+        )
+        return Finished({"round": number, "plan": plan.model_dump(mode="json")}, Planned(plan=plan))
 
 
 class Rewriter:
@@ -94,20 +100,15 @@ class Rewriter:
 
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> Finished:
         plan = Plan.model_validate(state["plan"])
-        stage = stage_of(plan.round)
-        ids = context.log.chosen_templates(stage)
-        if ids is None:
-            ids = self._rewrite(context, plan, stage)
-            context.journal.append(TemplatesChosen(turn=0, ids=tuple(ids)), stage)
-        return {"templates": ids}
+        ids = self._rewrite(context, plan, stage_of(plan.round))
+        return Finished({"templates": ids}, TemplatesChosen(turn=0, ids=tuple(ids)))
 
     def _rewrite(self, context: Context, plan: Plan, stage: str) -> list[str]:
         assert context.models is not None, "an ablation needs a model"
-        started = context.log.writing_started(stage, turn=0)
-        before = context.journal.append(WritingStarted(turn=0), stage) if started is None else started
-        messages = template_messages(context, plan, plan.branches[0], context.tree(before), [])
+        tree = context.tree(before=begin_writing(context, stage, 0))
+        messages = template_messages(context, plan, plan.branches[0], tree, [])
         (reply,) = context.models.ask_all([Call("rewrite", stage, "rewrite", messages, RewriteAnswer)])
         if isinstance(reply, ModelFailed):
             sentence = f"The model gives no kernel in round {plan.round}: {reply.detail}"
@@ -115,28 +116,21 @@ class Rewriter:
             return []
         assert isinstance(reply.value, RewriteAnswer)
         parent = plan.branches[0].parent
+        branch = Branch(parent=parent, kind="rewrite", moves=(reply.value.description[:400],))
         try:
             kernel = template_of(reply.value, context.task, context.device.limits.backend)
+            problem = infeasible(kernel, context)
         except Unusable as error:
-            return self._given_up(context, parent, reply.value.description, str(error), stage)
-        if (problem := infeasible(kernel, context)) is not None:
-            sentence = f"{problem.what} {problem.log}"
-            return self._given_up(context, parent, reply.value.description, sentence, stage)
-        if kernel.id not in recorded(context, stage) and context.evaluations_left() <= 0:
+            problem = Problem("schema", str(error))
+        if problem is None:
+            if kernel.id not in recorded(context, stage) and context.evaluations_left() <= 0:
+                return []
+            problem = problem_of(try_templates(context, [kernel], stage)[kernel.id])
+        if problem is not None:
+            why = f"{problem.what} {problem.log}".strip()
+            failed = BranchAbandoned(branch=1, parent=parent, moves=branch.moves, problem=why, made_by="rewrite")
+            context.once(BranchAbandoned, stage, lambda: failed)
             return []
-        if (problem := problem_of(try_templates(context, [kernel], stage)[kernel.id])) is not None:
-            sentence = f"{problem.what} {problem.log}"
-            return self._given_up(context, parent, reply.value.description, sentence, stage)
-        if not context.log.has_template(kernel.id):
-            moves = (reply.value.description[:400],)
-            context.journal.append(
-                TemplateAdded(template=kernel, parent=parent, moves=moves, answers=1, made_by="rewrite"), stage
-            )
+        register(context, kernel, branch, stage, answers=1)
         context.listener(Progress("template", f"round {plan.round}: {kernel.name} works"))
         return [kernel.id]
-
-    def _given_up(self, context: Context, parent: str, what: str, problem: str, stage: str) -> list[str]:
-        if not context.log.entries(BranchAbandoned, stage):
-            event = BranchAbandoned(branch=1, parent=parent, moves=(what[:400],), problem=problem, made_by="rewrite")
-            context.journal.append(event, stage)
-        return []

@@ -1,18 +1,16 @@
-"""Planning by rules: which templates and workloads a round tunes when no model says so, and the facts that plans name.
+"""The planner: which templates and workloads a round tunes, by a model or by rules. It reads the journal only.
 
-Each template that the task brings is first tuned on all workloads together. Then, round by round, the workload with
-the most left to gain is tuned on its own, in the template that is best there and from its best configurations; when
-each has had its round, all are tuned together again, and so on.
-
-Planning by rules where a model writes: which moves on the tree of templates and kernels the next calls pay for.
-The planner: asks the model what to tune next, from everything the journal knows; without a model it plans by rules.
-What a round tunes: plans by a model or by rules, and their approval by a person. It reads the journal and changes
+- Rules without a model: each template of the task is first tuned on all workloads together. Then, round by round, the
+  workload with the largest possible gain is tuned on its own, in the template that is best there and from its best
+  configurations; when each has had its round, all are tuned together again, and so on.
+- Rules that plan for a model that writes: the kinds of branches whose calls have gained most come first.
+- A model plans: it is asked with all that the journal knows; where its plan cannot be used, the rules plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
@@ -27,6 +25,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
 from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.settings import Arm
 from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -51,16 +50,23 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     if not tunable:
         return None
     baseline, quantities = baseline_seconds(context), baseline_quantities(context)
-    best = {w.name: _best_seconds(tree.usable, w.name, baseline[w.name]) for w in context.tuned}
+    known = [node.best_seconds for node in tree.usable]
+    best = {w: min((one[w] for one in known if w in one), default=baseline[w]) for w in context.tuned_names}
     if tree.untried:
         node, workloads, analysis = tree.untried[0], context.tuned, ""
         seeds = _starts(node, context, baseline)
     else:
         due = _due(context, best)
         workloads = context.tuned if due is None else (due,)
-        node = _best_on(tunable, [w.name for w in workloads], quantities, context) or tunable[0]
-        # A search of one workload knows the best there already: what was measured on it is told to it.
-        seeds = _best_of_each(node, context, quantities) if due is None else ()
+        ranks = [(_best(one, [w.name for w in workloads], quantities, context), one) for one in tunable]
+        node = min(ranks, key=lambda rank: math.inf if rank[0] is None else rank[0][0])[1]
+        # A search of one workload is told what was measured there, and so knows the best already.
+        if due is None:
+            of_each = (_best(node, [workload.name], quantities, context) for workload in context.tuned)
+            configs = {config_key(one[1].config): one[1].config for one in of_each if one is not None}
+            seeds = tuple(configs.values())
+        else:
+            seeds = ()
         analysis = (
             f"Tune all {len(workloads)} workloads together again, from the best known configurations of each."
             if due is None
@@ -100,28 +106,13 @@ def _due(context: Context, best: Mapping[str, float]) -> Workload | None:
     return max(left, key=lambda w: w.weight * headroom(context, w, best[w.name]), default=None)
 
 
-def _best_on(
-    nodes: Sequence[Node], names: Sequence[str], baseline: Mapping[str, float], context: Context
-) -> Node | None:
-    """The node with the best configuration on the workloads `names`; of equals the first."""
-    values = [(_values(node.found, names, baseline, context), node) for node in nodes]
-    measured = [(min(value for value, _ in found), node) for found, node in values if found]
-    return min(measured, key=lambda one: one[0])[1] if measured else None
-
-
-def _best_of_each(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
-    """The best configuration of each tuned workload."""
-    known = (_values(node.found, [workload.name], baseline, context) for workload in context.tuned)
-    chosen = [min(found, key=lambda one: one[0])[1].config for found in known if found]
-    return tuple({config_key(config): config for config in chosen}.values())
-
-
-def _values(
-    found: Iterable[Evaluation], names: Sequence[str], baseline: Mapping[str, float], context: Context
-) -> list[tuple[float, Evaluation]]:
-    """Objective and evaluation of those that were measured on all of `names`."""
+def _best(
+    node: Node, names: Sequence[str], baseline: Mapping[str, float], context: Context
+) -> tuple[float, Evaluation] | None:
+    """The best objective over the workloads `names`, and its evaluation; None where none was measured on all."""
     weights, of = context.weights, context.settings.objective
-    return [(value, one) for one in found if (value := objective(one, names, baseline, weights, of)) is not None]
+    values = ((objective(one, names, baseline, weights, of), one) for one in node.found)
+    return min(((value, one) for value, one in values if value is not None), key=lambda pair: pair[0], default=None)
 
 
 def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tuple[Config, ...]:
@@ -138,11 +129,6 @@ def _starts(node: Node, context: Context, baseline: Mapping[str, float]) -> tupl
         )
 
     return starts(node.template, limit, fits)
-
-
-def _best_seconds(nodes: Sequence[Node], name: str, baseline: float) -> float:
-    """The shortest time on a workload that is known, the baseline's where nothing was measured."""
-    return min((node.best_seconds[name] for node in nodes if name in node.best_seconds), default=baseline)
 
 
 def headroom(context: Context, workload: Workload, seconds: float) -> float:
@@ -188,17 +174,17 @@ def _us(seconds: float) -> str:
     return f"{value:.0f} us" if value >= 100 else f"{value:.3g} us"
 
 
-EXPLORE = 0.05
-"""Weight of UCB1's exploration, of the size of a reward: on twelve kernels a call of the second and third round brought
-0.015 to 0.043 in the mean, by its kind."""
-NEAR = 1.1
-"""How near to the best kernel, as a factor of its time, a rewrite must be to be worth parameters."""
+EXPLORATION_WEIGHT = 0.05
+"""Of UCB1, in the size of a reward: on twelve kernels a call of the second and third round gained 0.015 to 0.043 in the
+mean, by its kind."""
+MAX_EXPOSED_TIME_RATIO = 1.1
+"""Largest time of a rewrite, as a factor of the best kernel's, for which it is worth parameters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Yield:
-    """What a kind of branch has brought since the first round. calls: answers that were paid for; gain: the sum, over
-    its kernels, of the logarithm of how much faster each made the best one."""
+class BranchReward:
+    """The gain of a kind of branch since the first round. calls: answers that were paid for; gain: the sum, over its
+    kernels, of the logarithm of the speed-up of the best kernel by each."""
 
     calls: int = 0
     gain: float = 0.0
@@ -214,16 +200,18 @@ def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[Bran
     calls = calls_left(context)
     wanted = context.settings.branches if calls is None else min(context.settings.branches, calls)
     ends = [entry.sequence for entry in context.log.entries(Planned) if entry.event.plan.round > 1]
-    ranked = _ranked(tree, yields([*map(context.tree, ends), tree]))
+    ranked = _ranked(tree, branch_rewards([*map(context.tree, ends), tree]))
     written = [branch for branch in ranked if branch.kind in kinds]
-    branches = [*(_searches(tree) if "search" in kinds else []), *written[:wanted]]
+    # What is searched further beside them costs no call: the task's next template, or the best one.
+    searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
+    branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
     if not branches:
         branches = [Branch(parent=BASELINE, kind="template", moves=_MOVES["template"])]
     return Plan(
         round=number,
         bottleneck=bottleneck(context, target, seconds[target.name]),
         scope="general",
-        workloads=tuple(workload.name for workload in context.tuned),
+        workloads=tuple(context.tuned_names),
         evaluations=share(context, number),
         branches=tuple(branches),
         expected=expectation(context, target, seconds[target.name]),
@@ -231,17 +219,17 @@ def plan_on_tree(context: Context, number: int, tree: Tree, kinds: Sequence[Bran
     )
 
 
-def yields(trees: Sequence[Tree]) -> dict[BranchKind, Yield]:
+def branch_rewards(trees: Sequence[Tree]) -> dict[BranchKind, BranchReward]:
     """What each kind has brought. trees: as the end of each round left them, the first round's first.
 
     A kernel counts in the round that wrote it, as that left it, against the best of the rounds before: what a later
     search of it finds is not the gain of the call. One that was vetoed or found wrong since gains nothing.
     """
-    found: dict[BranchKind, Yield] = {}
+    found: dict[BranchKind, BranchReward] = {}
 
     def count(kind: BranchKind, calls: int, gain: float) -> None:
-        known = found.get(kind, Yield())
-        found[kind] = Yield(known.calls + calls, known.gain + gain)
+        known = found.get(kind, BranchReward())
+        found[kind] = BranchReward(known.calls + calls, known.gain + gain)
 
     for number, (before, after) in enumerate(pairwise(trees), 2):
         best = next((node.best for node in before.best(1)), None)
@@ -268,7 +256,7 @@ def calls_left(context: Context) -> int | None:
     return max(0, cap - read_account(context.journal, live=False).calls())
 
 
-def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:
+def _ranked(tree: Tree, known: dict[BranchKind, BranchReward]) -> list[Branch]:
     """What may be written next, one branch of each kind, the most promising first."""
     options = list(_options(tree))
     total = sum(one.calls for one in known.values())
@@ -277,7 +265,7 @@ def _ranked(tree: Tree, known: dict[BranchKind, Yield]) -> list[Branch]:
         tried = known.get(branch.kind)
         if tried is None or not tried.calls:
             return math.inf
-        return tried.gain / tried.calls + EXPLORE * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
+        return tried.gain / tried.calls + EXPLORATION_WEIGHT * math.sqrt(2 * math.log(max(2, total)) / tried.calls)
 
     order = sorted(range(len(options)), key=lambda at: (-promise(options[at]), at))
     return [options[at] for at in order]
@@ -303,15 +291,13 @@ def _options(tree: Tree) -> Iterator[Branch]:
     assert top.best is not None
     children = {(node.parent, node.made_by) for node in tree.nodes}
     children |= {(attempt.parent, attempt.made_by) for attempt in tree.attempts}
-    rewrites = [node for node in tree.ranked if not node.template.has_choices]
-    for node in rewrites:
-        if node.best is not None and node.best < NEAR * top.best and (node.id, "expose") not in children:
-            yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
-            break
-    for node in tree.best(2):
-        if node.template.has_choices and (node.id, "extend") not in children:
-            yield Branch(parent=node.id, kind="extend", moves=(*_stuck(node), *_MOVES["extend"]))
-            break
+    near = MAX_EXPOSED_TIME_RATIO * top.best
+    whole = [node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near]
+    for node in [node for node in whole if (node.id, "expose") not in children][:1]:
+        yield Branch(parent=node.id, kind="expose", moves=_MOVES["expose"])
+    wider = [node for node in tree.best(2) if node.template.has_choices and (node.id, "extend") not in children]
+    for node in wider[:1]:
+        yield Branch(parent=node.id, kind="extend", moves=(*_stuck(node), *_MOVES["extend"]))
     yield Branch(parent=top.id, kind="rewrite", moves=_MOVES["rewrite"])
     yield Branch(parent=top.id, kind="template", moves=(_ANEW,))
 
@@ -325,13 +311,6 @@ def _stuck(node: Node) -> tuple[str, ...]:
     return tuple(moves)
 
 
-def _searches(tree: Tree) -> list[Branch]:
-    """What is searched further beside that, without a call: the task's next template, or the best one."""
-    if tree.untried:
-        return [Branch(parent=tree.untried[0].id, kind="search")]
-    return [Branch(parent=node.id, kind="search") for node in tree.ranked if node.template.has_choices][:1]
-
-
 KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "tree": get_args(BranchKind),
     "template+search": ("template", "extend", "search"),
@@ -339,10 +318,10 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "rewrite": ("rewrite",),
 }
 """What the model may plan in each arm of an ablation; a run of a user's is of the arm "tree"."""
-KEEP = 3
-"""Templates that are shown with their source: the best ones. Others are a line each, and may be branched from too."""
-RETRIES = 1
-"""How often a plan that cannot be carried out goes back to the model."""
+TEMPLATES_WITH_SOURCE = 3
+"""The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
+PLAN_RETRIES = 1
+"""Retries after a plan that cannot be carried out."""
 
 
 class NoTemplate(TunesmithError):
@@ -352,18 +331,15 @@ class NoTemplate(TunesmithError):
 class Planner:
     name = "plan"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         number = state.get("round", 0) + 1
-        stage = stage_of(number)
-        plan = context.log.plan(stage)
+        plan = self._decide(context, number, state.get("objections", []))
         if plan is None:
-            plan = self._decide(context, number, state.get("objections", []))
-            if plan is None:
-                context.note("plan", no_template(context), stage)
-                return {"round": number, "templates": [], "objections": [], "done": "no template"}
-            context.journal.append(Planned(plan=plan), stage)
-            context.listener(Progress("plan", describe(plan)))
-        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+            context.note("plan", no_template(context), stage_of(number))
+            return {"round": number, "templates": [], "objections": [], "done": "no template"}
+        context.listener(Progress("plan", describe(plan)))
+        update: State = {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}
+        return Finished(update, Planned(plan=plan))
 
     def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
         """The plan of the model or of the rules; None where there is no template. Raises `NoTemplate` where there
@@ -403,7 +379,7 @@ class Planner:
         self, context: Context, models: Models, number: int, tree: Tree, objections: list[str]
     ) -> Plan | ModelFailed:
         messages = plan_messages(context, number, tree, objections)
-        for attempt in range(RETRIES + 1):
+        for attempt in range(PLAN_RETRIES + 1):
             name = "plan" if attempt == 0 else f"plan-repair-{attempt}"
             (reply,) = models.ask_all([Call("plan", stage_of(number), name, messages, PlanAnswer)])
             if isinstance(reply, ModelFailed):
@@ -431,9 +407,9 @@ def examine_best(context: Context, tree: Tree, stage: str) -> None:
 
 def plan_messages(context: Context, number: int, tree: Tree, objections: list[str]) -> tuple[Message, ...]:
     """The planner's prompt for a round. What it says depends on the journal alone."""
-    full = tree.best(KEEP)
+    full = tree.best(TEMPLATES_WITH_SOURCE)
     # What was not measured yet has no rank, but a planner can only judge it by its source.
-    full += [node for node in tree.usable if node.best is None][: max(0, KEEP - len(full))]
+    full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
     settings, device = context.settings, device_facts(context)
     system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])
     user = render(
@@ -470,7 +446,7 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
         parent = branch.parent if node is None else node.id
         seeds = tuple(map(config_of, branch.seeds)) if branch.kind == "search" else ()
         branches.append(Branch(parent=parent, kind=branch.kind, moves=moves, seeds=seeds))
-    names = [workload.name for workload in context.tuned]
+    names = context.tuned_names
     workloads = tuple(name for name in names if not answer.workloads or name in answer.workloads)
     if unknown := [name for name in answer.workloads if name not in names]:
         problems.append(f"There is no tuned workload {', '.join(unknown)}; they are {', '.join(names)}.")

@@ -1,12 +1,9 @@
-"""Trials of new templates: is the default configuration feasible, does it compile, is it right on every workload?
+"""The templater: the templates of a round, taken from the task or written by a model, and tried before their search.
 
-A trial is an evaluation like any other: it is in the journal, counts towards the budget, and the search knows it
-and does not repeat it. It runs on held-out workloads too, whose times do not count: a template must be right there,
-and its author learns where it is not.
-
-The template that rules made of the task's kernel, tried before it is searched.
-The templater: takes the templates that the plan names, and asks the model for those that it wants written.
-The templates of a round: taken from the task's library or written by a model, and tried before they are searched.
+A trial asks whether the default configuration is feasible, compiles and is right on every workload. It is an evaluation
+like any other: it is in the journal, counts towards the budget, and the search knows it and does not repeat it. It runs
+on held-out workloads too, whose times do not count: a template must be right there, and its author learns where it is
+not. Owns the drafts of a model with their repairs; the prompts belong to `graph.prompts`.
 """
 
 from __future__ import annotations
@@ -37,6 +34,7 @@ from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
 from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -46,6 +44,7 @@ from tunesmith.kernels.outcome import (
     CompileFailed,
     Crashed,
     Evaluation,
+    Failure,
     Implausible,
     LaunchFailed,
     Rejected,
@@ -53,7 +52,7 @@ from tunesmith.kernels.outcome import (
     WrongResult,
     describe,
 )
-from tunesmith.kernels.rewrite.template import NAME, Rewritten, rewrite
+from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import EmptySpace, SpaceError, feasible, require_points
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Workload, geometry
@@ -69,8 +68,8 @@ MAX_LOG = 3000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a template does not work. kind: of failure; what: a sentence; log: what was said, in full; advice: what to
-    look for; first: what of the log says the most in a line, where that is not its first."""
+    """Why a template does not work. kind: of failure; what: a sentence; log: the compiler's or checker's output, in
+    full; advice: the usual causes; first: the most telling line of the log, where that is not its first."""
 
     kind: str
     what: str
@@ -139,79 +138,65 @@ def recorded(context: Context, stage: str) -> dict[str, Evaluation]:
 def problem_of(evaluation: Evaluation) -> Problem | None:
     """What an author has to know of a trial that failed; None when it went well."""
     failure = evaluation.failure
+    if failure is None:
+        return None
+    if isinstance(failure, CompileFailed):
+        sentence, log = "It does not compile with its default configuration.", failure.log[:MAX_LOG]
+        advice = "Line numbers are those of your source."
+        return Problem(failure.kind, sentence, log or failure.first_error, advice, failure.first_error)
     where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
-    at = f"with its default configuration on the workload {where}"
-    match failure:
-        case None:
-            return None
-        case CompileFailed():
-            log = failure.log[:MAX_LOG] or failure.first_error
-            return Problem(
-                failure.kind,
-                "It does not compile with its default configuration.",
-                log,
-                "Line numbers are those of your source.",
-                failure.first_error,
-            )
-        case WrongResult():
-            advice = "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type."
-            return Problem(failure.kind, f"Its result is wrong {at}.", describe(failure), advice)
-        case LaunchFailed():
-            advice = "Look for accesses out of bounds or not aligned, and for a launch the device cannot take."
-            return Problem(failure.kind, f"It cannot be launched, or faults, {at}.", describe(failure), advice)
-        case TimedOut():
-            advice = "Look for loops that never end and barriers that not all threads reach."
-            return Problem(failure.kind, f"It does not end in time {at}.", describe(failure), advice)
-        case Crashed():
-            advice = "Look for accesses out of bounds."
-            return Problem(failure.kind, f"The process that ran it died {at}.", describe(failure), advice)
-        case Implausible():
-            return Problem(failure.kind, f"Its time is impossible {at}.", describe(failure))
-        case Rejected():
-            return Problem(failure.kind, f"It was refused {at}.", describe(failure))
+    sentence, advice = _FAILURES[type(failure)]
+    sentence = f"{sentence} with its default configuration on the workload {where}."
+    return Problem(failure.kind, sentence, describe(failure), advice)
 
+
+_FAILURES: dict[type[Failure], tuple[str, str]] = {
+    WrongResult: (
+        "Its result is wrong",
+        "Check tails, sizes that nothing divides, alignment of vector accesses, barriers, and every type.",
+    ),
+    LaunchFailed: (
+        "It cannot be launched, or faults,",
+        "Look for accesses out of bounds or not aligned, and for a launch the device cannot take.",
+    ),
+    TimedOut: ("It does not end in time", "Look for loops that never end and barriers that not all threads reach."),
+    Crashed: ("The process that ran it died", "Look for accesses out of bounds."),
+    Implausible: ("Its time is impossible", ""),
+    Rejected: ("It was refused", ""),
+}
+"""Sentence and advice for the author of a template, by the failure of its trial."""
 
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."
 """Why the tree leaves out the template that did not hold."""
-
-
-def is_by_rules(template: Template) -> bool:
-    return template.name == NAME
 
 
 def holding(context: Context, template: Template, stage: str) -> Template:
     """`template`, made by rules, or one of fewer rules whose default configuration holds on all tuned workloads. The
     notes say why each of the others was withdrawn; the trials are in the journal, and are found there again."""
     withdrawn: dict[str, str] = {}
+    backend = context.device.limits.backend
     problem = _problem(context, template, stage)
     if problem is None:
         return template
-    rules = _made(context, None).rules
+    rules = rewrite(context.task, backend, None).rules
     while problem is not None and rules:
         # A beginning of the list that holds, and the next longer one, which does not: its last rule is at fault.
         holds, fails = 0, len(rules)
         while fails - holds > 1:
             middle = (holds + fails) // 2
-            tried = _made(context, rules[:middle]).template
+            tried = rewrite(context.task, backend, rules[:middle]).template
             found = None if tried is None else _problem(context, tried, stage)
             holds, fails = (middle, fails) if found is None else (holds, middle)
             problem = found or problem
         withdrawn[rules[fails - 1]] = problem.in_short
-        rules = _made(context, [one for one in rules if one not in withdrawn]).rules
-        template = _made(context, rules).template or _plain(context)
+        rules = rewrite(context.task, backend, [one for one in rules if one not in withdrawn]).rules
+        plain = {"name": NAME, "description": "The kernel as it came: no rule fits it."}
+        made = rewrite(context.task, backend, rules).template
+        template = made or context.sources.baseline.template.model_copy(update=plain)
         problem = _problem(context, template, stage)
     for rule, why in withdrawn.items():
         context.note("template", f"The rule {rule} is withdrawn, as what it makes of the kernel fails: {why}", stage)
     return template
-
-
-def _made(context: Context, only: Sequence[str] | None) -> Rewritten:
-    return rewrite(context.task, context.device.limits.backend, only)
-
-
-def _plain(context: Context) -> Template:
-    description = "The kernel as it came: no rule fits it."
-    return context.sources.baseline.template.model_copy(update={"name": NAME, "description": description})
 
 
 def _problem(context: Context, template: Template, stage: str) -> Problem | None:
@@ -229,7 +214,7 @@ class UnknownTemplate(TunesmithError):
     """The plan names a template that does not exist."""
 
 
-class Draft(BaseModel):
+class TemplateDraft(BaseModel):
     """The template that a model writes for one branch, on its way. number: of the branch, from 1; answers: how many it
     has had; text: the last answer as written, answer: as read; template: what it describes, if that is a template,
     with the seeds it proposes; problem: what is wrong with it; history: what was wrong with all; failed: why the branch
@@ -267,15 +252,13 @@ class DraftInput(TypedDict):
 class Templater:
     name = "template"
 
-    def __call__(self, state: State, context: Context) -> State | Command[Any]:
+    def __call__(self, state: State, context: Context) -> Finished | Command[Any]:
         plan = Plan.model_validate(state["plan"])
         stage, turn = stage_of(plan.round), state.get("turn", 0)
-        if (known := context.log.chosen_templates(stage, turn)) is not None:
-            return _answer(known)
         chosen = self._search_further(context, plan, stage)
-        drafts = [Draft.model_validate(draft) for draft in state.get("drafts", {}).values()]
+        drafts = [TemplateDraft.model_validate(draft) for draft in state.get("drafts", {}).values()]
         if not drafts:
-            drafts = [Draft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
+            drafts = [TemplateDraft(number=at, branch=one) for at, one in enumerate(plan.branches, 1) if one.written]
         else:
             drafts = self._judge(context, drafts, stage)
         if asking := [draft for draft in drafts if draft.open]:
@@ -286,22 +269,22 @@ class Templater:
                 return _fan_out(sent, drafts)
         chosen += [draft.template.id for draft in drafts if draft.taken and draft.template is not None]
         chosen = list(dict.fromkeys(chosen)) or self._fallback_templates(context, plan, stage)
-        context.journal.append(TemplatesChosen(turn=turn, ids=tuple(chosen)), stage)
-        return _answer(chosen)
+        update: State = {"templates": chosen, "drafts": {}, "objections": []}
+        return Finished(update, TemplatesChosen(turn=turn, ids=tuple(chosen)))
 
     def _ask(
-        self, context: Context, plan: Plan, drafts: Sequence[Draft], turn: int, objections: list[str]
-    ) -> dict[int, Draft]:
+        self, context: Context, plan: Plan, drafts: Sequence[TemplateDraft], turn: int, objections: list[str]
+    ) -> dict[int, TemplateDraft]:
         """The drafts with the model's answers, by number; those without an answer are given up."""
         if context.models is None:
             raise UnknownTemplate(f"The plan of round {plan.round} wants new templates, and the run has no model.")
         stage = stage_of(plan.round)
         # What this very turn adds to the tree must not change its questions when it is begun again.
-        tree = context.tree(before=_begin(context, stage, turn))
+        tree = context.tree(before=begin_writing(context, stage, turn))
         context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
         again = f"-turn-{turn + 1}" if turn else ""
         known = {event.custom_id for event in context.log.events(ModelAsked)}
-        found, asked = dict[int, Draft](), list[tuple[Draft, Call]]()
+        found, asked = dict[int, TemplateDraft](), list[tuple[TemplateDraft, Call]]()
         for draft in drafts:
             messages = _with_problem(draft, template_messages(context, plan, draft.branch, tree, objections))
             repair = f"-repair-{draft.answers}" if draft.answers else ""
@@ -318,29 +301,34 @@ class Templater:
             if isinstance(reply, ModelFailed):
                 found[draft.number] = _failed(context, draft, f"the model gives no template: {reply.detail}", stage)
             else:
-                new = {"number": draft.number, "branch": draft.branch, "history": draft.history}
                 assert isinstance(reply.value, TemplateAnswer | RewriteAnswer)
-                answered = Draft(**new, answers=draft.answers + 1, text=reply.text, answer=reply.value)
-                found[draft.number] = answered
+                found[draft.number] = TemplateDraft(
+                    number=draft.number,
+                    branch=draft.branch,
+                    history=draft.history,
+                    answers=draft.answers + 1,
+                    text=reply.text,
+                    answer=reply.value,
+                )
         return found
 
-    def _judge(self, context: Context, drafts: Sequence[Draft], stage: str) -> list[Draft]:
+    def _judge(self, context: Context, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
         """The drafts after a trial of those that were just answered: taken, open with a problem, or given up."""
-        trials = self._try(context, [one for one in drafts if one.open and one.problem is None], stage)
-        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
-
-    def _try(self, context: Context, drafts: Sequence[Draft], stage: str) -> dict[str, Problem | None]:
-        """What is wrong with templates, by id: measures their defaults together, as far as the budget allows."""
-        known = recorded(context, stage)
-        left = context.evaluations_left()
+        known, left = recorded(context, stage), context.evaluations_left()
+        # The defaults are measured together, as far as the budget allows.
         wanted: dict[str, Template] = {}
         for draft in drafts:
-            assert draft.template is not None, "a draft without a template has a problem"
-            if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
-                wanted[draft.template.id] = draft.template
-        return {name: problem_of(one) for name, one in try_templates(context, list(wanted.values()), stage).items()}
+            if draft.open and draft.problem is None:
+                assert draft.template is not None, "a draft without a template has a problem"
+                if draft.template.id not in known and len(wanted) < left and context.seconds_left() > 0:
+                    wanted[draft.template.id] = draft.template
+        tried = try_templates(context, list(wanted.values()), stage)
+        trials = {name: problem_of(evaluation) for name, evaluation in tried.items()}
+        return [self._judged(context, one, trials, stage) if one.open else one for one in drafts]
 
-    def _judged(self, context: Context, draft: Draft, trials: Mapping[str, Problem | None], stage: str) -> Draft:
+    def _judged(
+        self, context: Context, draft: TemplateDraft, trials: Mapping[str, Problem | None], stage: str
+    ) -> TemplateDraft:
         problem, template = draft.problem, draft.template
         if problem is None:
             assert template is not None
@@ -350,7 +338,7 @@ class Templater:
             if problem is None and _written_before(context, template, draft.branch, stage):
                 return _failed(context, draft, f"the answer is {template.id} again", stage)
             if problem is None:
-                _register(context, template, draft.branch, stage, draft.answers)
+                register(context, template, draft.branch, stage, draft.answers)
                 _register_seeds(context, template.id, draft.seeds, stage)
                 context.listener(Progress("template", f"{template.name} works after {draft.answers} answer(s)"))
                 return draft.model_copy(update={"taken": True})
@@ -376,12 +364,12 @@ class Templater:
                     f"The plan of round {plan.round} names the template '{branch.parent}'; there are {known}."
                 )
             template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
-            if node.round == 0 and is_by_rules(template) and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
+            if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
                 template = holding(context, template, stage)
             if template.id in vetoed:
                 continue
             if node.round == 0:
-                _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+                register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
             if template.id != node.id:
                 # What was planned is not what is searched, of which only the default is known to hold.
                 seeds = ()
@@ -400,7 +388,7 @@ class Templater:
             context.note("template", f"Round {plan.round} has no template to tune.", stage)
             return []
         if tree.untried:
-            _register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
+            register(context, chosen[0].template, Branch(parent=LIBRARY, kind="template"), stage)
         sentence = f"None of the templates planned for round {plan.round} can be used; {chosen[0].id} takes its place."
         context.note("template", sentence, stage)
         return [chosen[0].id]
@@ -409,19 +397,18 @@ class Templater:
 def check_draft(given: DraftInput, context: Context) -> State:
     """The draft of one branch with its answer read: a template that may be tried, or the problem with it. Needs no
     device and writes nothing, so that branches may be checked side by side."""
-    draft = Draft.model_validate(given["draft"])
+    draft = TemplateDraft.model_validate(given["draft"])
     assert draft.answer is not None, "only an answered draft is checked"
     try:
         template = template_of(draft.answer, context.task, context.device.limits.backend)
+        seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
+        read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
     except Unusable as error:
-        problem = Problem("schema", "It is not a template that can be used.", str(error))
-        return {"drafts": {given["number"]: draft.model_copy(update={"problem": problem}).to_json()}}
-    seeds = tuple(map(config_of, draft.answer.seeds)) if isinstance(draft.answer, TemplateAnswer) else ()
-    read = {"template": template, "seeds": seeds, "problem": infeasible(template, context)}
+        read = {"problem": Problem("schema", "It is not a template that can be used.", str(error))}
     return {"drafts": {given["number"]: draft.model_copy(update=read).to_json()}}
 
 
-def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
+def _fan_out(sent: Sequence[TemplateDraft], drafts: Sequence[TemplateDraft]) -> Command[Any]:
     """One node for each draft of `sent`."""
     from langgraph.types import Command, Send
 
@@ -429,17 +416,13 @@ def _fan_out(sent: Sequence[Draft], drafts: Sequence[Draft]) -> Command[Any]:
     return Command(goto=nodes, update={"drafts": {str(one.number): one.to_json() for one in drafts}})
 
 
-def _begin(context: Context, stage: str, turn: int) -> int:
+def begin_writing(context: Context, stage: str, turn: int) -> int:
     """The entry with which this turn began, from whatever session."""
     started = context.log.writing_started(stage, turn)
     return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
 
 
-def _answer(ids: Sequence[str]) -> State:
-    return {"templates": list(ids), "drafts": {}, "objections": []}
-
-
-def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message, ...]:
+def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:
     """The question, and after it the last answer only with what is wrong with it: earlier ones are superseded."""
     problem = draft.problem
     if problem is None:
@@ -454,7 +437,7 @@ def _with_problem(draft: Draft, question: tuple[Message, ...]) -> tuple[Message,
     return (*question, Message("assistant", draft.text), Message("user", text))
 
 
-def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
+def register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Puts the template that came out of a branch into the tree, once. answers: how many the model needed for it."""
     if not context.log.has_template(template.id):
         event = TemplateAdded(
@@ -481,23 +464,17 @@ def _written_before(context: Context, template: Template, branch: Branch, stage:
     return False
 
 
-def _failed(context: Context, draft: Draft, why: str, stage: str) -> Draft:
-    """The draft, given up for that reason, which the journal has."""
-    draft = draft.model_copy(update={"failed": why})
-    _give_up(context, draft, stage)
-    return draft
-
-
-def _give_up(context: Context, draft: Draft, stage: str) -> None:
-    problem = "\n".join(draft.history) or draft.failed
+def _failed(context: Context, draft: TemplateDraft, why: str, stage: str) -> TemplateDraft:
+    """The draft, given up for that reason, which enters the journal."""
     branch = draft.branch
     event = BranchAbandoned(
         branch=draft.number,
         parent=branch.parent,
         moves=branch.moves,
-        problem=problem,
+        problem="\n".join(draft.history) or why,
         answers=draft.answers,
         made_by=branch.kind,
     )
     context.once(BranchAbandoned, stage, lambda: event, **dict(event))
-    context.note("template", f"Template {draft.number} of the round is given up: {draft.failed}", stage)
+    context.note("template", f"Template {draft.number} of the round is given up: {why}", stage)
+    return draft.model_copy(update={"failed": why})

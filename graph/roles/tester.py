@@ -1,16 +1,15 @@
-"""The last word on what a run ends with: the same full verdict that `tunesmith check` gives, in the run's own journal.
+"""The tester: the best configurations of a round against the baseline, the verdict, and the examination of the winners.
 
-A search checks every configuration, but on the tuned workloads and the task's own contents only. Winners must also be
-right on odd shapes and other contents, be as accurate as the baseline, and pass compute-sanitizer where there is one.
-
-The tester: re-measures the best against the baseline in a fresh process, on fresh contents and held-out shapes.
-The end of a round: the best configurations compared with the baseline, the verdict, and the winners' examination.
+Finalists are measured in a fresh process, on fresh contents and held-out shapes. A search checks every configuration,
+but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and other
+contents, be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of `tunesmith check`.
+The arithmetic of the verdict belongs to `verdict`, the common values of rejected configurations to `rejections`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,6 +21,7 @@ from tunesmith.graph.journal.log import Examinee, objective, quantities_of, repa
 from tunesmith.graph.journal.records import Examination, ExaminationRow, FinalistResult, Verdict, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.planner import plan_by_rules
 from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variations
 from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
@@ -29,18 +29,17 @@ from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import BELIEVED
 from tunesmith.kernels.build.artifact import EvaluationRequest
-from tunesmith.kernels.check.compare import Deviation
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import Failure, TimedOut, describe
+from tunesmith.kernels.outcome import TimedOut, describe
 from tunesmith.kernels.space import SpaceRule, feasible, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
 from tunesmith.kernels.spec.template import Config, assignments, config_key
 
 MIN_EXAMINATION_SECONDS = 2.0
-"""Of the time limit, without which no examination is begun."""
+"""Seconds of the time limit that must be left for an examination to begin."""
 NO_TIME = (
     "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
     "`tunesmith resume` with more time"
@@ -104,31 +103,27 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
     """The full verdict on templates at configurations, each for a workload or, with an empty name, for all."""
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
     jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
-    left, begun = context.seconds_left(), time.monotonic()
-    found: list[judge.Verdict] | Failure
-    try:
-        if left < MIN_EXAMINATION_SECONDS:
-            found, failure = [], NO_TIME
-        else:
-            settings = context.settings
-            deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
+    settings, left, begun = context.settings, context.seconds_left(), time.monotonic()
+    results: list[dict[str, Any]] = []
+    failure = NO_TIME
+    if left >= MIN_EXAMINATION_SECONDS:
+        deadlines = judge.Limits(prepare=settings.reference_deadline, check=settings.check_time)
+        try:
             found = context.pool.examine(jobs, seed=settings.seed + judge.SEED, seconds=left, deadlines=deadlines)
-            failure = "" if isinstance(found, list) else describe(found)
-            for one in found if isinstance(found, list) else ():
-                if one.baseline_note:
-                    context.note("test", one.baseline_note, "")
-            if isinstance(found, TimedOut) and context.seconds_left() < MIN_EXAMINATION_SECONDS:
-                failure = NO_TIME
-    except TunesmithError as error:
-        # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
-        found, failure = [], str(error)
+            if isinstance(found, list):
+                results = [_fields(one) for one in found]
+                for note in dict.fromkeys(one.baseline_note for one in found if one.baseline_note):
+                    context.note("test", note, "")
+            elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
+                failure = describe(found)
+        except TunesmithError as error:
+            # The task is at fault: its baseline is wrong somewhere. That is worth knowing, and no reason to end here.
+            failure = str(error)
     share = round((time.monotonic() - begun) / len(waiting), 3)
-    for at, (template, config, workload) in enumerate(waiting):
+    results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
+    for (template, config, workload), fields in zip(waiting, results, strict=True):
         about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
-        told = (
-            _fields(found[at]) if isinstance(found, list) and found else {"verdict": "not examined", "detail": failure}
-        )
-        context.journal.append(Examined(examination=Examination(**about, **told)))
+        context.journal.append(Examined(examination=Examination(**about, **fields)))
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
@@ -141,6 +136,7 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     rows = []
     for one in found:
         passed = [step for step in one.steps if isinstance(step, Passed)]
+        own = [step for step in passed if step.own]
         rows.append(
             ExaminationRow(
                 template=one.template,
@@ -150,8 +146,8 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
                 detail=one.detail,
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
-                largest_error=_largest(one for step in passed if step.own for one in step.accuracy.values()),
-                baseline_error=_largest(one for step in passed if step.own for one in step.baseline.values()),
+                largest_error=max((d.largest for step in own for d in step.accuracy.values()), default=None),
+                baseline_error=max((d.largest for step in own for d in step.baseline.values()), default=None),
                 notes=one.notes,
                 unexecuted=one.unexecuted,
                 unreached=one.unreached,
@@ -183,19 +179,14 @@ def _fields(found: judge.Verdict) -> dict[str, Any]:
     return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
 
 
-def _largest(deviations: Iterable[Deviation]) -> float | None:
-    return max((one.largest for one in deviations), default=None)
-
-
-PER_SHAPE = 2
-"""Finalists that a workload sends beside the general ones."""
-ROUNDS = 40
-SECONDS = 0.5
-"""Most rounds, and seconds of sampling for each kernel, of a comparison on one workload."""
+FINALISTS_PER_SHAPE = 2
+"""Finalists of one workload, beside the general ones."""
+ROUNDS, SECONDS = 40, 0.5
+"""At most so many rounds, and seconds of sampling for each kernel, in a comparison on one workload."""
 MIN_SAMPLING_SECONDS = 0.1
 """Seconds of sampling for each kernel where the time limit leaves no more."""
-FLOOR_SHARE = 0.95
-"""Close enough to the physical limit to stop."""
+MIN_FLOOR_SHARE = 0.95
+"""Share of the roofline from which on the search ends."""
 FRESH_SEED = 1_000_003
 """Added to the seed for each test, so that finalists meet contents that the search never saw."""
 
@@ -206,16 +197,12 @@ Finalist = tuple[str, Config]
 class Tester:
     name = "test"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         number = state["round"]
         stage = stage_of(number)
         general, per_shape = finalists(context, stage)
         if not general and not any(per_shape.values()):
             return {"done": _done(context, number, None) or _nothing(context)}
-        known = context.journal.last(VerdictReached, stage)
-        if known is not None:
-            over = _done(context, number, known.event.verdict)
-            return {"done": "" if context.log.extended_after(known) else over}
         if _nothing_new(context, stage) and not _done(context, number, None):
             return {"done": ""}
         # Opponents cost time, and only what the run ends with is put beside them.
@@ -231,9 +218,8 @@ class Tester:
         if done:
             # What the run ends with is what gets exported: only that is worth an examination.
             verdict = self._examined(context, number, general, per_shape, comparisons)
-        context.journal.append(VerdictReached(verdict=verdict), stage)
         context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return {"done": done}
+        return Finished({"done": done}, VerdictReached(verdict=verdict))
 
     def _examined(
         self,
@@ -274,7 +260,7 @@ class Tester:
             entrants = _distinct([*general, *per_shape.get(workload.name, [])])
             if (event := known.get(workload.name)) is not None and _has_met(event, beside):
                 met = {(one.template, config_key(one.config)) for one in event.entries}
-                entrants = [one for one in entrants if (one[0], config_key(one[1])) not in met]
+                entrants = [one for one in entrants if _kernel(one) not in met]
             if entrants:
                 wanted.append((workload, entrants))
         for position, (workload, entrants) in enumerate(wanted):
@@ -298,10 +284,7 @@ class Tester:
     ) -> None:
         """share: seconds of the time limit that are left to this comparison."""
         context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
-        requests = [
-            EvaluationRequest(index + 1, context.template(template), config, (workload.name,))
-            for index, (template, config) in enumerate(entrants)
-        ]
+        requests = requests_for(context, entrants, workload)
         found = context.pool.compare(
             baseline_request(context, [workload]),
             requests,
@@ -313,7 +296,7 @@ class Tester:
         )
         event = Compared(
             workload=workload.name,
-            entries=_entries(entrants, found),
+            entries=finalist_results(entrants, found),
             baseline_code=found.codes[0] if found.codes else "",
             compiler=found.compiler,
             opponents=found.opponents,
@@ -340,45 +323,34 @@ def finalists(
     # A test that was interrupted goes on with the finalists that it began with.
     began = context.log.entries(Compared, stage)
     wrong = context.log.rejected(before=began[0].sequence if began else None)
-    known = [
-        one
-        for one in context.log.evaluations()
-        if one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
-    ]
-    names = [workload.name for workload in context.tuned]
-    weights, of = context.weights, context.settings.objective
-    ranked: list[tuple[float, Finalist]] = []
+    names, weights, of = context.tuned_names, context.weights, context.settings.objective
+    had, templates = {_kernel(one) for one in after}, {template for template, _ in after}
+    ranked: list[tuple[bool, float, Finalist]] = []
     single: dict[str, list[tuple[float, Finalist]]] = {name: [] for name in names}
-    for evaluation in known:
+    for evaluation in context.log.evaluations():
         entrant = (evaluation.template, evaluation.config)
-        value = objective(evaluation, names, baseline, weights, of)
-        if value is not None:
-            ranked.append((value, entrant))
+        if evaluation.template in vetoed or _kernel(entrant) in wrong:
+            continue
+        if (value := objective(evaluation, names, baseline, weights, of)) is not None:
+            ranked.append((evaluation.template in templates, value, entrant))
         for name, quantity in quantities_of(evaluation, of).items():
             if name in single and evaluation.failure is None:
                 single[name].append((quantity, entrant))
     broken = _broken_on_held_out(context)
-    had = {(template, config_key(config)) for template, config in after}
-    templates = {template for template, _ in after}
     # What several rounds measured, such as one workload's own and one of all, takes one place.
-    in_order = (
-        (template, config)
-        for template, config in _distinct(
-            [entrant for _, entrant in sorted(ranked, key=lambda item: (item[1][0] in templates, item[0]))]
-        )
-        if (template, config_key(config)) not in had
-    )
-    general = list(islice((entrant for entrant in in_order if not broken(entrant)), context.settings.finalists))
+    in_order = _distinct([entrant for _, _, entrant in sorted(ranked, key=lambda item: item[:2])])
+    feasible_everywhere = (one for one in in_order if _kernel(one) not in had and not broken(one))
+    general = list(islice(feasible_everywhere, context.settings.finalists))
     if ranked and not general and not after:
-        why = broken(min(ranked, key=lambda item: item[0])[1])
         context.note(
             "test",
             "Of the configurations that are right on all tuned workloads none is feasible on the held-out ones too, so "
-            f"there is no general one. Of the best: {why} Relax the constraint, or measure more configurations.",
+            f"there is no general one. Of the best: {broken(in_order[0])} Relax the constraint, or measure more "
+            "configurations.",
             "",
         )
     per_shape = {
-        name: _distinct([entrant for _, entrant in sorted(found, key=lambda item: item[0])])[:PER_SHAPE]
+        name: _distinct([entrant for _, entrant in sorted(found, key=lambda item: item[0])])[:FINALISTS_PER_SHAPE]
         for name, found in single.items()
     }
     return general, per_shape
@@ -404,7 +376,7 @@ def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> lis
     """What to compare after all of `tried` were rejected: the fastest rejected of each template with one value changed,
     and the templates' default configurations, measured now where they were not; else the next best that were measured
     and share no known defect."""
-    known = {(template, config_key(config)) for template, config in tried}
+    known = {_kernel(one) for one in tried}
     rejected = [one for one in context.log.examinations().values() if one.verdict == "rejected"]
     common = defects(context.log)
     fastest = dict(reversed([one for one in tried if one[0] in {each.template for each in rejected}]))
@@ -413,24 +385,24 @@ def replacements(context: Context, stage: str, tried: Sequence[Finalist]) -> lis
         template, defect = context.template(template_id), common.get(template_id, {})
         wanted += [(template_id, one) for one in variations(template, config, defect) if not has(one, defect)]
         wanted.append((template_id, template.default_config))
-    wanted = [one for one in _distinct(wanted) if (one[0], config_key(one[1])) not in known]
+    wanted = [one for one in _distinct(wanted) if _kernel(one) not in known]
     valid = measured_now(context, stage, wanted)
     if valid:
         return valid
     out = disqualified(context)
     following, _ = finalists(context, stage, after=tried)
-    return [one for one in following if (one[0], config_key(one[1]), "") not in out]
+    return [one for one in following if (*_kernel(one), "") not in out]
 
 
 def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> list[Finalist]:
     """Those of `wanted` that are feasible and right on all tuned workloads; none is measured twice."""
-    names = tuple(workload.name for workload in context.tuned)
+    names = tuple(context.tuned_names)
     found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
     requests = []
     for number, (template_id, config) in enumerate(wanted):
         template = context.template(template_id)
         feasible_here = all(feasible(template, context.tuned, one).reject(config) is None for one in context.limits)
-        if (template_id, config_key(config)) not in found and feasible_here:
+        if _kernel((template_id, config)) not in found and feasible_here:
             requests.append(EvaluationRequest(number, template, config, names))
     if requests:
         context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
@@ -441,7 +413,7 @@ def measured_now(context: Context, stage: str, wanted: Sequence[Finalist]) -> li
             found[evaluation.template, config_key(evaluation.config)] = evaluation
     broken = _broken_on_held_out(context)
     right = {key for key, one in found.items() if one.failure is None}
-    return [one for one in wanted if (one[0], config_key(one[1])) in right and not broken(one)]
+    return [one for one in wanted if _kernel(one) in right and not broken(one)]
 
 
 def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
@@ -461,11 +433,25 @@ def _broken_on_held_out(context: Context) -> Callable[[Finalist], str]:
     return broken
 
 
+def _kernel(finalist: Finalist) -> tuple[str, str]:
+    """What tells finalists apart: template id, and configuration as text."""
+    return finalist[0], config_key(finalist[1])
+
+
 def _distinct(entrants: Sequence[Finalist]) -> list[Finalist]:
-    return list({(template, config_key(config)): (template, config) for template, config in entrants}.values())
+    return list({_kernel(one): one for one in entrants}.values())
 
 
-def _entries(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+def requests_for(context: Context, entrants: Sequence[Finalist], workload: Workload) -> list[EvaluationRequest]:
+    """Finalists as requests for the pool, numbered from 1."""
+    return [
+        EvaluationRequest(number, context.template(template), config, (workload.name,))
+        for number, (template, config) in enumerate(entrants, 1)
+    ]
+
+
+def finalist_results(entrants: Sequence[Finalist], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+    """The comparisons of finalists, in their order."""
     codes = found.codes[1:] or ("",) * len(entrants)
     energies = found.energies[1:] or (None,) * len(entrants)
     return tuple(
@@ -485,7 +471,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if context.evaluations_left() <= 0:
         return "evaluations"
     by_time = context.settings.objective == "time"
-    if by_time and verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
+    if by_time and verdict and all(MIN_FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
         return "floor"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):

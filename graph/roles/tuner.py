@@ -27,6 +27,7 @@ from tunesmith.graph.journal.events import Asked, Evaluated, Searched, SearchSta
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.journal.records import RefusedSeed, TemplateAccount
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles import Finished
 from tunesmith.graph.roles.rejections import defects, has
 from tunesmith.graph.roles.templater import recorded
 from tunesmith.graph.state import Plan, State
@@ -187,7 +188,7 @@ SHOW_SECONDS = 0.1
 class Tuner:
     name = "tune"
 
-    def __call__(self, state: State, context: Context) -> State:
+    def __call__(self, state: State, context: Context) -> State | Finished:
         plan = Plan.model_validate(state["plan"])
         # A model's kernel without parameters was measured in its trial; one that the task brings was not.
         templates = [
@@ -195,9 +196,7 @@ class Tuner:
             for one in state.get("templates", [])
             if context.template(one).has_choices or not context.log.evaluations_of(one)
         ]
-        if templates and context.log.searched(stage_of(plan.round)) is None:
-            _Round(context, plan, templates).run()
-        return {}
+        return Finished({}, _Round(context, plan, templates).run()) if templates else {}
 
 
 class _Round:
@@ -246,7 +245,7 @@ class _Round:
             ratios[name] = floor / self.baseline[name]
         return weighted_geomean(ratios, self.context.weights)
 
-    def run(self) -> None:
+    def run(self) -> Searched:
         context, pool = self.context, self.context.pool
         self._replay()
         for search in self.searches:
@@ -269,7 +268,7 @@ class _Round:
             for request, evaluation in pool.collect():
                 self._record(request.number, evaluation)
         self._show("")
-        context.journal.append(self._account(), self.stage)
+        return self._account()
 
     def _ask(self) -> bool:
         """One more configuration in flight, of the template whose turn it is; False when none has any."""

@@ -20,9 +20,9 @@ from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
-from tunesmith.graph.run import alone, pools
+from tunesmith.graph.run import alone
 from tunesmith.graph.settings import SettingsError, make_settings
-from tunesmith.graph.setup import choose_device, inventory_for
+from tunesmith.graph.setup import choose_device, inventory_for, pools
 from tunesmith.hw.probe import Device
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured

@@ -4,9 +4,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tunesmith.graph.journal.store import Journal
+
+
+class Killed(BaseException):
+    """The end of the process, for tests: nothing may catch it."""
+
+
+def end_after(monkeypatch: pytest.MonkeyPatch, count: int, error: type[BaseException] = Killed) -> None:
+    """The process ends when it has written `count` entries, or the transaction that has the last of them."""
+    append_all, written = Journal.append_all, [0]
+
+    def append_and_end(self: Journal, events: Sequence[Any]) -> int:
+        sequence = append_all(self, events)
+        before, written[0] = written[0], written[0] + len(events)
+        if before < count <= written[0]:
+            raise error
+        return sequence
+
+    monkeypatch.setattr(Journal, "append_all", append_and_end)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from journal_rows import Killed
 from model_runs import LIBRARY, entries, go_on, keys, run, simulation
 from scripted_models import branch, explain, plan, template
 
@@ -137,20 +139,17 @@ def test_moves_need_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plan", "awaiting", "approved"])
 def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    class Killed(BaseException):
-        pass
+    append_all = Journal.append_all
 
-    append = Journal.append
-
-    def dying(self: Journal, event: Event, *arguments: Any) -> int:
-        sequence = append(self, event, *arguments)
-        if event.kind == kind:
+    def dying(self: Journal, events: Sequence[tuple[Event, str]]) -> int:
+        sequence = append_all(self, events)
+        if kind in [event.kind for event, _ in events]:
             raise Killed
         return sequence
 
     folder, sessions = tmp_path / "run", 0
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", dying)
+        patch.setattr(Journal, "append_all", dying)
         with pytest.raises(Killed if kind != "approved" else Waiting):
             run(folder, script, rounds=1, approve="plans")
         if kind == "approved":

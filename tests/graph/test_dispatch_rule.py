@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tunesmith.graph.dispatch import BASELINE, DEPTH, Rule, Seen, draw_shapes, fit_rule, for_types, row_sizes
+from tunesmith.graph.dispatch import BASELINE, DEPTH, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.records import Figures
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -124,12 +124,16 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     found = [Seen(workload(n, 512), {0: figures(0.3)}) for n in (16, 64, 256)]
     found.append(Seen(single, {0: figures(0.9, spread=0.3)}))
     rule = fit_rule(found, 1)
-    assert rule == Rule(use=0, shapes=4)
+    assert rule == DispatchRule(use=0, shapes=4)
     assert [for_types(rule, found, [half, single, brain]).kernel(one) for one in (half, single, brain)] == [0, -1, -1]
-    assert for_types(rule, found, [half]) == rule and for_types(rule, found[3:], [single, brain]) == Rule(shapes=4)
+    assert for_types(rule, found, [half]) == rule and for_types(rule, found[3:], [single, brain]) == DispatchRule(
+        shapes=4
+    )
     # A test of the rule that tells types apart stays, and those that it keeps away are not told apart again.
-    parted = Rule(test="T == float16", yes=Rule(use=0, shapes=3), no=Rule(use=1, shapes=1), shapes=4)
-    assert for_types(parted, found, [half, single]) == parted.model_copy(update={"no": Rule(shapes=1)})
+    parted = DispatchRule(
+        test="T == float16", yes=DispatchRule(use=0, shapes=3), no=DispatchRule(use=1, shapes=1), shapes=4
+    )
+    assert for_types(parted, found, [half, single]) == parted.model_copy(update={"no": DispatchRule(shapes=1)})
 
 
 def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None:
@@ -146,14 +150,14 @@ def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None
 
 
 def test_what_gains_nothing_is_not_told_apart() -> None:
-    assert fit_rule(seen(30, lambda _: {0: 0.8, 1: 0.81}), 2) == Rule(use=0, shapes=30)
+    assert fit_rule(seen(30, lambda _: {0: 0.8, 1: 0.81}), 2) == DispatchRule(use=0, shapes=30)
     assert fit_rule(seen(30, lambda _: {0: 1.0}), 1).use == BASELINE
-    assert fit_rule([], 1) == Rule()
+    assert fit_rule([], 1) == DispatchRule()
     assert fit_rule(seen(1, lambda _: {0: 0.5}), 1).use == 0
 
 
 def test_the_depth_is_bounded() -> None:
-    def depth(rule: Rule) -> int:
+    def depth(rule: DispatchRule) -> int:
         return 0 if rule.yes is None or rule.no is None else 1 + max(depth(rule.yes), depth(rule.no))
 
     random = np.random.default_rng(3)

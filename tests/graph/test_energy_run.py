@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import Killed, end_after
 from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
@@ -128,19 +129,7 @@ def test_a_run_by_time_measures_no_energy_and_reads_journals_that_have_none(tmp_
 
 
 def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException):
-        pass
-
-    append, written = Journal.append, [0]
-
-    def end(self: Journal, *arguments: Any) -> int:
-        sequence = append(self, *arguments)
-        written[0] += 1
-        if written[0] == 30:
-            raise Killed
-        return sequence
-
-    monkeypatch.setattr(Journal, "append", end)
+    end_after(monkeypatch, 30)
     with pytest.raises(Killed):
         run(tmp_path / "run", objective="energy")
     resumed = resume(tmp_path / "run").summary

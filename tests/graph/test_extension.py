@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import Killed, end_after
 from simulated_pool import SimulatedPool
-from test_graph_resume import TASK, Killed, asked, end_after, entries, run, simulation
+from test_graph_resume import TASK, asked, entries, run, simulation
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.store import Journal

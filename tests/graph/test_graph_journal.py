@@ -1,4 +1,4 @@
-"""The contract of a `Store`, and what SQLite's file has to survive."""
+"""The contract of a journal, and what SQLite's file has to survive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import FinalistResult
-from tunesmith.graph.journal.store import FORMAT, Journal, JournalError, Store
+from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import Evaluation
 
@@ -33,7 +33,7 @@ for number in range(10**9):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Journal:
     return Journal(tmp_path, create=True)
 
 
@@ -49,7 +49,7 @@ def explained(text: str) -> Explained:
     return Explained(lines=(text,))
 
 
-def test_events_come_back_in_their_order_with_their_contents(store: Store) -> None:
+def test_events_come_back_in_their_order_with_their_contents(store: Journal) -> None:
     sequences = [store.append(asked(number, VEC=4, FAST=True), "round-1") for number in range(5)]
     found = list(store.entries(Asked))
     assert [entry.sequence for entry in found] == sequences == sorted(sequences)
@@ -58,7 +58,7 @@ def test_events_come_back_in_their_order_with_their_contents(store: Store) -> No
     assert found[0].kind == "asked" and found[0].stage == "round-1" and abs(found[0].at - time.time()) < 60
 
 
-def test_kinds_and_stages_select(store: Store) -> None:
+def test_kinds_and_stages_select(store: Journal) -> None:
     for event, stage in (
         (asked(0), "round-1"),
         (evaluated(0), "round-1"),
@@ -73,7 +73,7 @@ def test_kinds_and_stages_select(store: Store) -> None:
     assert store.count(Asked) == 3 and store.count(Explained) == 0
 
 
-def test_the_last_of_a_kind(store: Store) -> None:
+def test_the_last_of_a_kind(store: Journal) -> None:
     assert store.last(Explained) is None
     for number in range(3):
         store.append(explained(str(number)), f"round-{number}")
@@ -82,7 +82,7 @@ def test_the_last_of_a_kind(store: Store) -> None:
     assert first is not None and first.event == explained("0")
 
 
-def test_events_may_be_appended_while_events_are_read(store: Store) -> None:
+def test_events_may_be_appended_while_events_are_read(store: Journal) -> None:
     store.append(asked(0))
     for entry in store.entries(Asked):
         store.append(evaluated(entry.sequence))
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "run", create=True)
 
 
-def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Store) -> None:
+def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Journal) -> None:
     def compared(**ratios: float) -> Compared:
         return Compared(
             workload="w",

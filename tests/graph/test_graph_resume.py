@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from journal_rows import rows
+from journal_rows import Killed, end_after, rows
 from simulated_pool import SimulatedPool
 
 from tunesmith.graph import resume, tune
@@ -35,10 +35,6 @@ from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import config_key
 
 TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml")
-
-
-class Killed(BaseException):
-    """The end of the process, for tests: nothing may catch it."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,20 +66,6 @@ def entries(folder: Path, kind: str | None = None) -> list[Any]:
 
 def asked(folder: Path) -> list[dict[str, Any]]:
     return [event.data["config"] for event in entries(folder, "asked")]
-
-
-def end_after(monkeypatch: pytest.MonkeyPatch, count: int, error: type[BaseException] = Killed) -> None:
-    """The process ends when it has written `count` entries, and again after as many in the next session."""
-    append, written = Journal.append, [0]
-
-    def append_and_end(self: Journal, *arguments: Any) -> int:
-        sequence = append(self, *arguments)
-        written[0] += 1
-        if written[0] == count:
-            raise error
-        return sequence
-
-    monkeypatch.setattr(Journal, "append", append_and_end)
 
 
 def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import rows
+from journal_rows import end_after, rows
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
@@ -232,17 +232,8 @@ def test_the_store_and_a_prior_are_kept_as_one_entry(store: ResultsStore, tmp_pa
 def test_a_resumed_run_needs_the_source_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "source", evaluations=12)
     whole = run(tmp_path / "whole", evaluations=6, prior=str(tmp_path / "source"))
-    append, written = Journal.append, [0]
-
-    def append_and_end(self: Journal, *arguments: Any) -> int:
-        sequence = append(self, *arguments)
-        written[0] += 1
-        if written[0] == 9:
-            raise KeyboardInterrupt
-        return sequence
-
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", append_and_end)
+        end_after(patch, 9, KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "ended", evaluations=6, prior=str(tmp_path / "source"))
     shutil.rmtree(tmp_path / "source")

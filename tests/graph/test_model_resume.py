@@ -7,31 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_rows import Killed, end_after
 from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simulation
 from scripted_models import SOURCE, branch, explain, plan, template
 
-from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
-
-
-class Killed(BaseException):
-    """The end of the process, for tests: nothing may catch it."""
-
-
-def end_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    append, written = Journal.append, [0]
-
-    def append_and_end(self: Journal, *arguments: Any) -> int:
-        sequence = append(self, *arguments)
-        written[0] += 1
-        if written[0] == count:
-            raise Killed
-        return sequence
-
-    monkeypatch.setattr(Journal, "append", append_and_end)
 
 
 def script(call: Call) -> Any:

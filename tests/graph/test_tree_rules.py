@@ -15,7 +15,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.journal.tree import Attempt, Node, Tree
 from tunesmith.graph.models.calls import Call
 from tunesmith.graph.prompts.answers import RewriteAnswer
-from tunesmith.graph.roles.planner import Yield, _ranked, branch_problems, yields
+from tunesmith.graph.roles.planner import BranchReward, _ranked, branch_problems, branch_rewards
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.spec.taskfile import load_task
@@ -97,26 +97,26 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
     first = Attempt(1, "baseline", ("x",), "why", "template", answers=1)
     one = Tree(nodes[:2], (first,))
     two = Tree(nodes[:4], (first, Attempt(2, "baseline", ("x",), "why", "extend", answers=3)))
-    found = yields([one, two])
-    assert found["rewrite"] == Yield(1, pytest.approx(0.6931, abs=1e-3))
-    assert found["expose"] == Yield(1, 0.0) and found["extend"] == Yield(3, 0.0)
+    found = branch_rewards([one, two])
+    assert found["rewrite"] == BranchReward(1, pytest.approx(0.6931, abs=1e-3))
+    assert found["expose"] == BranchReward(1, 0.0) and found["extend"] == BranchReward(3, 0.0)
     assert "template" not in found, "the first round's gains are over the task's own kernel"
-    assert yields([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
+    assert branch_rewards([Tree((nodes[4],)), Tree((nodes[4],))]) == {}, "what the task brings cost no call"
 
 
 def test_a_call_is_worth_what_its_own_round_found() -> None:
     """Not what a later search of its kernel finds, and nothing where the kernel turned out to be no good."""
     a, b = node("a", "template", 1, 0.8), node("b", "rewrite", 2, 0.7)
     searched_later = node("a", "template", 1, 0.6)
-    assert yields([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"].gain == pytest.approx(
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((searched_later, b))])["rewrite"].gain == pytest.approx(
         0.1335, abs=1e-3
     )
     vetoed = replace(b, vetoed="writes where it should not")
-    assert yields([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == Yield(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == BranchReward(1, 0.0)
     wrong = replace(b, ranked=())
-    assert yields([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == Yield(1, 0.0)
+    assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == BranchReward(1, 0.0)
     unanswered = Attempt(2, "baseline", ("x",), "no answer", "extend", answers=0)
-    assert yields([Tree((a,)), Tree((a,), (unanswered,))])["extend"].calls == 0
+    assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"].calls == 0
 
 
 def bare(known: Node) -> Node:
@@ -134,7 +134,7 @@ def test_what_brought_most_is_asked_for_again() -> None:
         bare(node("whole", "rewrite", 3, 0.178)),
     )
     tree = Tree(earlier)
-    ranked = _ranked(tree, yields([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
+    ranked = _ranked(tree, branch_rewards([Tree(earlier[:2]), Tree(earlier[:4]), tree]))
     assert [one.kind for one in ranked] == ["expose", "extend", "rewrite", "template"]
     assert [one.parent for one in ranked[:2]] == [earlier[5].id, earlier[2].id]
     assert ranked[3].moves != _ranked(Tree(()), {})[0].moves, "another organisation than the first"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.dispatch import Rule
+from tunesmith.graph.dispatch import DispatchRule
 from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several, tune_kernel
 from tunesmith.hw.errors import TunesmithError
@@ -155,7 +155,7 @@ class TestWhichKernelServesAShape:
             device=SimpleNamespace(limits=replace(resolve_target("h200"), backend="opencl")),
             tuned=[SimpleNamespace(workload=made.workloads[0].name)],
             dispatch=[row],
-            dispatching=SimpleNamespace(rule=Rule(use=0), kernels=(winner,)),
+            dispatching=SimpleNamespace(rule=DispatchRule(use=0), kernels=(winner,)),
         )
         return TunedKernel(SimpleNamespace(summary=summary), made, signature)  # type: ignore[arg-type]
 
@@ -170,7 +170,7 @@ class TestWhichKernelServesAShape:
     def test_a_shape_that_nothing_was_shown_faster_on_keeps_the_kernel(self, tuned: TunedKernel) -> None:
         tuned.result.summary.dispatch.clear()  # type: ignore[attr-defined]
         assert tuned._chosen(tuned.task.workloads[0])[1] == {}
-        tuned.result.summary.dispatching.rule = Rule()  # type: ignore[misc,union-attr]
+        tuned.result.summary.dispatching.rule = DispatchRule()  # type: ignore[misc,union-attr]
         assert tuned._chosen(Workload(name="call", sizes={"x_0": 1024}, types={}))[1] == {}
 
     def test_outputs_are_of_the_framework_of_arrays_that_are_given_by_name(
