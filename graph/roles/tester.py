@@ -2,7 +2,8 @@
 
 Finalists are measured in a fresh process, on fresh contents and held-out shapes. A search checks every configuration,
 but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and other
-contents, be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of `tunesmith check`.
+contents, be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of
+`tunesmith check`.
 The arithmetic of the verdict belongs to `verdict`, the common values of rejected configurations to `rejections`.
 """
 
