@@ -90,8 +90,8 @@ def _multiple(value: int, step: int) -> int:
 
 
 def _zone_bytes(rng: np.random.Generator) -> tuple[int, ...]:
-    """Bytes that surround arrays: mostly a NaN of 16 bits and more, which shows where a kernel multiplies by zero what it
-    reads beside an array; otherwise any byte."""
+    """Bytes that surround arrays: mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what
+    it reads beside an array; otherwise any byte."""
     return _nan_bytes(rng) if rng.random() < 0.75 else (int(rng.integers(1, 256)),)
 
 
