@@ -1,11 +1,8 @@
-"""Which points of a template are feasible, and why the others are not.
+"""Which points of a template are feasible, and why the others are not. Nothing is compiled or measured.
 
-Parameters, constraints and device limits become rules; rules become a listed space. Nothing is compiled or measured.
-
-What a feasible point must satisfy, and what is said about one that does not.
-The Cartesian product of the parameters, as numbers: positions of values, keys of points, encoding and decoding.
-The feasible space: which points a search may ask, who their neighbours are, and why another point is not one.
-From a template, workloads and a device's limits to the rules of the feasible space.
+Owns the rules (`SpaceRule`) that parameters, constraints and device limits become, the product of the parameters as
+numbers (`Domain`), and the listed feasible points (`Space`): which of them a search may ask, who their neighbours are,
+and the reason why another point is not one.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.spec.expression import MAX_INTEGER, Expression, ExpressionError, parse
 from tunesmith.kernels.spec.task import Geometry, Workload
 from tunesmith.kernels.spec.template import Config, Parameter, Template, assignments
-from tunesmith.kernels.spec.validation import MOST_BLOCKS
+from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
 Flags = NDArray[np.bool_]
 
@@ -453,7 +450,7 @@ class Space:
         exact = self.domain.config(row)
         values = {name: self.domain.values[column][row[column]] for name, column in self.domain.column.items()}
         scalars = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-        for rule in _in_order(self.domain, self.rules):
+        for rule in sorted(self.rules, key=lambda rule: _depth(self.domain, rule)):  # as a listing asks them
             if not rule.holds(scalars):
                 return rule.reason(exact)
         raise AssertionError("a point that no rule refuses is listed")
@@ -465,11 +462,9 @@ class Space:
         """
         if not self.empty:
             return ()
-        return tuple(dropped for dropped in self.rules if self._has_points_without(dropped))
-
-    def _has_points_without(self, dropped: SpaceRule) -> bool:
-        left = [rule for rule in self.rules if rule is not dropped]
-        return any(len(part) for part in _Listing(self.domain, left).parts())
+        others = [[rule for rule in self.rules if rule is not dropped] for dropped in self.rules]
+        leaves = [any(len(part) for part in _Listing(self.domain, left).parts()) for left in others]
+        return tuple(dropped for dropped, left in zip(self.rules, leaves, strict=True) if left)
 
 
 class _Listing:
@@ -526,11 +521,6 @@ def _depth(domain: Domain, rule: SpaceRule) -> int:
     return 1 + max((domain.column[name] for name in rule.names), default=-1)
 
 
-def _in_order(domain: Domain, rules: Sequence[SpaceRule]) -> list[SpaceRule]:
-    """The rules in the order in which a listing asks them."""
-    return sorted(rules, key=lambda rule: _depth(domain, rule))
-
-
 AXES = ("x", "y", "z")
 
 
@@ -539,7 +529,7 @@ class EmptySpace(TunesmithError):
 
 
 def device_names(limits: DeviceLimits) -> dict[str, int]:
-    """What constraints may know of a device: a value for each of `DEVICE_NAMES`."""
+    """The names of a device that constraints may use: a value for each of `DEVICE_NAMES`."""
     digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
     return {"compute_capability": int(digits[1]) if digits else 0}
 
@@ -579,7 +569,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
         found += _bounded("max_registers", "max_registers", template.max_registers, 0, most, workloads)
     found += _valued("fast_math", template.fast_math, workloads)
     for position, text in enumerate(template.launch.grid):
-        most = limits.max_grid_dims[position] if limits.max_grid_dims else MOST_BLOCKS
+        most = limits.max_grid_dims[position] if limits.max_grid_dims else MAX_BLOCKS
         found += _bounded("grid_dim", f"grid.{AXES[position]}", text, 1, most, workloads)
     return found
 

@@ -39,7 +39,7 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_key
 from tunesmith.kernels.spec.translate import folded
-from tunesmith.kernels.spec.validation import MOST_BLOCKS
+from tunesmith.kernels.spec.validation import MAX_BLOCKS
 
 SECONDS = 120.0
 """For one compilation."""
@@ -151,7 +151,7 @@ LAUNCHERS = Path(__file__).resolve().parent / "launchers"
 
 BASELINE, GENERAL = "baseline", "general"
 """Names of folders."""
-GRID = (MOST_BLOCKS, MOST_BLOCKS, MOST_BLOCKS)
+GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
 """Most blocks of a device that does not say."""
 
 

@@ -1,10 +1,10 @@
-"""What was compiled once, on disk: machine code by the content that decides it.
+"""The cache of compiled kernels on disk: machine code by the content that decides it.
 
-A key is made of the source with its options, the compiler's version, the architecture, and the code of ours that stands
+A key consists of the source with its options, the compiler's version, the architecture, and our own code that stands
 between a source and its artifact. An entry is one file that carries its own checksum. It is written beside its place
 and renamed, so that any number of processes may share a folder; the least recently used entries go when the folder
-outgrows its bound. Nothing that happens to the folder fails an evaluation: what cannot be read is compiled again, and
-what cannot be written is not kept.
+outgrows its bound. Nothing that happens to the folder fails an evaluation: entries that cannot be read are compiled
+again, and entries that cannot be written are not kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -28,17 +29,17 @@ from tunesmith.kernels.outcome import CompileFailed, Resources
 
 FORMAT = "tunesmith-artifact-1"
 DEFAULT_MIB = 1024
-KEPT = 0.8
+EVICTION_TARGET = 0.8
 """Share of the bound that an eviction leaves."""
 SCAN_EVERY = 0.05
 """Share of the bound that one process writes between two looks at the folder's size."""
 ABANDONED_SECONDS = 3600
 """Age at which a file that was never renamed belongs to a process that is gone."""
-_PASSING = re.compile(
+_TRANSIENT = re.compile(
     r"catastrophic error|NVRTC_ERROR_|OUT_OF_(?:HOST_)?(?:MEMORY|RESOURCES)|out of memory|internal error"
 )
-"""What compilers say of failures that are not the source's. NVRTC's catastrophic errors have other causes too, such as
-a missing header: those are compiled again each time."""
+"""Messages of compilers about failures that are not the source's. NVRTC's catastrophic errors have other causes too,
+such as a missing header: such a source is compiled again each time."""
 _DECIDING = (
     "build/guard.py",
     "build/source.py",
@@ -106,8 +107,8 @@ class DiskCache:
         return True
 
     def evict(self) -> int:
-        """Removes the least recently used entries until `KEPT` of the bound is left, if the bound is exceeded, and what
-        processes that died left behind; gives the bytes of all entries afterwards."""
+        """Removes files that dead processes left behind and, if the bound is exceeded, the least recently used entries
+        until `EVICTION_TARGET` of it is left; gives the bytes of all entries afterwards."""
         entries, now = [], time.time()
         for entry in self._files():
             try:
@@ -122,9 +123,9 @@ class DiskCache:
         total = sum(size for _, size, _ in entries)
         if total <= self.max_bytes:
             return total
-        with self._alone() as first:
+        with _alone(self.folder / "evicting") as first:
             for _, size, path in sorted(entries) if first else ():
-                if total <= KEPT * self.max_bytes:
+                if total <= EVICTION_TARGET * self.max_bytes:
                     break
                 _remove(Path(path))
                 total -= size
@@ -139,9 +140,6 @@ class DiskCache:
                             yield from files
         except OSError:
             return
-
-    def _alone(self) -> _Alone:
-        return _Alone(self.folder / "evicting")
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / key
@@ -167,23 +165,18 @@ class ArtifactCache(DiskCache):
         return lasting(result) and self.write(key, _encode(result, key))
 
 
-class _Alone:
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
     """Gives True to one process at a time; the others leave the work to it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, -1
-
-    def __enter__(self) -> bool:
+    with ExitStack() as stack:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            first = True
         except OSError:
-            return False
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+            first = False
+        yield first
 
 
 def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | None:
@@ -227,7 +220,7 @@ def open_cache(environment: Mapping[str, str] | None = None) -> ArtifactCache | 
 def lasting(result: Artifact | CompileFailed) -> bool:
     """Whether compiling the same source again would end the same: an error in the source does, a compiler that ran out
     of memory or failed by itself may not."""
-    return isinstance(result, Artifact) or _PASSING.search(f"{result.first_error}\n{result.log}") is None
+    return isinstance(result, Artifact) or _TRANSIENT.search(f"{result.first_error}\n{result.log}") is None
 
 
 def cache_key(source: Specialised, arch: str, version: str) -> str:
@@ -250,13 +243,7 @@ def _encode(result: Artifact | CompileFailed, key: str) -> bytes:
     if isinstance(result, CompileFailed):
         fields, code = {"key": key, "failed": asdict(result)}, b""
     else:
-        kept = {
-            "backend": result.backend,
-            "arch": result.arch,
-            "entry": result.entry,
-            "digest": result.digest,
-            "globals": result.globals,
-        }
+        kept = {name: getattr(result, name) for name in ("backend", "arch", "entry", "digest", "globals")}
         fields, code = {"key": key, "artifact": kept, "resources": asdict(result.resources)}, result.code
     return json.dumps(fields).encode() + b"\n" + code
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import Device, OutOfDeviceMemory
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
@@ -34,18 +35,19 @@ ALIGNMENT = 512
 """Bytes; where a layout says nothing else, every array starts at a multiple, as where a program allocates it."""
 RED_ZONE = 2048
 """Bytes before and after each array, at least, that no kernel may write."""
-MOST_GAP = 4096
+MAX_GAP_BYTES = 4096
 """Bytes that a layout may add before an array."""
 MAX_SETS = 512
-MOST_ROOM = 8
-"""Most that all sets take, in bytes that cold caches need, where launches touch a part of their arrays alone."""
-ROUNDING = 2.0**-23
-"""By what share of itself an input is changed to see how well the result is determined: a rounding of float32."""
-ATTEMPTS = 3
-"""How often that is done, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
-SENSITIVITY = 16.0
-"""How often such a change a result may be off: sums in another order, exponentials of large arguments."""
-ORDER = 8.0
+MAX_COLD_MULTIPLE = 8
+"""Bytes of all sets, in multiples of the bytes that cold caches need, where launches touch a part of their arrays."""
+FLOAT32_ROUNDING = 2.0**-23
+"""Share by which an input is changed, to see how well the result is determined."""
+ROUNDING_ATTEMPTS = 3
+"""Repetitions of it, as changes can cancel: of sums of two products that cancel, one in 100,000 remains."""
+ROUNDING_FACTOR = 16.0
+"""Error of a result that is accepted, in multiples of what such changes make: sums in another order, exponentials of
+large arguments."""
+SUM_ORDER_FACTOR = 8.0
 """The same where the original kernel is the reference, of the root mean square over an output."""
 
 
@@ -59,7 +61,7 @@ class Layout:
 
     @classmethod
     def unforeseen(cls, alignment: int) -> Layout:
-        """One that no source can have been written for."""
+        """A layout that no source can have been written for."""
         return cls(secrets.randbits(64), alignment)
 
 
@@ -88,8 +90,8 @@ def _multiple(value: int, step: int) -> int:
 
 
 def _zone_bytes(rng: np.random.Generator) -> tuple[int, ...]:
-    """What surrounds arrays: mostly a NaN of 16 bits and more, which shows where a kernel multiplies by zero what it
-    reads beside an array; otherwise any byte."""
+    """Bytes that surround arrays: mostly a NaN of 16 bits and more, which shows a kernel that multiplies by zero what
+    it reads beside an array; otherwise any byte."""
     return _nan_bytes(rng) if rng.random() < 0.75 else (int(rng.integers(1, 256)),)
 
 
@@ -97,6 +99,16 @@ def _poison(dtype: str, rng: np.random.Generator) -> tuple[int, ...]:
     """Bytes that fill outputs before a launch: of 16 bits and more, a NaN that computing does not give; of fewer, that
     of the data type."""
     return DTYPES[dtype].poison if DTYPES[dtype].size == 1 else _nan_bytes(rng)
+
+
+def _arrays(xp: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return {name: xp.asarray(array) for name, array in arrays.items()}
+
+
+def _fill(array: Any, pattern: tuple[int, ...]) -> None:
+    """Writes the bytes of `pattern`, in turn, over a flat uint8 array."""
+    for phase, byte in enumerate(pattern):
+        array[phase :: len(pattern)] = byte
 
 
 def _nan_bytes(rng: np.random.Generator) -> tuple[int, ...]:
@@ -144,19 +156,23 @@ class WorkloadData:
             raise OutOfDeviceMemory(
                 f"the workload {workload.name} needs {needed:.1f} GiB of device memory; {allowed:.1f} GiB may be used"
             )
+        xp = device.xp
+        pairs: Iterator[tuple[dict[str, Any], dict[str, Any]]]
         if prepared is None:
-            drawn = draw_variants(device.xp, task, workload, self.contents, count)
-            self.variants = tuple(self._variant(inputs, self._expected(inputs)) for inputs in drawn)
+            drawn = draw_variants(xp, task, workload, self.contents, count)
+            pairs = ((inputs, self._results(values_of(xp, task, workload, inputs))) for inputs in drawn)
             del drawn
         else:
-            self.variants = tuple(
-                self._variant(*({name: device.xp.asarray(one) for name, one in part.items()} for part in pair))
-                for pair in list(zip(prepared.inputs, prepared.expected, strict=True))[:count]
-            )
+            parts = list(zip(prepared.inputs, prepared.expected, strict=True))[:count]
+            pairs = ((_arrays(xp, inputs), _arrays(xp, expected)) for inputs, expected in parts)
+        self.variants = tuple(self._variant(*pair) for pair in pairs)
+        # What is read and written counts twice in the traffic, but takes the cache once.
+        twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
+        traffic = task.bytes_of(workload)
+        self.touched_bytes = max(1, min(self.set_bytes, round(max(traffic - twice, traffic / 2))))
         # One more than cold caches need: in-place kernels are checked on a set that a sample goes over only once.
-        self.touched_bytes = self._touched()
         wanted = 1 + max(2, math.ceil(device.cold_bytes / self.touched_bytes))
-        roomy = max(3, round(MOST_ROOM * device.cold_bytes / self.set_bytes))
+        roomy = max(3, round(MAX_COLD_MULTIPLE * device.cold_bytes / self.set_bytes))
         self.sets = max(1, min(wanted, max_sets, roomy, room // self.set_bytes))
         self._arena = device.allocate(self.sets * self.set_bytes)
         self._held = [0] * self.sets
@@ -173,12 +189,6 @@ class WorkloadData:
         self._sensitivities: dict[int, dict[str, Any]] = {}
         self._nans: dict[int, dict[str, Any]] = {}
         self.restore()
-
-    def _touched(self) -> int:
-        # What is read and written counts twice in the traffic, but takes the cache once.
-        twice = sum(place.nbytes for place in self.places if place.argument.role == "inout")
-        least = self.task.bytes_of(self.workload)
-        return max(1, min(self.set_bytes, round(max(least - twice, least / 2))))
 
     def rearrange(self, rng: np.random.Generator) -> None:
         """Lays the arrays of every set out anew, in another order and with other gaps, and restores all sets.
@@ -207,11 +217,11 @@ class WorkloadData:
             dtype = self.task.dtype_of(argument, self.workload)
             shape = self.task.shape_of(argument, self.workload)
             nbytes = math.prod(shape) * DTYPES[dtype].size
-            gap = step * int(rng.integers(MOST_GAP // step + 1))
+            gap = step * int(rng.integers(MAX_GAP_BYTES // step + 1))
             offset = _multiple(cursor + RED_ZONE + gap, step)
             places[argument.name] = Slot(argument, dtype, shape, offset, nbytes)
             cursor = offset + nbytes + RED_ZONE
-        most = sum(place.nbytes + 2 * RED_ZONE + MOST_GAP + step for place in places.values())
+        most = sum(place.nbytes + 2 * RED_ZONE + MAX_GAP_BYTES + step for place in places.values())
         return tuple(places[argument.name] for argument in arrays), _multiple(most, step)
 
     def _variant(self, inputs: Mapping[str, Any], expected: dict[str, Any]) -> Variant:
@@ -219,35 +229,29 @@ class WorkloadData:
         self.device.write(image, self._image(inputs))
         return Variant(image, expected)
 
-    def _expected(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The results for flat arrays of the type `DataType.array`."""
-        return self._expected_of_values(values_of(self.device.xp, self.task, self.workload, inputs))
-
-    def _expected_of_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The reference's results for float64 arrays, flat, by output."""
         if self.task.original_is_reference:
-            found = original_results(self.device, self.task, self.workload, values, self._changed)
-            return as_expected(self.device.xp, self.task, self.workload, found)
+            results = original_results(self.device, self.task, self.workload, values, self._changed)
+            return as_expected(self.device.xp, self.task, self.workload, results)
         with self.device.foreign_code():
             return expected_results(self.device.xp, self.task, self.workload, values, self._changed)
 
     def _between(self) -> Any:
-        """A set that holds what stands between arrays, everywhere."""
+        """A set that holds everywhere what surrounds arrays."""
         image = self.device.xp.empty(self.set_bytes, np.uint8)
-        for phase, byte in enumerate(self._zone):
-            image[phase :: len(self._zone)] = byte
+        _fill(image, self._zone)
         return image
 
     def _image(self, inputs: Mapping[str, Any]) -> Any:
         image = self._between()
         for place in self.places:
             values = inputs.get(place.argument.name)
-            target = slice(place.offset, place.offset + place.nbytes)
-            if values is not None:
-                image[target] = values.view(np.uint8)
-                continue
-            poison = self._poison[place.dtype]
-            for phase, byte in enumerate(poison):
-                image[place.offset + phase : place.offset + place.nbytes : len(poison)] = byte
+            target = image[place.offset : place.offset + place.nbytes]
+            if values is None:
+                _fill(target, self._poison[place.dtype])
+            else:
+                target[:] = values.view(np.uint8)
         return image
 
     @property
@@ -256,31 +260,31 @@ class WorkloadData:
         return self.contents.kind in DEFINED and not self.contents.scalars
 
     def sensitivity(self, index: int) -> dict[str, Any]:
-        """How much results may be off for what set `index` holds, beside the tolerance, as flat float64 arrays by
-        output name: `SENSITIVITY` times what the reference's results change by when each input changes by a rounding
-        of float32, or of float64 for a task in that.
+        """Errors that are accepted beside the tolerance for what set `index` holds, as flat float64 arrays by output
+        name: `ROUNDING_FACTOR` times the change of the reference's results when each input changes by a rounding of
+        float32, or of float64 for a task in that.
 
         Where large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair.
         """
-        return {name: SENSITIVITY * one for name, one in self._changes(index).items()}
+        return {name: ROUNDING_FACTOR * one for name, one in self._changes(index).items()}
 
     def order_of_sums(self, index: int) -> dict[str, Any]:
-        """How much results may be off, beside the tolerance, where they are compared with those of the original kernel:
-        these have roundings of their own, and a sum in another order has others. As `sensitivity`, but `ORDER` times
-        the root mean square over each output, as which element meets which rounding is chance. Nothing where a
-        reference computes in float64."""
+        """Errors that are accepted beside the tolerance where results are compared with the original kernel's: these
+        have roundings of their own, and a sum in another order has others. As `sensitivity`, but `SUM_ORDER_FACTOR`
+        times the root mean square over each output, as it is chance which element meets which rounding. Zeros where
+        a reference computes in float64."""
         xp = self.device.xp
         if self.task.reference:
             return {name: xp.zeros_like(result) for name, result in self.expected_of(index).items()}
         return {
-            name: xp.full_like(one, ORDER * float(xp.sqrt(xp.mean(one * one))))
+            name: xp.full_like(one, SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(one * one))))
             for name, one in self._changes(index).items()
         }
 
     def _changes(self, index: int) -> dict[str, Any]:
-        """What results change by when each input changes by about a rounding: the largest of `ATTEMPTS`.
+        """The change of results when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
 
-        By how much differs from input to input: changes of the same size would cancel each other exactly where the
+        The size of the change differs from input to input: equal sizes would cancel each other exactly where the
         numbers do, in three of eight elements of a sum of two products.
         """
         variant = self._held[index]
@@ -294,20 +298,16 @@ class WorkloadData:
             values = values_of(self.device.xp, self.task, self.workload, inputs)
             expected = self.variants[variant].expected
             total = {name: xp.zeros_like(result) for name, result in expected.items()}
-            for attempt in range(ATTEMPTS):
+            for attempt in range(ROUNDING_ATTEMPTS):
                 rng = np.random.default_rng(attempt)
-                moved = {
-                    place.argument.name: values[place.argument.name]
-                    for place in self.places
-                    if place.argument.role != "out"
-                }
+                moved = dict(values)
                 for place in self.places:
                     if place.argument.role != "out" and DTYPES[place.dtype].is_float:
-                        rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else ROUNDING
+                        rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else FLOAT32_ROUNDING
                         sizes = rng.uniform(0.5 * rounding, 1.5 * rounding, size=place.shape)
                         changes = xp.asarray(np.where(rng.random(place.shape) < 0.5, sizes, -sizes))
                         moved[place.argument.name] = values[place.argument.name] * (1 + changes)
-                for name, result in self._expected_of_values(moved).items():
+                for name, result in self._results(moved).items():
                     with np.errstate(invalid="ignore"):
                         off = xp.abs(result - expected[name])
                     total[name] = xp.maximum(total[name], xp.where(xp.isfinite(off), off, 0.0))

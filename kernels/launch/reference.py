@@ -1,11 +1,8 @@
-"""A task's reference as a Python text that takes and gives NumPy arrays, whatever framework it is written in.
+"""A task's reference: calling it, what it gets, what must come back, and which arithmetic errors it meets.
 
-Owns the conversion to PyTorch and back. The text stands by itself: it goes to worker processes with the task, and to
-`best/` with a run's results.
-
-The original kernel as a task's reference: what the baseline gives for the same inputs.
-Calling a task's reference: what it gets, what must come back, and which arithmetic errors it meets.
-The contents of a workload's arrays, and the results that the reference gives for them, made on the host ahead of any
+A reference is Python on NumPy or PyTorch, or the original kernel itself. Owns the text of it that takes NumPy arrays
+whatever its framework (worker processes and `best/` get that text), the results that are expected of a kernel, and
+contents with their results made on the host ahead of any device (`Prepared`).
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -151,7 +148,7 @@ def expected_results(
     raises or returns something else than the declared outputs.
     """
     results: Any = None
-    scalars = {**_scalars(task, workload), **as_held(task, workload, changed or {})}
+    scalars = scalars_of(task, workload, changed or {})
     if xp is not np:
         try:
             results = _call_reference(task, {**inputs, **scalars})
@@ -169,7 +166,7 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     """What the reference returns on the host, as it is, for arrays on the host; scalars that are not among `inputs` are
     the task's. errors: collects the arithmetic errors on the way. Raises `TaskError` when it raises."""
     try:
-        return _call_reference(task, {**_scalars(task, workload), **inputs}, errors)
+        return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
         raise TaskError(
             f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
@@ -194,15 +191,14 @@ def where_of(task: Task, workload: Workload) -> str:
     return f"Task {task.name}, workload {workload.name}: the reference {task.reference_name}"
 
 
-def _scalars(task: Task, workload: Workload) -> dict[str, int | float]:
-    given = {a.name: task.scalar_of(a, workload) for a in task.arguments if a.role == "scalar"}
-    return as_held(task, workload, given)
-
-
-def as_held(task: Task, workload: Workload, given: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Scalars as the kernel gets them, rounded to their types: otherwise the reference computes something else."""
-    dtypes = {a.name: task.dtype_of(a, workload) for a in task.arguments}
-    return {name: DTYPES[dtypes[name]].rounded(value) for name, value in given.items()}
+def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float] = MappingProxyType({})) -> dict[str, float]:
+    """Scalars as the kernel gets them, rounded to their types: otherwise the reference computes something else.
+    changed: values other than the task's."""
+    return {
+        one.name: DTYPES[task.dtype_of(one, workload)].rounded(changed.get(one.name, task.scalar_of(one, workload)))
+        for one in task.arguments
+        if one.role == "scalar"
+    }
 
 
 def as_expected(xp: Any, task: Task, workload: Workload, results: Any) -> dict[str, Any]:
@@ -329,7 +325,8 @@ def prepare_contents(
     not the task, chose sizes, contents or scalars. Raises `TaskError` where the reference raises or returns something
     else than the declared outputs."""
     drawn = draw_variants(np, task, workload, contents, VARIANTS)
-    changed = as_held(task, workload, dict(contents.scalars))
+    scalars = scalars_of(task, workload, dict(contents.scalars))
+    changed = {name: scalars[name] for name, _ in contents.scalars}
     expected = []
     for inputs in drawn:
         values = values_of(np, task, workload, inputs)

@@ -1,8 +1,8 @@
-"""What the operators and functions of expressions compute, on scalars and, with the same meaning, on NumPy arrays.
+"""The small, safe language of constraints, shapes and launch geometry: `VEC * BLOCK <= d`, `ceil_div(n, ROWS)`.
 
-Python's integers have no bound and NumPy's wrap around: whatever may leave 62 bits is refused on both.
-
-The small, safe language of constraints, shapes and launch geometry: `VEC * BLOCK <= d`, `ceil_div(n, ROWS)`.
+Owns parsing, the meaning on scalars, and the same meaning on NumPy arrays of whole numbers, floats or text, by which
+`tunesmith.kernels.space` lists millions of points; where arrays cannot have it, evaluating them is an error. Python's
+integers have no bound and NumPy's wrap around: results beyond 62 bits are refused on both.
 """
 
 from __future__ import annotations
@@ -36,18 +36,16 @@ def is_array(*values: Value) -> bool:
 
 
 def _sizeof(name: Value) -> Value:
-    if isinstance(name, np.ndarray):
-        return np.array([_sizeof(item) for item in name.tolist()])
+    if is_array(name):
+        raise TypeError("sizeof() takes one data type")
     if name not in DTYPES:
         raise ValueError(f"sizeof() takes a data type, one of {', '.join(DTYPES)}, not {name!r}")
     return DTYPES[name].size
 
 
 def is_text(value: Value) -> bool:
-    """Whether `value` is text, or an array that holds some."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind == "U" or (value.dtype == object and any(isinstance(item, str) for item in value.flat))
-    return isinstance(value, str)
+    """Whether `value` is text, or an array of texts."""
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind == "U")
 
 
 def as_number(value: Value) -> Value:
@@ -60,9 +58,10 @@ def _is_whole(value: Value) -> bool:
 
 
 def require_one_type(*values: Value) -> None:
-    """Raises `TypeError` where an array of `values` would hold floats for what are whole numbers in scalars."""
-    if any(map(_is_whole, values)) and any(np.asarray(value).dtype.kind == "f" for value in values):
-        raise TypeError("an array holds either whole numbers or floats")
+    """Raises `TypeError` where an array of `values` would convert some of them to another type."""
+    kinds = {"i" if _is_whole(value) else np.asarray(value).dtype.kind for value in values}
+    if len(kinds) > 1:
+        raise TypeError("an array holds values of one type")
 
 
 def _checked(result: Value, bound: Callable[[], Value]) -> Value:
@@ -109,10 +108,7 @@ def _fold(scalar: Callable[..., Value], vector: Callable[..., Value]) -> Callabl
         if not is_array(*values):
             return scalar(*values)
         require_one_type(*values)
-        result = values[0]
-        for value in values[1:]:
-            result = vector(result, value)
-        return result
+        return reduce(vector, values)
 
     return apply
 
@@ -181,13 +177,6 @@ COMPARE: Mapping[type[ast.cmpop], Callable[[Value, Value], Value]] = {
 }
 
 
-def member(item: Value, options: tuple[Value, ...]) -> Value:
-    """`item in options`."""
-    if not is_array(item, *options):
-        return item in options
-    return reduce(np.logical_or, [np.asarray(item == option) for option in options], np.zeros((), dtype=np.bool_))
-
-
 MAX_LENGTH = 8000
 MAX_DEPTH = 100
 """Nested operations, so that neither checking nor evaluating exhausts Python's stack."""
@@ -198,7 +187,7 @@ class ExpressionError(TunesmithError):
 
 
 def _shown(text: str) -> str:
-    """`text` as a message may hold it: what no terminal can print is escaped."""
+    """`text` for a message: characters that terminals cannot print are escaped."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
@@ -293,8 +282,6 @@ class Expression:
                 test = self._value(node.test, values)
                 if is_array(test):
                     body, orelse = self._value(node.body, values), self._value(node.orelse, values)
-                    if is_text(body) != is_text(orelse):
-                        body, orelse = np.asarray(body, dtype=object), np.asarray(orelse, dtype=object)
                     require_one_type(body, orelse)
                     return np.where(test, body, orelse)
                 return self._value(node.body if test else node.orelse, values)
@@ -330,7 +317,11 @@ class Expression:
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             right = self._value(right_node, values)
             if isinstance(operator, ast.In | ast.NotIn):
-                held = member(left, right)
+                held: Value
+                if not is_array(left, *right):
+                    held = left in right
+                else:
+                    held = reduce(np.logical_or, (np.asarray(left == option) for option in right), np.asarray(False))
                 if isinstance(operator, ast.NotIn):
                     held = np.logical_not(held) if is_array(held) else not held
             else:
@@ -400,14 +391,6 @@ def _check(node: ast.AST, text: str, names: set[str], depth: int = 0) -> None:
             _check(child, text, names, depth + 1)
 
 
-def _comment(text: str) -> tuple[int, int] | None:
-    """Where a comment begins; it would swallow what is put behind the expression."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            return token.start
-    return None
-
-
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Parses `text`; raises `ExpressionError` that points at the column (and the line, where there are several)."""
@@ -418,14 +401,15 @@ def parse(text: str) -> Expression:
         raise _located("", "column 1", "it is empty")
     try:
         tree = ast.parse(stripped, mode="eval").body
-        comment = _comment(stripped) if "#" in stripped else None
+        tokens = tokenize.generate_tokens(io.StringIO(stripped).readline) if "#" in stripped else ()
+        comment = next((token.start for token in tokens if token.type == tokenize.COMMENT), None)
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         line, column = getattr(error, "lineno", None) or 1, (getattr(error, "offset", None) or 1) - 1
         reason = getattr(error, "msg", None) or str(error)
         if re.search(r"&&|\|\||!(?!=)|(?<![=!<>])=(?!=)", stripped):
             reason += "; write `==` to compare, and `and`, `or`, `not`"
         raise _located(stripped, _position(stripped, line, column), reason) from error
-    if comment is not None:
+    if comment is not None:  # it would swallow what is put behind the expression
         raise _located(stripped, _position(stripped, *comment), "a comment cannot stand in an expression")
     names: set[str] = set()
     _check(tree, stripped, names)

@@ -28,7 +28,7 @@ __global__ __device__ __shared__ __restrict__ __launch_bounds__
 """
 C_KEYWORDS = frozenset(_KEYWORDS.split())
 """Words of C, C++, CUDA C++ and OpenCL C that a macro would take away from a source."""
-MOST_BLOCKS = 2**31 - 1
+MAX_BLOCKS = 2**31 - 1
 """Blocks along an axis, of any device; CUDA's limit along x (CUDA C++ Programming Guide, technical specifications)."""
 
 
@@ -90,15 +90,10 @@ def require_sound_reference(task: Task, where: str) -> None:
     tree = parse_python(task.reference, f"{where}, key reference")
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    others = {one.name for one in defined} | bound
-    others |= {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    nested = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    if name not in others | nested and "*" not in others:
+    bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    bound |= {alias.asname or alias.name for node in imports for alias in node.names}
+    if name not in bound and "*" not in bound:
         found = f"it has {', '.join(one.name for one in defined)}" if defined else "it has none"
         raise TaskError(f"{where}, key reference: there is no function '{name}' in its file; {found}.")
     function = next((one for one in reversed(defined) if one.name == name), None)
@@ -168,11 +163,9 @@ def unused_parameters(template: Template) -> list[str]:
 
 
 def require_options(template: Template, where: str) -> None:
-    """Raises `TaskError` for what only CUDA has."""
-    if BACKENDS[template.backend].makes_cubins:
-        return
+    """Raises `TaskError` for keys that only CUDA has."""
     for key, given in (("max_registers", template.max_registers), ("device_globals", template.device_globals)):
-        if given:
+        if given and not BACKENDS[template.backend].makes_cubins:
             raise TaskError(f"{where}, key {key}: it is for CUDA, and OpenCL C has no such thing; leave it out.")
 
 
@@ -215,8 +208,8 @@ def _require_launch(template: Template, workload: Workload, where: str) -> None:
             place = f"{where}.{name}, {axis}"
             _require_value(text, names, template.default_config, workload, place)
             value = parse(text).evaluate(names)
-            if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MOST_BLOCKS:
+            if isinstance(value, str) or value != math.floor(value) or not 1 <= value <= MAX_BLOCKS:
                 raise TaskError(
                     f"{place}: `{text}` gives {value!r} on the workload {workload.name}; it must be a whole number "
-                    f"from 1 to {MOST_BLOCKS}."
+                    f"from 1 to {MAX_BLOCKS}."
                 )

@@ -12,7 +12,7 @@ from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.launch.buffers import MOST_ROOM, RED_ZONE, WorkloadData
+from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
@@ -102,7 +102,7 @@ def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
     monkeypatch.setattr(bench.device, "cold_bytes", 40 * touched)
     data = WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28)
     assert data.touched_bytes == touched < data.set_bytes / 10
-    assert data.sets == max(3, round(MOST_ROOM * 40 * touched / data.set_bytes)) < 40
+    assert data.sets == max(3, round(MAX_COLD_MULTIPLE * 40 * touched / data.set_bytes)) < 40
     monkeypatch.setattr(bench.device, "cold_bytes", 40 * data.set_bytes)
     assert WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28).sets > 80
 

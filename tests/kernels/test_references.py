@@ -19,7 +19,7 @@ from tunesmith.kernels.check.compare import Deviation, measure_set
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
-from tunesmith.kernels.launch.buffers import SENSITIVITY, WorkloadData
+from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, WorkloadData
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import reference_results, runnable_reference
 from tunesmith.kernels.outcome import Outcome, WrongResult
@@ -78,7 +78,7 @@ def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: 
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
     rounding = 2.0**-23 * (abs(2 * x) + abs(y))
-    found = data.sensitivity(0)["out"] / (SENSITIVITY * rounding)
+    found = data.sensitivity(0)["out"] / (ROUNDING_FACTOR * rounding)
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
 
 
