@@ -1,8 +1,8 @@
 """The tester: the best configurations of a round against the baseline, the verdict, and the examination of the winners.
 
 Finalists are measured in a fresh process, on fresh contents and held-out shapes. A search checks every configuration,
-but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and other contents,
-be as accurate as the baseline, and pass compute-sanitizer where there is one: the full verdict of `tunesmith check`.
+but on the tuned workloads and the task's own contents only; winners must also be right on odd shapes and on other
+contents, as accurate as the baseline, and pass compute-sanitizer where there is one: the verdict of `tunesmith check`.
 The arithmetic of the verdict belongs to `verdict`, the common values of rejected configurations to `rejections`.
 """
 
