@@ -21,7 +21,7 @@ from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.history import known_shapes
 from tunesmith.graph.journal.events import ShapeCompared
-from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
+from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, ResultRecord, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
 from tunesmith.graph.setup import pools
@@ -60,7 +60,7 @@ VECTOR = 8
 Array = NDArray[np.float64]
 
 
-class DispatchRule(Record):
+class DispatchRule(ResultRecord):
     """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it
     holds and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline.
     shapes: how many of the fitted ones come here."""
@@ -502,7 +502,7 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Request]) 
 PolicyName = Literal["rule", "general", "table", "oracle"]
 
 
-class Policy(Record):
+class Policy(ResultRecord):
     """A way to choose a kernel, on the test's shapes. regret: time over that of the fastest kernel there, the baseline
     included, less 1; ratio: geometric mean of time over baseline; slower: on how many shapes its choice was shown to be
     slower than the baseline.
@@ -520,7 +520,7 @@ class Policy(Record):
     slower: int
 
 
-class Dispatching(Record):
+class Dispatching(ResultRecord):
     """How a shape gets its kernel. kernels: what the rule's numbers stand for; rule: the exported one, `lines` as text;
     fitted, tested: numbers of shapes; policies: what was found on the tested ones, empty without any; excluded: kernels
     that failed on a shape, and are used nowhere by the rule; lost: the lines of the fitted rule where it lost to the

@@ -266,7 +266,7 @@ def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = started.settings
-        for extension in log.extensions:
+        for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         task, old = started.task, started.device
         if (

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.journal.records import (
     CallUsage,
-    Examination,
     FinalistResult,
     Origin,
     RefusedSeed,
@@ -22,6 +21,7 @@ from tunesmith.graph.journal.records import (
     TemplateResults,
     Tokens,
     Verdict,
+    Verification,
 )
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
@@ -244,7 +244,7 @@ class Compared(Event, kind="comparison"):
 class Examined(Event, kind="examined"):
     """A winner was examined. Written by the tester's examination; the summary reads it."""
 
-    examination: Examination
+    examination: Verification
 
 
 class ShapeCompared(Event, kind="shape"):

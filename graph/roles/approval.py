@@ -63,7 +63,7 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     def read() -> Plan:
         return read_plan(file, plan, context)
 
-    if context.log.awaits_approval(stage):
+    if context.log.last(ApprovalAwaited, stage) is not None:
         return read()
     file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
     if ask is not None:

@@ -17,8 +17,8 @@ from typing import Any
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Evaluated, Examined, VerdictReached
-from tunesmith.graph.journal.log import Examinee, objective, quantities_of, repair_stage, stage_of
-from tunesmith.graph.journal.records import Examination, ExaminationRow, FinalistResult, Verdict, Winner
+from tunesmith.graph.journal.log import VerifiedKernel, objective, quantities_of, repair_stage, stage_of
+from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
@@ -46,11 +46,11 @@ NO_TIME = (
 )
 
 
-def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
+def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
     """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
     rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be
     examined in this session, which counts unless the settings allow it (for all workloads together: `FOR_ALL`)."""
-    settings, found = context.settings, dict[Examinee, str]()
+    settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, one in known.items():
         if one.verdict == "rejected":
@@ -68,7 +68,7 @@ def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[
 
 
 def examine_winners(
-    context: Context, build: Callable[[Mapping[Examinee, str]], Verdict], given_up: set[Examinee]
+    context: Context, build: Callable[[Mapping[VerifiedKernel, str]], Verdict], given_up: set[VerifiedKernel]
 ) -> Verdict:
     """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
     configuration on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the
@@ -123,7 +123,7 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
     for (template, config, workload), fields in zip(waiting, results, strict=True):
         about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
-        context.journal.append(Examined(examination=Examination(**about, **fields)))
+        context.journal.append(Examined(examination=Verification(**about, **fields)))
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
@@ -169,7 +169,7 @@ def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
     return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
 
 
-def _key(template: str, config: Config, workload: str) -> Examinee:
+def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
     return template, config_key(config), workload
 
 

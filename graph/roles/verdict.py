@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.log import Examinee, weighted_geomean
+from tunesmith.graph.journal.log import VerifiedKernel, weighted_geomean
 from tunesmith.graph.journal.records import (
     ENERGY_MARGIN,
     BestHere,
@@ -40,14 +40,14 @@ DISPATCH_GAIN = 0.01
 """
 FOR_ALL = "*"
 """In place of a workload: disqualified as the general configuration, and for no shape alone."""
-NOTHING: Mapping[Examinee, str] = MappingProxyType({})
+NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
 
 
 def build_verdict(
     context: Context,
     comparisons: Sequence[Compared],
     general: Sequence[tuple[str, Config]],
-    disqualified: Mapping[Examinee, str] = NOTHING,
+    disqualified: Mapping[VerifiedKernel, str] = NOTHING,
 ) -> Verdict:
     """What the comparisons show.
 
@@ -139,7 +139,7 @@ def _only_where(context: Context, general: Winner | None) -> str:
 
 
 def _why_out(
-    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
+    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[VerifiedKernel, str]
 ) -> tuple[str, str] | None:
     """The workload on which a general finalist is out, and why; None where it is in."""
     for workload in ("", FOR_ALL):
@@ -239,7 +239,7 @@ def _row(
     workload: Workload,
     compared: Compared,
     winner: Key | None,
-    disqualified: Mapping[Examinee, str],
+    disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
     of = context.settings.objective
     entries = _entries(compared)
