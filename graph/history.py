@@ -355,8 +355,7 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
 
 def suggestions_of(log: RunLog) -> list[Config]:
     """The configurations that earlier runs found good, in the order in which they are to be tried."""
-    kept = log.last(EarlierResults)
-    return [] if kept is None else [one.config for one in kept.suggestions]
+    return [one.config for one in (log.last(EarlierResults) or EarlierResults()).suggestions]
 
 
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
@@ -366,18 +365,13 @@ def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
     in the other run, by its id, or else of those that have its name. Where they say nothing of a point of `space`, they
     are those of no known template and, as far as `space` has the configuration, those of the other templates.
     """
-    kept = log.last(EarlierResults)
-    results = () if kept is None else kept.results
+    kept = log.last(EarlierResults) or EarlierResults()
     for rows in (
-        [row for one in results if one.template == template.id for row in one.results],
-        [row for one in results if one.name == template.name for row in one.results],
-        [row for one in results for row in one.results if not one.template or space.index(row[0]) is not None],
+        [row for one in kept.results if one.template == template.id for row in one.results],
+        [row for one in kept.results if one.name == template.name for row in one.results],
+        [row for one in kept.results for row in one.results if not one.template or space.index(row[0]) is not None],
     ):
-        if (
-            kept
-            and any(value is not None for _, value, _ in rows)
-            and (prior := _prior(rows, kept.prior)).best(space, 1)
-        ):
+        if any(value is not None for _, value, _ in rows) and (prior := _prior(rows, kept.prior)).best(space, 1):
             return prior
     return None
 
@@ -392,7 +386,7 @@ def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
 def learn(context: Context, verdict: Verdict, run: str) -> None:
     """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
     where they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is
-    told, and costs nothing else."""
+    reported, and costs nothing else."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
     reached, started = context.journal.last(VerdictReached), context.log.started
     if store is None or reached is None or started is None or started.device.driver != context.device.driver:
@@ -400,29 +394,26 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
-    device, found = context.device, list[StoredResult]()
-    for row in (*verdict.tuned, *verdict.held_out):
-        for winner, figures in ((row.best, row.best), (verdict.general, row.general)):
-            if winner is not None and figures is not None and figures.verdict == "faster":
-                found.append(
-                    StoredResult(
-                        task=context.task.name,
-                        template=context.template(winner.template).name,
-                        config=winner.config,
-                        backend=device.backend,
-                        device=device.name,
-                        driver=device.driver,
-                        sizes=row.sizes,
-                        types=row.types,
-                        seconds=figures.seconds,
-                        ratio=figures.ratio,
-                        low=figures.low,
-                        high=figures.high,
-                        at=at,
-                        run=run,
-                        tunesmith=__version__,
-                    )
-                )
+    device = context.device
+    found = [
+        StoredResult(
+            task=context.task.name,
+            template=context.template(winner.template).name,
+            config=winner.config,
+            backend=device.backend,
+            device=device.name,
+            driver=device.driver,
+            sizes=row.sizes,
+            types=row.types,
+            **figures.model_dump(include={"seconds", "ratio", "low", "high"}),
+            at=at,
+            run=run,
+            tunesmith=__version__,
+        )
+        for row in (*verdict.tuned, *verdict.held_out)
+        for winner, figures in ((row.best, row.best), (verdict.general, row.general))
+        if winner is not None and figures is not None and figures.verdict == "faster"
+    ]
     if found:
         try:
             store.keep(found)
@@ -432,7 +423,7 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
 
 def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]]:
     """Sizes and types on which runs of the task on this model of device found something faster than the baseline, those
-    that gained most first, each once. A store that cannot be read is told."""
+    the largest gain first. A store that cannot be read is reported."""
     device = context.device
     store = open_store() if context.settings.wisdom else None
     try:
@@ -440,11 +431,8 @@ def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]
     except HistoryError as error:
         context.note("wisdom", str(error), "")
         return []
-    found: list[tuple[dict[str, int], dict[str, str]]] = []
-    for one in sorted(entries, key=lambda one: one.ratio):
-        if (one.backend, one.device) == (device.backend, device.name) and (one.sizes, one.types) not in found:
-            found.append((one.sizes, one.types))
-    return found
+    here = [one for one in entries if (one.backend, one.device) == (device.backend, device.name)]
+    return [(one.sizes, one.types) for one in sorted(here, key=lambda one: one.ratio)]
 
 
 def best_roofs(device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
