@@ -50,10 +50,9 @@ def build_graph(
     open_context: OpenContext | None = None,
     context_schema: type[Any] | None = Context,
 ) -> StateGraph[State, Any]:
-    """The graph, not yet compiled. roles: by name; left out, those that are registered. Of our own roles, those that
-    are not in it are left out of the graph. placements: where further roles stand. open_context: gives nodes their
-    context; left out, it is the one that the graph is invoked with. context_schema: of what it is invoked with. Raises
-    `RoleError`."""
+    """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
+    there is left out of the graph. placements: of further roles. open_context: gives nodes their context; left out, the
+    graph is invoked with it. context_schema: the type of that context. Raises `RoleError`."""
     roles = load_roles() if roles is None else roles
     chain = [name for name in place(roles, placements or {}) if name in roles]
     graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)

@@ -46,7 +46,7 @@ MAX_FAILURE_EXAMPLES = 12
 
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
-    """Seconds per workload of those that were measured."""
+    """Seconds by workload, where they were measured."""
     return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
 
 
@@ -85,10 +85,8 @@ def observation(
     weights: Mapping[str, float],
     of: Objective = "time",
 ) -> Observation:
-    """What the search is told: the objective with its interval, or the kind of failure.
-
-    The interval takes the workloads' errors as independent: half-widths add in quadrature in the logarithm.
-    """
+    """The result for the search: the objective with its interval, or the kind of failure. The interval takes the
+    workloads' errors as independent: half-widths add in quadrature in the logarithm."""
     value = objective(evaluation, workloads, baseline, weights, of)
     if value is None:
         failure = evaluation.failure
@@ -201,7 +199,7 @@ class RunLog:
         return self.last(RunStarted)
 
     def extended_after(self, entry: Entry[Event]) -> bool:
-        """Whether the run was extended after an entry: what ended it then ends it no more."""
+        """Whether the run was extended after an entry, which then no longer ends it."""
         # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
         extensions = [one for one in self.entries(Extended) if one.event.rounds is not None]
         return bool(extensions) and extensions[-1].sequence > entry.sequence
@@ -313,8 +311,8 @@ class RunLog:
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, Compared]:
-        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, those
-        of the last comparison first, to whose order its opponents refer."""
+        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, the
+        last comparison first, to whose order its opponents refer."""
         found: dict[str, Compared] = {}
         for event in self.events(Compared, stage):
             own = {(one.template, config_key(one.config)) for one in event.entries}
@@ -328,7 +326,7 @@ class RunLog:
         baseline when it was last compared there."""
         last: dict[str, dict[str, str]] = {}
         for event in self.events(Compared):
-            # An event has the finalists of one comparison, and says nothing of those that were compared before.
+            # An event has the finalists of one comparison only.
             for one in event.entries:
                 if one.template == template and one.comparison is not None:
                     last.setdefault(event.workload, {})[config_key(one.config)] = one.comparison.verdict
@@ -340,9 +338,8 @@ class RunLog:
         return {(one.template, config_key(one.config), one.workload): one for one in found}
 
     def rejected(self, before: int | None = None) -> dict[tuple[str, str], str]:
-        """Kernels (a template's id and the key of a configuration) that a round's last comparison or an examination
-        found wrong, on contents or sizes that no search has seen, and why. before: only what was known ahead of that
-        entry."""
+        """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
+        on contents or sizes that no search has seen, and why. before: only entries ahead of that one count."""
         wrong: dict[tuple[str, str], str] = {}
         for compared in self.entries(Compared):
             if before is None or compared.sequence < before:
