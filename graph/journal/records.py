@@ -65,7 +65,7 @@ class Figures(ResultRecord):
     energy_ratio: float | None = None
 
     def quantity(self, objective: Objective) -> float | None:
-        """What the objective makes small, over the baseline's; None where the energy is not known."""
+        """The objective quantity over the baseline's; None where the energy is not known."""
         if objective == "time":
             return self.ratio
         if self.energy_ratio is None:
@@ -100,7 +100,7 @@ class BestHere(Figures, Winner):
 
 
 class Dispatched(BestHere):
-    """What to launch for the shape of one workload."""
+    """The kernel for the shape of one workload."""
 
     workload: str
     sizes: dict[str, int]
@@ -108,7 +108,7 @@ class Dispatched(BestHere):
 
 
 class OpponentRow(ResultRecord):
-    """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
+    """The library call that a kernel replaces, on one workload. seconds: of its call; ratio, low, high: of the general
     configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
     not timed. why: it was not timed. over_baseline: it against the baseline."""
 
@@ -123,12 +123,11 @@ class OpponentRow(ResultRecord):
 
 
 class WorkloadRow(ResultRecord):
-    """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
+    """The results of a test on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
-    one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured.
-    best_exported: whether `best` serves this shape in best/; else the general configuration or the baseline does, as
-    the 99 % intervals of both overlap, it saves less than 1 %, or the workload is held out; None where there is no
-    best."""
+    one's there, less 1, in the objective quantity. baseline_joules: None where energy was not measured. best_exported:
+    whether `best` serves this shape in best/; else the general configuration or the baseline does, as the 99 %
+    intervals of both overlap, it saves less than 1 %, or the workload is held out; None without a best."""
 
     workload: str
     sizes: dict[str, int]
@@ -145,7 +144,7 @@ class WorkloadRow(ResultRecord):
 
 
 class Suggestion(ResultRecord):
-    """A configuration that an earlier run found good, where, and its time over the baseline's there."""
+    """A configuration that an earlier run found good, its device, and its time over the baseline's there."""
 
     config: Config
     device: str
@@ -158,8 +157,8 @@ KnownResult = tuple[Config, float | None, str | None]
 
 
 class TemplateResults(ResultRecord):
-    """What another run measured of one of its templates: id and name there, and the results. Both are empty for the
-    results of a table, which does not say of which template they are."""
+    """The results of another run for one of its templates: id and name there, both empty for the results of a table,
+    which names no template."""
 
     template: str
     name: str
@@ -186,11 +185,11 @@ class FrontPoint(Winner):
 
 
 class Verdict(ResultRecord):
-    """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
-    over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
-    to be better than the baseline. objective: what better means; energy_ratio: as ratio, of energy; front: the
+    """The result of a test. general: the best configuration for all workloads; ratio: its weighted geometric mean of
+    time over baseline on the tuned workloads; dispatch: the kernels for the tuned workloads on which something is shown
+    to be better than the baseline. objective: the meaning of better; energy_ratio: as ratio, of energy; front: the
     finalists by time and energy, the fastest first; both empty where energy was not measured. unexamined: finalists
-    that are no winners because they could not be examined."""
+    that cannot win because they could not be examined."""
 
     general: Winner | None = None
     ratio: float | None = None
@@ -220,14 +219,13 @@ class FinalistResult(ResultRecord):
 
 
 class Verification(ResultRecord):
-    """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
+    """The full verdict of `tunesmith check` on a winner. workload: empty for all.
 
     verdict "not examined": the examination itself failed, and `detail` says why; "partial": nothing was found wrong,
-    but the template excludes most made-up workloads. steps: what was passed and skipped;
-    unexecuted: which parts of the kernel ran in no step, a clause for each combination of types with some; unreached:
-    whether lines of the source are among them that ran nowhere else either (a compiler makes several copies of a line);
-    artifacts: content hashes of the machine code of the candidate and of the baseline; seconds: its share of what
-    examining the winners took, who are examined together.
+    but the template excludes most made-up workloads. unexecuted: the parts of the kernel that ran in no step, a clause
+    for each combination of types with some; unreached: whether lines of the source are among them that ran nowhere else
+    either (a compiler makes several copies of a line); artifacts: content hashes of the machine code of the candidate
+    and of the baseline; seconds: its share of the time of all examinations.
     """
 
     template: str
@@ -266,8 +264,8 @@ class ExaminationRow(ResultRecord):
 
 
 class Racing(ResultRecord):
-    """What ending the measurement of clear losers early saved. dropped: how many ended early; sampling_seconds: wall
-    clock of all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the
+    """The savings of ending the measurement of clear losers early. dropped: how many ended early; sampling_seconds:
+    wall clock of all samples; saved_seconds: the further time of the dropped ones, if each took the mean of the
     others."""
 
     dropped: int
@@ -276,8 +274,8 @@ class Racing(ResultRecord):
 
 
 class SearchAccount(ResultRecord):
-    """What a search did. points: feasible ones, None where they cannot be counted; cartesian: all combinations of
-    values; asked: configurations it was asked for; exhausted: no point is left; failures: count by kind."""
+    """The account of a search. points: feasible ones, None where they cannot be counted; cartesian: all combinations of
+    values; asked: number of configurations; exhausted: no point is left; failures: count by kind."""
 
     strategy: str
     points: int | None
@@ -309,7 +307,7 @@ class RefusedSeed(ResultRecord):
 
 
 class FailureExample(ResultRecord):
-    """One example of a kind of failure, with what was said of it."""
+    """One example of a kind of failure, with its description."""
 
     kind: str
     what: str
@@ -332,13 +330,11 @@ class CallUsage(Tokens):
     estimated: bool = False
 
 
-class RoleUsage(ResultRecord):
-    """One role's use of one model. calls: answered, or perhaps answered; unaccounted: those of them whose tokens are an
-    estimate; failed: questions that ended without a usable answer; cost: US dollars, None where no price is known;
-    seconds: spent waiting for answers."""
+class UsageTotals(ResultRecord):
+    """calls: answered, or perhaps answered; unaccounted: calls among them whose tokens are an estimate; failed:
+    questions that ended without a usable answer; cost: US dollars, None where no price is known; seconds: spent waiting
+    for answers."""
 
-    role: str
-    model: str
     calls: int
     unaccounted: int
     failed: int
@@ -348,18 +344,18 @@ class RoleUsage(ResultRecord):
     seconds: float
 
 
-class ModelsUsage(ResultRecord):
+class RoleUsage(UsageTotals):
+    """One role's use of one model."""
+
+    role: str
+    model: str
+
+
+class ModelsUsage(UsageTotals):
     """What the models of a run took: totals, and `rows` by role and model. where: the server, or the folder of files;
     failures: questions without a usable answer, by kind."""
 
     transport: str
     where: str
-    calls: int
-    unaccounted: int
-    failed: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-    seconds: float
     failures: dict[str, int]
     rows: tuple[RoleUsage, ...]

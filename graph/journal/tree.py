@@ -37,12 +37,11 @@ AGREEMENT_SHARE = 0.8
 class Node:
     """A template that can be tuned, or branched from.
 
-    parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
-    one that was not used yet; found: what was measured of it, in order, without what is rejected; vetoed: why a role
-    took it out, empty if none did; ranked: complete objectives (time over baseline, geometric mean over the tuned
-    workloads) with the evaluation, the best first; made_by: the kind of branch it came from; answers: how many it took;
-    rejected: configurations that the search took for right and a last comparison or an examination found wrong, and
-    why.
+    parent: a template's id, "baseline", or "library" for a template of the task; round: of its first appearance, 0
+    while unused; found: its evaluations, in order, without rejected ones; vetoed: why a role took it out, empty if none
+    did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
+    the best first; made_by: the kind of its branch; answers: until it worked; rejected: configurations that the search
+    took for right and a last comparison or an examination found wrong, and why.
     """
 
     template: Template
@@ -129,8 +128,9 @@ class Node:
 
     @property
     def faster_by_workload(self) -> dict[str, tuple[float, Config]]:
-        """Workload -> how much of the best configuration's time another one needs there, and that one: for those that
-        need less than `NOTABLE_TIME_RATIO`. It is the cost of one configuration for all workloads."""
+        """Workload -> time of another configuration there, as a share of the best configuration's, and that
+        configuration, where the share is below `NOTABLE_TIME_RATIO`: the cost of one configuration for all
+        workloads."""
         if not self.ranked:
             return {}
         of_best = seconds_of(self.ranked[0][1])
@@ -144,9 +144,9 @@ class Node:
 
     @property
     def effects(self) -> list[tuple[str, dict[object, float]]]:
-        """For each parameter the least objective that was seen with each of its values, as a multiple of the best of
-        all; the parameter whose values differ most comes first. It bounds what a value can do from what was measured:
-        no model of the space, and a value that was tried seldom may look worse than it is."""
+        """For each parameter the least objective seen with each of its values, as a multiple of the best of all; the
+        parameter whose values differ most comes first. It uses measurements only, no model of the space: a value that
+        was tried seldom may look worse than it is."""
         found: list[tuple[str, dict[object, float]]] = []
         if self.best is None:
             return found
@@ -185,7 +185,7 @@ class Tree:
     explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
-        """The node of a template's id, or of the name of one that the task brings."""
+        """The node of a template's id, or of the name of a template of the task."""
         by_name = (node for node in self.nodes if node.parent == LIBRARY and node.template.name == template)
         return next((node for node in self.nodes if node.id == template), None) or next(by_name, None)
 
@@ -196,7 +196,7 @@ class Tree:
 
     @property
     def ranked(self) -> list[Node]:
-        """Those that were measured, the best first; those that were vetoed are none of them."""
+        """The measured nodes, the best first, without vetoed ones."""
         measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
         return sorted(measured, key=lambda node: node.best or math.inf)
 

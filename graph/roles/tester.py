@@ -130,29 +130,20 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known = context.log.examinations()
     winners = _winners(verdict)
-    # Those that a dispatch rule may use were examined on everything as well.
+    # Kernels that a dispatch rule may use were examined on everything as well.
     keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
-    found = [known[key] for key in keys if key in known]
+    shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
     rows = []
-    for one in found:
+    for one in [known[key] for key in keys if key in known]:
         passed = [step for step in one.steps if isinstance(step, Passed)]
         own = [step for step in passed if step.own]
         rows.append(
             ExaminationRow(
-                template=one.template,
-                config=one.config,
-                workload=one.workload,
-                verdict=one.verdict,
-                detail=one.detail,
+                **one.model_dump(include=shared),
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
                 largest_error=max((d.largest for step in own for d in step.accuracy.values()), default=None),
                 baseline_error=max((d.largest for step in own for d in step.baseline.values()), default=None),
-                notes=one.notes,
-                unexecuted=one.unexecuted,
-                unreached=one.unreached,
-                artifacts=one.artifacts,
-                seconds=one.seconds,
             )
         )
     return rows
