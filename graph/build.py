@@ -8,7 +8,7 @@ Read this file to know who decides what, and when:
    are drafts, one for each branch of the plan: a fan-out of `draft` nodes, which come back to template to be tried.
 4. tune searches the feasible spaces and journals every measurement (`roles/tuner.py`).
 5. test re-measures the best and gives the verdict (`roles/tester.py`); `done` ends the loop, else back to plan.
-6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/explainer.py`).
+6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/approval.py`).
 
 Further roles stand behind one of these, and may send the state back. Nothing of the graph is stored beside the journal:
 each role that has finished is a `step` there. A graph that is started again takes the steps of the round at hand from
@@ -50,10 +50,9 @@ def build_graph(
     open_context: OpenContext | None = None,
     context_schema: type[Any] | None = Context,
 ) -> StateGraph[State, Any]:
-    """The graph, not yet compiled. roles: by name; left out, those that are registered. Of our own roles, those that
-    are not in it are left out of the graph. placements: where further roles stand. open_context: gives nodes their
-    context; left out, it is the one that the graph is invoked with. context_schema: of what it is invoked with. Raises
-    `RoleError`."""
+    """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
+    there is left out of the graph. placements: of further roles. open_context: gives nodes their context; left out, the
+    graph is invoked with it. context_schema: the type of that context. Raises `RoleError`."""
     roles = load_roles() if roles is None else roles
     chain = [name for name in place(roles, placements or {}) if name in roles]
     graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)
@@ -71,7 +70,7 @@ def build_graph(
         step = partial(_take_step, roles[name], following, may_end, open_context)
         graph.add_node(name, step, destinations=tuple(dict.fromkeys(targets)))
     if isinstance(roles.get("template"), Templater):
-        graph.add_node(DRAFT, _draft(open_context), input_schema=DraftInput)
+        graph.add_node(DRAFT, partial(_check_draft, open_context), input_schema=DraftInput)
         graph.add_edge(DRAFT, "template")
     graph.add_edge(START, chain[0])
     return graph
@@ -140,7 +139,7 @@ def _take_step(
     runtime: Runtime[Context],
 ) -> Command[Any]:
     """A node of the graph: the role, unless the journal has that it finished."""
-    context = _context(runtime, open_context)
+    context = runtime.context if open_context is None else open_context()
     # A plan begins a round; it is not part of the turns of the round before.
     turn = 0 if role.name == "plan" else state.get("turn", 0)
     stage = stage_of(state.get("round", 0))
@@ -151,11 +150,11 @@ def _take_step(
     except NotRecorded as error:
         if not may_end or context.log.verdict() is None:
             raise
-        context.note(role.name, f"{error} The run ends with what it had found before.", stage)
+        context.note(role.name, f"{error} The run ends with its earlier results.", stage)
         result = {"done": "recording"}
     event, result = (result.event, result.update) if isinstance(result, Finished) else (None, result)
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
-    if isinstance(command.goto, list) and any(isinstance(one, Send) for one in command.goto):
+    if isinstance(command.goto, list) and any(isinstance(target, Send) for target in command.goto):
         # A fan-out: the role is called again with what its branches bring back, and has not finished before.
         return command
     update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
@@ -178,20 +177,14 @@ def _take_step(
     return Command(goto=goto, update=update)
 
 
-def _draft(open_context: OpenContext | None) -> Any:
-    # Branches come in threads of LangGraph's. Reading them takes milliseconds and parses expressions, which two threads
-    # must not do at once in some releases of Python 3.11 ("AST constructor recursion depth mismatch").
-    one_at_a_time = threading.Lock()
-
-    def step(state: DraftInput, runtime: Runtime[Context]) -> State:
-        with one_at_a_time:
-            return check_draft(state, _context(runtime, open_context))
-
-    return step
+# Branches come in threads of LangGraph's. Reading them takes milliseconds and parses expressions, which two threads
+# must not do at once in some releases of Python 3.11 ("AST constructor recursion depth mismatch").
+_PARSING = threading.Lock()
 
 
-def _context(runtime: Runtime[Context], open_context: OpenContext | None) -> Context:
-    return runtime.context if open_context is None else open_context()
+def _check_draft(open_context: OpenContext | None, state: DraftInput, runtime: Runtime[Context]) -> State:
+    with _PARSING:
+        return check_draft(state, runtime.context if open_context is None else open_context())
 
 
 def _finished_step(context: Context, role: str, turn: int, stage: str, following: str) -> Command[Any] | None:

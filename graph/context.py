@@ -32,19 +32,19 @@ COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """About what a final comparison takes: for its process, for each kernel on each workload, and for the examination of
 the winners, which ends with the time limit. Part of that limit."""
 COUNTER_SECONDS = 0.2
-"""About what a window of energy lasts longer than was asked, as it begins and ends where the counter moves."""
+"""Extra seconds of an energy window, which begins and ends where the counter moves."""
 T = TypeVar("T", bound=Event)
 
 
 @dataclass(slots=True)
 class Context:
-    """`make_pool` starts the pool when a role first needs it: deciding that nothing is left to do needs no device.
-    `journal` is what roles append to, `log` what they read."""
+    """`make_pool` starts the pool when a role first needs it: a run with nothing left to do needs no device. Roles
+    append to `journal` and read `log`."""
 
     task: Task
     device: Device
     limits: tuple[DeviceLimits, ...]
-    """Those of the device, then those of a target the winner must fit as well."""
+    """The device's limits, then those of a target that the winner must fit as well."""
     settings: Settings
     journal: Journal
     make_pool: Callable[[], Pool]
@@ -52,9 +52,9 @@ class Context:
     models: Models | None = None
     """None: every role works by rules."""
     best_roofs: Callable[[Roofline], tuple[Roofline, tuple[str, ...]]] = lambda measured: (measured, ())
-    """Turns roofs measured now into the best that the device has shown, with what there is to say of the difference."""
+    """Turns roofs measured now into the best ever measured on the device, with sentences on the difference."""
     write_results: Callable[[str], object] = lambda done: None
-    """Writes summary, report and the winners' files, given what ended the run."""
+    """Writes summary, report and the winners' files, given the reason for the end of the run."""
     log: RunLog = field(init=False)
     _pool: Pool | None = None
 
@@ -83,7 +83,7 @@ class Context:
 
     @property
     def opponents(self) -> tuple[AnyOpponent, ...]:
-        """Those that the run is to time."""
+        """The opponents that the run times."""
         return self.task.opponents_on(self.device.backend, self.settings.opponents)
 
     @property
@@ -116,7 +116,7 @@ class Context:
         return roofline
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
-        """Leaves out the roofs that `kernel` beats, whose seconds by workload are given, and says so. True when there
+        """Leaves out the roofs that `kernel` beats, given its seconds by workload, and reports them. True where there
         was one: floors have changed then."""
         roofline, task = self.roofline(), self.task
         timed = [
@@ -142,8 +142,8 @@ class Context:
         return read_tree(self.log, self.sources.templates, names, self.weights, before)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
-        """Writes down and shows that something did not go as planned; once for each stage and sentence. failure: of a
-        model, where that is the reason."""
+        """Journals and shows that something did not go as planned, once for each stage and sentence. failure: the kind
+        of a model's failure, where that is the reason."""
         if all(note.sentence != sentence for note in self.log.notes(stage)):
             self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)
             self.listener(Progress(role, sentence))
@@ -153,11 +153,11 @@ class Context:
     @overload
     def once(self, kind: str, stage: str, make: Callable[[], dict[str, Any]], **key: Any) -> dict[str, Any]: ...
     def once(self, kind: Any, stage: str, make: Callable[[], Any], **key: Any) -> Any:
-        """What `make` returns, written to the journal; where the journal has it already, as after an interruption, that
-        entry's, without calling `make`.
+        """The event that `make` returns, journalled; where the journal has it already, as after an interruption, that
+        entry, without calling `make`.
 
-        kind: of the event that `make` returns, or a name of the role's own for data that must be JSON; stage: such as
-        "round-2"; key: fields that tell the entry from others of its kind in the stage.
+        kind: of the event, or a name of the role's own for data that must be JSON; stage: such as "round-2"; key:
+        fields that distinguish the entry from others of its kind in the stage.
         """
         if isinstance(kind, str):
             kept = (one.data for one in self.log.events(RoleKept, stage) if one.name == kind)
@@ -188,7 +188,7 @@ class Context:
         return float("inf") if limit is None else limit - self.log.seconds_spent
 
     def search_seconds_left(self) -> float:
-        """What is left of the time limit when the final comparison has had its share."""
+        """The time that the limit leaves when the final comparison has had its share."""
         limit = self.settings.time_limit
         if limit is None:
             return float("inf")
@@ -202,7 +202,7 @@ class Context:
 
 
 class BaselineError(TunesmithError):
-    """The baseline, against which all is compared, does not run or is not right."""
+    """The baseline, against which all is compared, does not run or is wrong."""
 
 
 def baseline_request(context: Context, workloads: Sequence[Workload]) -> EvaluationRequest:
@@ -227,8 +227,7 @@ def baseline_seconds(context: Context) -> dict[str, float]:
 
 
 def baseline_quantities(context: Context) -> dict[str, float]:
-    """What the run makes small, of the baseline on each tuned workload, measured once in a run. Raises
-    `BaselineError`."""
+    """The objective quantity of the baseline on each tuned workload, measured once in a run. Raises `BaselineError`."""
     seconds, evaluation = baseline_seconds(context), context.log.baseline
     assert evaluation is not None
     found = quantities_of(evaluation, context.settings.objective)

@@ -21,7 +21,7 @@ from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.history import known_shapes
 from tunesmith.graph.journal.events import ShapeCompared
-from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, Record, Verdict, Winner
+from tunesmith.graph.journal.records import Disqualified, Figures, FinalistResult, ResultRecord, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified, examine_everywhere, finalist_results, requests_for
 from tunesmith.graph.setup import pools
@@ -38,21 +38,21 @@ from tunesmith.kernels.spec.template import Template, config_key
 BASELINE = -1
 """Stands for the baseline where kernels are numbered."""
 DEPTH = 2
-"""Most tests on the way to a leaf, besides those that keep a kernel from rows and types it was not shown to serve. With
-three, a greedy search and a penalty for kernels that are slow elsewhere, 15 of 800 choices on recorded shapes
-(docs/results/h200-exports.json: four tasks; two thirds fitted, the others chosen for, twenty times) were slower than
-the baseline by 2 %; with two and neither, 14 are, and all together take 0.4 % more time."""
+"""Maximum number of tests on the way to a leaf, besides the tests that keep a kernel from rows and types it was not
+shown to serve. With three, a greedy search and a penalty for kernels that are slow elsewhere, 15 of 800 choices on
+recorded shapes (docs/results/h200-exports.json, cross-validated) were slower than the baseline by 2 %; with two and
+neither, 14 are, and all together take 0.4 % more time."""
 LEAF = 2
-"""Fewest shapes of a leaf that a test made and that names a kernel: one shape alone tells little of a kernel, but the
-baseline is never slower than itself."""
+"""Minimum number of shapes of a leaf that names a kernel: one shape alone says little of a kernel, but the baseline is
+never slower than itself."""
 GAIN = 0.005
-"""What a test must save, as a share of the time of the shapes that reach it."""
+"""Minimum saving of a test, as a share of the time of the shapes that reach it."""
 FOLDS = 5
 """Parts of the cross-validation that chooses the depth."""
 THRESHOLDS = 32
-"""Most thresholds of a quantity that are tried, evenly among the shapes."""
+"""Maximum number of thresholds of a quantity that are tried, evenly among the shapes."""
 DIVISORS = (2, 4, 8, 16)
-"""Vectors of so many elements; a size that they do not divide takes the slower path."""
+"""Vector widths in elements; a size that they do not divide takes the slower path."""
 
 VECTOR = 8
 """The widest vector of the library's templates and of those by rules, in elements."""
@@ -60,10 +60,10 @@ VECTOR = 8
 Array = NDArray[np.float64]
 
 
-class DispatchRule(Record):
-    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it
-    holds and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline.
-    shapes: how many of the fitted ones come here."""
+class DispatchRule(ResultRecord):
+    """A node of the tree. test: an expression over sizes and types (docs/tasks.md), with the rules for where it holds
+    and where it does not; empty in a leaf, where `use` is the number of a kernel, or -1 for the baseline. shapes:
+    number of fitted shapes that reach it."""
 
     test: str = ""
     yes: DispatchRule | None = None
@@ -98,8 +98,8 @@ class DispatchRule(Record):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A shape with what was measured there: figures against the baseline by kernel. A kernel that is missing cannot be
-    launched on the shape."""
+    """A shape with the figures of kernels against the baseline there. A kernel that is missing cannot be launched on
+    the shape."""
 
     workload: Workload
     figures: Mapping[int, Figures]
@@ -140,9 +140,8 @@ def for_types(
     rule: DispatchRule, seen: Sequence[Seen], types: Sequence[Workload], here: Sequence[Seen] | None = None
 ) -> DispatchRule:
     """`rule`, in which a leaf keeps its kernel only for types on which that was shown faster: on at least half of the
-    leaf's shapes of these types, or on some shape of `seen` where the leaf has no shape of them. Others get the
-    baseline. types: a workload for each combination of types; here: the shapes of `seen` that reach `rule`, all if left
-    out."""
+    leaf's shapes of these types, or on some shape of `seen` where the leaf has none. Others get the baseline. types: a
+    workload for each combination of types; here: the shapes of `seen` that reach `rule`, all if left out."""
     here = seen if here is None else here
     if rule.yes is not None and rule.no is not None:
         test, branches = parse(rule.test), []
@@ -173,8 +172,8 @@ def for_types(
 
 
 def _parted(rule: DispatchRule, name: str, seen: Sequence[Seen], fitting: _Fitting, here: Array) -> DispatchRule:
-    """`rule`, for the shapes that are 1 in `here`, in which a leaf that has only shapes divided by vectors along
-    `name`, or only others, is asked for no other shapes."""
+    """`rule`, for the shapes that are 1 in `here`, in which a leaf that was fitted only to shapes divided by vectors
+    along `name`, or only to others, serves no other shapes."""
     divided = np.array([one.workload.sizes[name] % VECTOR == 0 for one in seen], dtype=np.float64)
     if rule.yes is not None and rule.no is not None:
         test = np.array([bool(parse(rule.test).evaluate(one.workload.names)) for one in seen], dtype=np.float64)
@@ -205,7 +204,7 @@ def _validated(seen: Sequence[Seen], fitting: _Fitting, depth: int) -> float:
 
 
 class _Fitting:
-    """_columns: costs, and where a kernel is shown slower and faster, with a row for each shape and a column for each
+    """_columns: costs, and where a kernel is shown slower and faster, a row for each shape and a column for each
     kernel, the baseline last; tests: a row for each test, a column for each shape, 1 where it holds."""
 
     def __init__(self, seen: Sequence[Seen], kernels: int) -> None:
@@ -224,7 +223,7 @@ class _Fitting:
         return self._best(here, depth)[1]
 
     def _best(self, here: Array, depth: int) -> tuple[float, DispatchRule]:
-        """That rule, after its cost: all trees are tried."""
+        """Its cost and the rule: all trees are tried."""
         costs, uses = self._leaves(here[None, :])
         leaf = DispatchRule(use=int(uses[0]), shapes=int(here.sum()))
         if depth == 0 or len(self.texts) == 0:
@@ -251,8 +250,7 @@ class _Fitting:
         return losses[best], DispatchRule(test=self.texts[best], yes=holds, no=fails, shapes=leaf.shapes)
 
     def _leaves(self, masks: Array) -> tuple[Array, NDArray[np.int64]]:
-        """For each mask, a row of 1 for its shapes, the cost of the best kernel that may be used there, and its
-        number."""
+        """For each mask, a row of 1 for its shapes: the cost and number of the best kernel that may be used there."""
         costs, slower, faster = (masks @ one for one in self._columns)
         sizes = masks.sum(axis=1)[:, None]
         # The counts are whole, but for rounding.
@@ -311,9 +309,9 @@ def _between(low: int, high: int) -> int:
 
 
 MOST_ALIGNED = 256
-"""The largest power of two that a size is made a multiple of."""
+"""The largest power of two of which a drawn size is made a multiple."""
 TRIES = 200
-"""Draws for a shape that is wanted, as some repeat each other or do not fit."""
+"""Draws for one shape, as some repeat each other or do not fit."""
 SHAPE_SEED = 11_000_003
 """Added to the run's seed."""
 
@@ -323,11 +321,11 @@ ShapeKey = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]
 def draw_shapes(
     task: Task, kind: str, count: int, *, seed: int, fits: Callable[[Workload], bool] = lambda _: True
 ) -> tuple[Workload, ...]:
-    """At most `count` different workloads for a `kind` of device ("gpu" or "cpu"), none of them one of the task's.
+    """At most `count` different workloads for a `kind` of device ("gpu" or "cpu"), none of them one of the task's;
+    fewer where the ranges hold no more.
 
-    The same arguments give the same workloads, and a larger count the same ones first. The types change after
-    two shapes, so that every second shape has all of them in turn. fits: whether the baseline can be launched on a
-    shape. There are fewer than `count` where the ranges hold no more.
+    The same arguments give the same workloads, and a larger count the same ones first. The types change after two
+    shapes, so that every second shape has all of them in turn. fits: whether the baseline can be launched on a shape.
     """
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
     known = {shape_key(workload) for workload in own}
@@ -354,8 +352,8 @@ def draw_shapes(
 def shapes_of_others(
     task: Task, kind: str, found: Iterable[tuple[dict[str, int], dict[str, str]]]
 ) -> tuple[Workload, ...]:
-    """Sizes and types that other runs measured, as workloads of the task for a `kind` of device: those that it can be
-    launched with and that are none of its own, each once."""
+    """Sizes and types of other runs as workloads of the task for a `kind` of device, each once: without shapes that
+    cannot be launched and the task's own."""
     own = [*task.workloads_for(kind, held_out=False), *task.workloads_for(kind, held_out=True)]
     known, kept, model = {shape_key(workload) for workload in own}, [], own[0]
     for sizes, types in found:
@@ -392,7 +390,7 @@ def _can_be(task: Task, shape: Workload, most: float) -> bool:
 
 
 def shape_key(workload: Workload) -> ShapeKey:
-    """What tells shapes apart: sizes and types, whatever the workload is called."""
+    """The identity of a shape: sizes and types, whatever the workload is called."""
     return tuple(sorted(workload.sizes.items())), tuple(sorted(workload.types.items()))
 
 
@@ -407,8 +405,7 @@ CONTENTS_SEED = 13_000_007
 
 
 def kernels_of(verdict: Verdict) -> list[Winner]:
-    """What a rule may choose from: the general configuration, then the best for single workloads, those that gain most
-    first."""
+    """The kernels for a rule: the general configuration, then the best for single workloads, the largest gain first."""
     found = [verdict.general] if verdict.general is not None else []
     found += [
         Winner(template=row.template, config=row.config) for row in sorted(verdict.dispatch, key=lambda row: row.ratio)
@@ -417,7 +414,7 @@ def kernels_of(verdict: Verdict) -> list[Winner]:
 
 
 def winner_key(winner: Winner | FinalistResult | Disqualified) -> tuple[str, str]:
-    """What tells kernels apart: template id, and configuration as text."""
+    """The identity of a kernel: template id, and configuration as text."""
     return winner.template, config_key(winner.config)
 
 
@@ -502,14 +499,14 @@ def _compare(context: Context, workload: Workload, requests: Sequence[Evaluation
 PolicyName = Literal["rule", "general", "table", "oracle"]
 
 
-class Policy(Record):
-    """A way to choose a kernel, on the test's shapes. regret: time over that of the fastest kernel there, the baseline
-    included, less 1; ratio: geometric mean of time over baseline; slower: on how many shapes its choice was shown to be
-    slower than the baseline.
+class Policy(ResultRecord):
+    """A way to choose a kernel, on the test's shapes. regret: time over the fastest kernel's there, the baseline
+    included, less 1; ratio: geometric mean of time over baseline; slower: number of shapes on which its choice was
+    shown slower than the baseline.
 
-    rule: the fitted rule; general: the general configuration wherever it can be launched; table: what an exact table
-    of the measured shapes leaves for others, the general configuration if it is shown slower on none and faster on
-    some, else the baseline; oracle: the fastest of all.
+    rule: the fitted rule; general: the general configuration wherever it can be launched; table: the default of an
+    exact table of the measured shapes, the general configuration if it is shown slower on none and faster on some, else
+    the baseline; oracle: the fastest kernel.
     """
 
     policy: PolicyName
@@ -520,11 +517,11 @@ class Policy(Record):
     slower: int
 
 
-class Dispatching(Record):
-    """How a shape gets its kernel. kernels: what the rule's numbers stand for; rule: the exported one, `lines` as text;
-    fitted, tested: numbers of shapes; policies: what was found on the tested ones, empty without any; excluded: kernels
-    that failed on a shape, and are used nowhere by the rule; lost: the lines of the fitted rule where it lost to the
-    general configuration on the tested shapes, which is exported instead of it for the types on which it gains."""
+class Dispatching(ResultRecord):
+    """The choice of a kernel by shape. kernels: by the rule's numbers; rule: the exported one, `lines` as text; fitted,
+    tested: numbers of shapes; policies: the results on the tested shapes; excluded: kernels that failed on a shape,
+    which the rule never uses; lost: the lines of the fitted rule where it lost to the general configuration on the
+    tested shapes, which is then exported for the types on which it gains."""
 
     kernels: tuple[Winner, ...]
     rule: DispatchRule
@@ -537,11 +534,11 @@ class Dispatching(Record):
 
 
 def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
-    """What the journal's measurements say on dispatch; None where nothing right was found.
+    """The rule by the journal's measurements; None where nothing right was found.
 
     Without drawn shapes (`dispatch_shapes`) the rule is fitted to the general configuration on the task's workloads,
-    and chooses between it and the baseline. Where the run makes energy small, of which drawn shapes tell nothing, there
-    is no choice: it is the general configuration where that gains on every tuned workload, else the baseline.
+    and chooses between it and the baseline. Where the objective is energy, for which drawn shapes are not measured, it
+    is the general configuration where that gains on every tuned workload, else the baseline.
     """
     kernels = kernels_of(verdict)
     if not kernels:
@@ -601,8 +598,8 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
 
 
 def row_sizes(task: Task, workloads: Sequence[Workload]) -> tuple[str, ...]:
-    """The sizes along which the large arrays of a task lie in memory, those of at least half of the largest one's bytes
-    on some workload: vectors divide them or not."""
+    """The sizes along which the large arrays of a task lie in memory, of at least half of the largest one's bytes on
+    some workload: vectors divide them or not."""
     found: dict[str, None] = {}
     for workload in workloads:
         arrays = [argument for argument in task.arguments if argument.role != "scalar" and argument.shape]
@@ -634,7 +631,7 @@ def beats(verdict: Verdict) -> bool:
 
 
 def _by_shape(events: Sequence[ShapeCompared]) -> list[ShapeCompared]:
-    """The last comparison on each shape; what was ever fitted, by whatever name, is no test of the rule."""
+    """The last comparison on each shape; a shape that was ever fitted, by whatever name, does not test the rule."""
     found: dict[ShapeKey, ShapeCompared] = {}
     for event in events:
         key = shape_key(event.workload)
@@ -644,7 +641,7 @@ def _by_shape(events: Sequence[ShapeCompared]) -> list[ShapeCompared]:
 
 
 def _excluded(context: Context, events: Sequence[ShapeCompared], kernels: Sequence[Winner]) -> list[Disqualified]:
-    """The kernels that are wrong, or fail, on some shape, and those that are right only for the workload they won."""
+    """The kernels that are wrong, or fail, on some shape, and kernels that are right only for the workload they won."""
     rejected, known = disqualified(context), {winner_key(one): one for one in kernels}
     failed = {
         key: (event.workload.name, describe(entry.failure))

@@ -1,4 +1,4 @@
-"""Results of earlier runs, for a run to begin with: those in the user's results store, and those of `tune --prior`.
+"""Results of earlier runs, with which a run begins: from the user's results store, and from `tune --prior`.
 
 The store is one SQLite file, which several runs may use at once. TUNESMITH_WISDOM names it, or is `off`; left out it is
 `tunesmith/wisdom.sqlite` in XDG_DATA_HOME, or in ~/.local/share (XDG base directory specification). What a run takes
@@ -43,9 +43,9 @@ VARIABLE = "TUNESMITH_WISDOM"
 FORMAT = 1
 """Of the store and of its exported files."""
 MAX_SUGGESTIONS = 6
-"""Most configurations that a run takes from the store: each costs an evaluation."""
+"""Configurations that a run takes from the store: each costs an evaluation."""
 ROOF_REPORT_RATIO = 0.8
-"""Share of the best value of a roof below which the value that was measured now is reported."""
+"""Share of a roof's best value below which a new measurement is reported."""
 COPY = "copy of "
 """With the bytes moved, the name of a bandwidth among roofs; the others are arithmetic, named by data type."""
 _EXPORTED = "name one that `tunesmith wisdom export` wrote"
@@ -112,7 +112,7 @@ class ResultsStore:
             ).rowcount
 
     def entries(self, task: str | None = None) -> list[StoredResult]:
-        """All entries, or those of a task, by name."""
+        """All entries, or a task's, by its name."""
         if not self.path.is_file():
             return []
         where, values = ("", ()) if task is None else (" WHERE task = ?", (task,))
@@ -124,8 +124,8 @@ class ResultsStore:
             raise self._damaged(error) from error
 
     def best_roofs(self, device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
-        """The best value ever measured of each roof of `device`, `measured` included, which is kept: what a busy
-        machine measures now is no limit. Also a sentence for each kind of roof that is now far below it."""
+        """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
+        busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value."""
         # A GPU has an identity of its own; a CPU is its machine's.
         name = device.uuid or f"{device.name} of {platform.node()}"
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -215,7 +215,7 @@ class ResultsStore:
 
 
 def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | None:
-    """The results store of this user, or None where it is switched off, or there is no home to keep it in."""
+    """The results store of this user; None where it is switched off, or the user has no home directory."""
     environment = os.environ if environment is None else environment
     where = environment.get(VARIABLE, "")
     if where.lower() == "off":
@@ -241,13 +241,12 @@ def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | N
 def suggest(
     task: Task, device: Device, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
 ) -> EarlierResults | None:
-    """What a run of `task` on `device` begins with: the results of `settings.prior`, and the configurations of the
+    """The history of a new run of `task` on `device`: the results of `settings.prior`, and the configurations of the
     results store to measure first; None where there is neither. Raises `TunesmithError`.
 
-    What was found on the same model of device comes first, whatever its driver, and there what was found on the shapes
-    of this run. Of equals the configuration that gained most is first. Those that no template of the task can have
-    under `limits` are left out; where a model writes further templates (`written`), whose parameters nobody knows yet,
-    they come after all others.
+    Results of the same model of device come first, whatever its driver, and among them results on the shapes of this
+    run; of equals the largest gain. Configurations that no template of the task can have under `limits` are left out;
+    where a model writes further templates (`written`), whose parameters are not known yet, they come last.
     """
     templates = task.sources(device.backend).templates
     tuned = task.workloads_for(device.limits.kind, held_out=False)
@@ -261,7 +260,7 @@ def suggest(
         (one for one in (store.entries(task.name) if store else ()) if one.backend == device.backend and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
     )
-    # Runs with a model keep under the same task what is of templates that only they have.
+    # Runs with a model keep under the same task results of templates that only they have.
     fit = _fitting(templates, tuned, limits)
     kept = [one for one in ranked if fit(one.config)]
     kept += [one for one in ranked if written and not fit(one.config)]
@@ -310,7 +309,7 @@ def read_prior(path: Path) -> EarlierResults:
 
 
 def _prior_of_run(folder: Path) -> EarlierResults:
-    """The evaluations that a run made on all its tuned workloads at once; those on one alone are of another scale.
+    """The evaluations that a run made on all its tuned workloads at once; on single ones the scale is another.
     Templates that never came into the run, or that a role took out of it, are left out."""
     with Journal(folder, create=False, reading=True) as journal:
         log = RunLog(journal)
@@ -355,29 +354,23 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
 
 def suggestions_of(log: RunLog) -> list[Config]:
     """The configurations that earlier runs found good, in the order in which they are to be tried."""
-    kept = log.last(EarlierResults)
-    return [] if kept is None else [one.config for one in kept.suggestions]
+    return [one.config for one in (log.last(EarlierResults) or EarlierResults()).suggestions]
 
 
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
     """The prior of a run for the search of `template`; None when it has none.
 
-    Two templates may have the same parameters and mean other things by them. So these are the results of that template
-    in the other run, by its id, or else of those that have its name. Where they say nothing of a point of `space`, they
-    are those of no known template and, as far as `space` has the configuration, those of the other templates.
+    Two templates may have the same parameters with different meanings. So these are the results of that template in the
+    other run by its id, else by its name. Where they cover no point of `space`, they are the results without a template
+    and, as far as `space` has the configuration, those of other templates.
     """
-    kept = log.last(EarlierResults)
-    results = () if kept is None else kept.results
+    kept = log.last(EarlierResults) or EarlierResults()
     for rows in (
-        [row for one in results if one.template == template.id for row in one.results],
-        [row for one in results if one.name == template.name for row in one.results],
-        [row for one in results for row in one.results if not one.template or space.index(row[0]) is not None],
+        [row for one in kept.results if one.template == template.id for row in one.results],
+        [row for one in kept.results if one.name == template.name for row in one.results],
+        [row for one in kept.results for row in one.results if not one.template or space.index(row[0]) is not None],
     ):
-        if (
-            kept
-            and any(value is not None for _, value, _ in rows)
-            and (prior := _prior(rows, kept.prior)).best(space, 1)
-        ):
+        if any(value is not None for _, value, _ in rows) and (prior := _prior(rows, kept.prior)).best(space, 1):
             return prior
     return None
 
@@ -390,9 +383,8 @@ def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
 
 
 def learn(context: Context, verdict: Verdict, run: str) -> None:
-    """Keeps what the final comparison of a run found: on each workload the best configuration and the general one,
-    where they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is
-    told, and costs nothing else."""
+    """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
+    they are shown to be faster than the baseline, dated by the verdict. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
     reached, started = context.journal.last(VerdictReached), context.log.started
     if store is None or reached is None or started is None or started.device.driver != context.device.driver:
@@ -400,29 +392,26 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached.at, UTC).isoformat(timespec="seconds")
-    device, found = context.device, list[StoredResult]()
-    for row in (*verdict.tuned, *verdict.held_out):
-        for winner, figures in ((row.best, row.best), (verdict.general, row.general)):
-            if winner is not None and figures is not None and figures.verdict == "faster":
-                found.append(
-                    StoredResult(
-                        task=context.task.name,
-                        template=context.template(winner.template).name,
-                        config=winner.config,
-                        backend=device.backend,
-                        device=device.name,
-                        driver=device.driver,
-                        sizes=row.sizes,
-                        types=row.types,
-                        seconds=figures.seconds,
-                        ratio=figures.ratio,
-                        low=figures.low,
-                        high=figures.high,
-                        at=at,
-                        run=run,
-                        tunesmith=__version__,
-                    )
-                )
+    device = context.device
+    found = [
+        StoredResult(
+            task=context.task.name,
+            template=context.template(winner.template).name,
+            config=winner.config,
+            backend=device.backend,
+            device=device.name,
+            driver=device.driver,
+            sizes=row.sizes,
+            types=row.types,
+            **figures.model_dump(include={"seconds", "ratio", "low", "high"}),
+            at=at,
+            run=run,
+            tunesmith=__version__,
+        )
+        for row in (*verdict.tuned, *verdict.held_out)
+        for winner, figures in ((row.best, row.best), (verdict.general, row.general))
+        if winner is not None and figures is not None and figures.verdict == "faster"
+    ]
     if found:
         try:
             store.keep(found)
@@ -431,8 +420,8 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
 
 
 def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]]:
-    """Sizes and types on which runs of the task on this model of device found something faster than the baseline, those
-    that gained most first, each once. A store that cannot be read is told."""
+    """Sizes and types on which runs of the task on this model of device found a faster kernel, the largest gain first.
+    A store that cannot be read is reported."""
     device = context.device
     store = open_store() if context.settings.wisdom else None
     try:
@@ -440,11 +429,8 @@ def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]
     except HistoryError as error:
         context.note("wisdom", str(error), "")
         return []
-    found: list[tuple[dict[str, int], dict[str, str]]] = []
-    for one in sorted(entries, key=lambda one: one.ratio):
-        if (one.backend, one.device) == (device.backend, device.name) and (one.sizes, one.types) not in found:
-            found.append((one.sizes, one.types))
-    return found
+    here = [one for one in entries if (one.backend, one.device) == (device.backend, device.name)]
+    return [(one.sizes, one.types) for one in sorted(here, key=lambda one: one.ratio)]
 
 
 def best_roofs(device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One thing that happened, for showing; `str` gives it as a line. phase: the role at work; best: objective of the
-    best so far (time over baseline), None before the first; best_seconds: what it takes for a launch, the weighted
-    geometric mean over the workloads that are tuned; failures: count by kind; lanes: what each does, as far as that is
-    known."""
+    """One step of a run, for showing; `str` gives it as a line. phase: the role at work; best: objective of the best so
+    far (time over baseline), None before the first; best_seconds: its seconds for a launch, the weighted geometric mean
+    over the tuned workloads; failures: count by kind; lanes: their states, as far as known."""
 
     phase: str
     message: str = ""
@@ -36,8 +35,8 @@ class Progress:
 
     @property
     def account(self) -> str:
-        """What the search has found so far, in words. The best is given as a time: how much faster than the baseline
-        it is, one visit to the baseline does not tell; the final comparison does."""
+        """The results of the search so far, in words. The best is given as a time: one visit to the baseline does not
+        tell the speed-up; the final comparison does."""
         parts = []
         if self.best is not None and self.best_seconds is not None:
             share = ""
@@ -52,8 +51,8 @@ class Progress:
 
 
 def _lanes(lanes: Sequence[LaneStatus]) -> str:
-    """What the lanes do: one where it waits for something, several by a letter each (B busy, i idle, w waiting, s
-    starting)."""
+    """The states of lanes: of a single one where it waits for something, of several by a letter each (B busy, i idle, w
+    waiting, s starting)."""
     if len(lanes) <= 1:
         return "".join(f"device {lane.state}" for lane in lanes if lane.state not in ("busy", "idle"))
     letters = "".join(lane.state[0].upper() if lane.state == "busy" else lane.state[0] for lane in lanes)

@@ -100,7 +100,7 @@ def extend(journal: Journal, settings: Settings, given: More) -> Settings:
 def _further_search(log: RunLog, settings: Settings, given: More) -> dict[str, Any]:
     """The settings that let the search go on. Raises `SettingsError` where that leaves nothing to do."""
     spent, had = log.seconds_spent, max((plan.round for plan in log.plans), default=0)
-    # A run also ends by time while what is left would only do for a comparison.
+    # A run also ends by time while its rest would only do for a comparison.
     step = log.last(StepTaken)
     by_time = step is not None and step.done == "time"
     if settings.time_limit is not None and (spent >= settings.time_limit or by_time) and not given.time_limit:
@@ -121,7 +121,7 @@ def _further_search(log: RunLog, settings: Settings, given: More) -> dict[str, A
 
 
 BEFORE_WORK = (EarlierResults, RunStarted, BaselineMeasured, RooflineMeasured)
-"""What a journal has before anything was decided."""
+"""The events of a journal before anything was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class OpenRun:
 
 
 class RunResult(BaseModel):
-    """What a run found. summary: what summary.json says, as attributes or by key; folder: where everything is; valid:
+    """The result of a run. summary: the content of summary.json, as attributes or by key; folder: of the run; valid:
     whether a configuration is right on every workload."""
 
     model_config = ConfigDict(frozen=True)
@@ -158,14 +158,13 @@ def tune(
     ask: Ask | None = None,
     **settings: Any,
 ) -> RunResult:
-    """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns what was found.
+    """Tunes `task` (a library task's name, the path of a task.toml, or a task itself) and returns the result.
 
-    settings: those of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
-    finalists, branches, repairs, explain, approve, roles; model and what belongs to it, see `ModelSettings`). run_dir:
-    a folder that does not hold a run yet; left out, runs/<task>-<number>. models: language models of your own; ask:
-    asks a person about plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and
-    `Waiting` when the run waits for what the message says, such as answers in a file; `resume(run_dir)` goes on after
-    it, and after an interruption.
+    settings: of `Settings` (backend, target, evaluations, time_limit in seconds, rounds, strategy, seed, workers,
+    finalists, branches, repairs, explain, approve, roles; model and its settings, see `ModelSettings`). run_dir: a
+    folder without a run; left out, runs/<task>-<number>. models: language models of your own; ask: asks a person about
+    plans, where `approve` wants it. Raises `TunesmithError` for a mistake of the user's, and `Waiting` when the run
+    waits, such as for answers in a file; `resume(run_dir)` continues after it, and after an interruption.
     """
     _require_functions(listener, models, ask)
     chosen = make_settings(task=task.name if isinstance(task, Task) else str(task), **settings)
@@ -186,13 +185,13 @@ def resume(
     models: Models | None = None,
     ask: Ask | None = None,
 ) -> RunResult:
-    """Goes on with the run in `run_dir`: nothing that was measured is lost or measured again.
+    """Continues the run in `run_dir`: no measurement is lost or made twice.
 
     With `more`, also where it has ended: it measures so many further configurations, in so many further `rounds` (one,
-    if left out and none is left); time_limit: what it may take beyond the time it has, in seconds or as a text such as
-    "10m"; dispatch_shapes: as the setting, also for a run that has ended. Raises `SettingsError` where that leaves
-    nothing to do, and where the task's files have changed since the run was begun, unless `as_recorded` says to go on
-    with what the journal keeps of them.
+    if left out and none is left); time_limit: beyond the present limit, in seconds or as a text such as "10m";
+    dispatch_shapes: as the setting, also for a run that has ended. Raises `SettingsError` where that leaves nothing to
+    do, and where the task's files have changed since the run was begun, unless `as_recorded` says to continue with the
+    journal's copy of them.
     """
     _require_functions(listener, models, ask)
     folder = as_path(run_dir, "run_dir")
@@ -217,8 +216,8 @@ def _require_functions(listener: object, models: object, ask: object) -> None:
 def begun(
     settings: Settings, folder: Path, models: Models | None = None, in_memory: Task | None = None
 ) -> Iterator[OpenRun]:
-    """A new run in `folder`, of the task that the settings name, once everything that it needs is known to be there,
-    and the task's reference to be right. in_memory: the task, where it has no file. Raises `TunesmithError`."""
+    """A new run in `folder`, of the task that the settings name, once all preconditions hold, also that the task's
+    reference is right. in_memory: the task, where it has no file. Raises `TunesmithError`."""
     if settings.roles:
         from tunesmith.graph.build import place
         from tunesmith.graph.roles import load_roles
@@ -246,14 +245,12 @@ def begun(
     require_work(task, task.sources(device.backend).templates, limits)
     written = settings.transport != "none" or models is not None
     earlier = suggest(task, device, settings, limits, written=written)
-    # Before there is a run: one that was begun has a reference that returns, so that resuming need not ask again.
+    # Before there is a run, so that resuming need not check the reference again.
     check_reference(task, meant_for(task, device.limits), seed=settings.seed, deadline=settings.reference_deadline)
     with Journal(folder, create=True) as journal, alone(folder):
-        if earlier is not None:
-            # Before the run itself: a run that was begun has all that it needs.
-            journal.append(earlier)
         origin = origin_of(None if in_memory is not None else settings.task)
-        journal.append(RunStarted(settings=settings, task=task, device=device, origin=origin))
+        started = RunStarted(settings=settings, task=task, device=device, origin=origin)
+        journal.append_all([*([(earlier, "")] if earlier is not None else []), (started, "")])
         yield OpenRun(folder, journal, task, device, settings)
 
 
@@ -266,7 +263,7 @@ def resumed(folder: Path, given: More | None = None, *, as_recorded: bool = True
         if started is None:
             raise JournalError(f"{folder} holds a journal without a beginning; start the run anew.")
         settings = started.settings
-        for extension in log.extensions:
+        for extension in log.events(Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         task, old = started.task, started.device
         if (
@@ -304,24 +301,23 @@ def origin_of(task: str | None) -> Origin:
 
 def _commit(folder: Path) -> str:
     """The commit of the git repository that has the files of `folder`, with "-dirty" where files differ from it; empty
-    where there is no such repository, or no git to ask."""
+    without such a repository, or without git."""
     # An environment may lie inside the repository of another project, which ignores it.
-    if not _git(folder, "ls-files"):
-        return ""
-    return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")
-
-
-def _git(folder: Path, *arguments: str) -> str:
+    commands = (["ls-files"], ["describe", "--always", "--dirty", "--abbrev=12", "--match="])
     try:
-        answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+        files, commit = (
+            subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10)
+            for command in commands
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""
+    return commit.stdout.strip() if files.stdout.strip() and commit.returncode == 0 else ""
 
 
 def changed_files(begun: Task, name: str, backend: Backend) -> str:
-    """What of the task `name` differs from what a run was `begun` with, as a clause; empty for nothing, and where its
-    files are gone. A run goes on with the task in its journal, and a user who edits a source means the new one."""
+    """The differences of the task `name` from the one of a run that was `begun`, as a clause; empty without any, and
+    where its files are gone. A run continues with the task in its journal, and a user who edits a source means the new
+    one."""
     path = find_task(name)
     if path is None:
         return ""
@@ -340,7 +336,7 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 
 def _clear(folder: Path) -> None:
     """Makes room for a new run in the folder of one that ended before it had measured anything, as after a mistake in
-    the task. Raises `SettingsError` when there are measurements."""
+    the task. Raises `SettingsError` when it has measurements."""
     with Journal(folder, create=False) as journal, alone(folder):
         events = [entry.event for entry in journal.entries(Event)]
         # A process that was killed at once has left a journal without an entry.
@@ -375,11 +371,9 @@ def _carry_on(run: OpenRun, listener: Listener, models: Models | None, ask: Ask 
 @contextmanager
 def opened(run: OpenRun, listener: Listener = silent, models: Models | None = None) -> Iterator[Context]:
     """The context of a run; its pool starts when a role first needs it, and ends with the block."""
-    tuned = run.task.workloads_for(run.device.limits.kind, held_out=False)
-    with_model = models is not None or run.settings.transport != "none"
     # A model's templates are tried on the held-out workloads, too.
-    held_out = run.task.workloads_for(run.device.limits.kind, held_out=True) if with_model else ()
-    prepared = [workload.name for workload in (*tuned, *held_out)]
+    kinds = (False, True) if models is not None or run.settings.transport != "none" else (False,)
+    prepared = [one.name for kind in kinds for one in run.task.workloads_for(run.device.limits.kind, held_out=kind)]
     limits = limits_of(run.device, run.settings)
     with pools(run.task, run.device, run.settings, prepared, listener, lambda: context.seconds_left()) as make_pool:
         context = Context(run.task, run.device, limits, run.settings, run.journal, make_pool, listener, models)
@@ -427,8 +421,8 @@ def _invoke(context: Context, run: OpenRun, ask: Ask | None) -> None:
 
 
 def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
-    """Writes what the run has found so far: summary, report and the winners' files. done: what ended it, where the
-    journal does not have that yet."""
+    """Writes the results so far: summary, report and the winners' files. done: the reason for the end, where the
+    journal does not have it yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
     from tunesmith.graph.results.exports import dispatch_module
@@ -448,15 +442,11 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
         (run.folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
         (run.folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
     except OSError as error:
-        raise _unwritable(run.folder, error) from error
+        raise JournalError(
+            f"The run in {run.folder} cannot be written ({error}); its measurements are kept: make room on the disk, "
+            f"and go on with `tunesmith resume {run.folder}`."
+        ) from error
     return RunResult(folder=run.folder, summary=summary)
-
-
-def _unwritable(folder: Path, error: Exception) -> JournalError:
-    return JournalError(
-        f"The run in {folder} cannot be written ({error}); what was measured is kept: make room on the "
-        f"disk, and go on with `tunesmith resume {folder}`."
-    )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from tunesmith.kernels.spec.taskfile import sentence, unknown_key
 NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
 METHODS: tuple[Method, ...] = ("json_schema", "function_calling", "json_mode")
-"""The ways of asking for an answer that fits a schema, the most binding first."""
+"""The forms of a request for an answer that fits a schema, the most binding first."""
 Arm = Literal["tree", "template+search", "template", "rewrite"]
 
 
@@ -44,7 +44,7 @@ PROFILES: dict[str, dict[str, object]] = {
     "balanced": {},
     "max": {"evaluations": 600, "rounds": 4, "branches": 3, "max_calls": 48, "time_limit": 7200.0},
 }
-"""What each effort sets where nothing else does; "balanced" is the defaults of the fields."""
+"""The settings of each effort, where nothing else sets them; "balanced" is the defaults of the fields."""
 
 
 class SettingsError(TunesmithError):
@@ -58,10 +58,6 @@ def parse_duration(text: str) -> float:
         raise ValueError(f"{text!r} is not a duration; write it as 90s, 10m or 1h30m")
     hours, minutes, seconds = (float(part or 0) for part in parts.groups())
     return hours * 3600.0 + minutes * 60.0 + seconds
-
-
-def _duration(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
 
 
 def _names(value: object) -> object:
@@ -88,13 +84,13 @@ def _pair(text: object, form: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-Seconds = Annotated[float, BeforeValidator(_duration)]
+Seconds = Annotated[float, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)]
 """A number, or a text such as "10m"."""
 Text = Annotated[str, Field(min_length=1)]
 
 
 class ModelSettings(BaseModel):
-    """What concerns the language models of a run."""
+    """The settings of the language models of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -163,7 +159,7 @@ class ModelSettings(BaseModel):
 
     @property
     def transport(self) -> Literal["none", "live", "batch", "replay"]:
-        """How answers come."""
+        """The carrier of answers."""
         if self.model == NO_MODEL:
             return "none"
         if self.model.startswith("batch:"):
@@ -176,7 +172,7 @@ class ModelSettings(BaseModel):
         return Path(self.model.partition(":")[2])
 
     def name_for(self, role: str) -> str:
-        """The name of the model that a role asks."""
+        """The name of the model for a role."""
         default = {"batch": self.batch_model, "replay": "recorded"}.get(self.transport, self.model)
         return self.model_for.get(role, default)
 
@@ -195,7 +191,7 @@ class Placement(BaseModel):
 
 
 class SearchSettings(BaseModel):
-    """What concerns the search, the device and the rounds of a run."""
+    """The settings of the search, the device and the rounds of a run."""
 
     backend: Literal["auto", "cuda", "opencl"] = Field("auto", description="auto, cuda or opencl.")
     target: str | None = Field(
@@ -278,7 +274,7 @@ class SearchSettings(BaseModel):
 
 
 class Settings(ModelSettings, SearchSettings):
-    """All settings of a run. `task`, `roles` and `arm` are no options of the command line: the task is its argument,
+    """All settings of a run. `task`, `roles` and `arm` are not options of the command line: the task is its argument,
     roles are placed in a settings file, and `ablate` chooses the arm."""
 
     effort: Literal["quick", "balanced", "max"] = Field(
@@ -313,7 +309,7 @@ class Settings(ModelSettings, SearchSettings):
 
     @property
     def energy_seconds(self) -> float:
-        """How long launches are repeated for their energy; 0 where that is not asked for."""
+        """Seconds for which launches are repeated for their energy; 0 without an energy objective."""
         return 0.0 if self.objective == "time" else self.energy_window
 
     @model_validator(mode="before")
@@ -325,7 +321,7 @@ class Settings(ModelSettings, SearchSettings):
 
 
 def make_settings(**values: object) -> Settings:
-    """Settings from values of any origin; raises `SettingsError` naming the one that is wrong."""
+    """Settings from values of any origin; raises `SettingsError` naming the wrong one."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -333,8 +329,8 @@ def make_settings(**values: object) -> Settings:
 
 
 def option_error(error: ValidationError, options: Iterable[str]) -> SettingsError:
-    """The first mistake in values that a model refused, by the name that the command line has for the option; options:
-    those that there are."""
+    """The first mistake in values that a model refused, by the command line's name of the option; options: all
+    names."""
     key, message = _first(error)
     option = f"--{key.partition('.')[0].replace('_', '-')}"
     if error.errors(include_url=False)[0]["type"] == "extra_forbidden" and "." not in key:
@@ -345,7 +341,7 @@ def option_error(error: ValidationError, options: Iterable[str]) -> SettingsErro
 
 
 def as_path(given: object, option: str) -> Path:
-    """What was given for an option as a path; raises `SettingsError` where no file system takes it."""
+    """The value of an option as a path; raises `SettingsError` where no file system takes it."""
     if not isinstance(given, str | PathLike):
         raise SettingsError(f"{option}: give the path of a folder, not {given!r:.80}.")
     if not str(given):
@@ -356,18 +352,16 @@ def as_path(given: object, option: str) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         pass  # it is about to be made, or its user says that it is missing
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({_why(error)}); name another.") from error
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise SettingsError(f"{option}: {str(given)!r:.80} cannot be used ({why}); name another.") from error
     return path
-
-
-def _why(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file, for `make_settings`; raises `SettingsError`.
 
-    Keys are those of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a role.
+    Keys are the fields of `Settings`; time_limit may be a text such as "10m". `[roles.NAME]` with `after` places a
+    role.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def inventory_for(backend: str) -> Inventory:
-    """The devices that a run may be on: those of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this
-    machine's OpenCL devices. Raises `ClusterError` when the cluster cannot be reached."""
+    """The devices for a run: of this machine, or, where RAY_ADDRESS names a cluster, its GPUs and this machine's OpenCL
+    devices. Raises `ClusterError` when the cluster cannot be reached."""
     here = probe()
     if "RAY_ADDRESS" not in os.environ or (backend in BACKENDS and not BACKENDS[backend].pinned_by_ray):
         return here
@@ -43,8 +43,8 @@ def inventory_for(backend: str) -> Inventory:
 
 def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
     """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
-    task has sources. Among several models the one there is most of, or that whose name has `model` in it. Raises
-    `NoDevice` saying what to install, `TaskError` when the task lacks what is asked for."""
+    task has sources. Among several models the most frequent, or the one whose name contains `model`. Raises `NoDevice`
+    saying what to install, `TaskError` when the task lacks sources for `backend`."""
     if model is not None:
         named = tuple(device for device in inventory.devices if model.lower() in device.name.lower())
         if not named:
@@ -69,7 +69,7 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
 
 
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
-    """The limits that --target names, or those of the device that is here, and its index. Raises `TunesmithError`."""
+    """The limits that --target names, else of the device here, and its index. Raises `TunesmithError`."""
     if target is not None:
         limits = resolve_target(target)
         if backend not in ("auto", limits.backend):
@@ -94,12 +94,12 @@ def _most_common(devices: Sequence[Device]) -> Device:
 
 
 def limits_of(device: Device, settings: Settings) -> tuple[DeviceLimits, ...]:
-    """Those of the device, then those of a target the winner must fit as well."""
+    """The device's limits, then those of a target that the winner must fit as well."""
     return (device.limits,) + ((resolve_target(settings.target),) if settings.target else ())
 
 
 def require_energy(device: Device, settings: Settings) -> None:
-    """Raises `SettingsError` where the objective needs an energy that the device does not tell."""
+    """Raises `SettingsError` where the objective needs an energy that the device does not report."""
     if settings.objective == "time":
         return
     remedy = "choose an NVIDIA GPU from Volta on, or --objective time"
@@ -181,7 +181,7 @@ def pools(
                 task,
                 device.limits,
                 device.index,
-                # Also those of other models: which GPU a lane gets is known when it has it.
+                # GPUs of other models count, too: a lane knows its GPU only when it has it.
                 lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
                 compilers=workers if BACKENDS[device.backend].compiles_without_device else 1,
                 seed=settings.seed,

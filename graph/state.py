@@ -27,15 +27,15 @@ Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"
 """The parent of a template that is made from the task's own source."""
 BranchKind = Literal["template", "rewrite", "expose", "extend", "search"]
-"""What a branch makes of its parent: a new template; a whole kernel without parameters (one evaluation); a template
-whose parameters are the constants of a rewrite; a template with more values and parameters of the same code; nothing,
-the parent is searched further."""
+"""The product of a branch from its parent: a new template; a whole kernel without parameters (one evaluation); a
+template whose parameters are the constants of a rewrite; a template with more values and parameters of the same code;
+nothing, the parent is searched further."""
 
 
 class Branch(BaseModel):
-    """One template or kernel of a round. parent: what it starts from, by its id (or by its name, where the task brings
-    it), or "baseline"; moves: what to change in it, in words; seeds: configurations of the parent to try first, where
-    it is searched further."""
+    """One template or kernel of a round. parent: its origin, by id (or by name, where the task brings it), or
+    "baseline"; moves: the changes, in words; seeds: configurations of the parent to try first, where it is searched
+    further."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,9 +51,9 @@ class Branch(BaseModel):
 
 
 class Plan(BaseModel):
-    """What a round is to do. bottleneck: what limits the best known kernel; workloads: what to tune on; evaluations:
-    this round's share; branches: the round's templates, of which several are tuned side by side; expected: what the
-    round may gain; analysis: why this plan, in a few sentences."""
+    """The work of a round. bottleneck: the limit of the best known kernel; workloads: to tune on; evaluations: this
+    round's share; branches: the round's templates, of which several are tuned side by side; expected: the possible
+    gain; analysis: the reasons, in a few sentences."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,11 +81,9 @@ def merge_drafts(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 class State(TypedDict):
     """round counts from 1; plan is a `Plan` as JSON; templates are the ids of the round's templates; drafts: templates
-    that a model is writing, by the number of their branch; done says what ended the loop, empty while it goes on.
-
-    turn: how often the round was sent back for other templates; objections: what a role that sends the state back has
-    to say about the plan or the templates.
-    """
+    that a model is writing, by the number of their branch; done: the reason for the end of the loop, empty while it
+    goes on. turn: how often the round was sent back for other templates; objections: of a role that sends the state
+    back, to the plan or the templates."""
 
     round: NotRequired[int]
     plan: NotRequired[dict[str, Any]]
@@ -97,7 +95,7 @@ class State(TypedDict):
 
 
 class Configurable(TypedDict, total=False):
-    """What Studio offers to fill in; the API takes all other settings as well."""
+    """The fields that Studio offers; the API takes all other settings as well."""
 
     task: str
     backend: Literal["auto", "cuda", "opencl"]

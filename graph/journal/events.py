@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from tunesmith.graph.journal.records import (
     CallUsage,
-    Examination,
     FinalistResult,
     Origin,
     RefusedSeed,
@@ -22,6 +21,7 @@ from tunesmith.graph.journal.records import (
     TemplateResults,
     Tokens,
     Verdict,
+    Verification,
 )
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
@@ -59,7 +59,7 @@ class RunStarted(Event, kind="run"):
 
 
 class Extended(Event, kind="extended"):
-    """A run may take more: the settings that change from here on. Written and read by `graph.setup.extension`."""
+    """The settings that change from here on. Written and read by `graph.run`."""
 
     evaluations: int | None = None
     rounds: int | None = None
@@ -68,9 +68,8 @@ class Extended(Event, kind="extended"):
 
 
 class EarlierResults(Event, kind="history"):
-    """What earlier runs found. suggestions: configurations that are measured first; prior: the name of the run or table
-    whose `results` lead the searches, empty where none was given. Written by `tune` before the run starts, read by the
-    searches (`graph.history`)."""
+    """The history of a run. suggestions: configurations that are measured first; prior: the name of the run or table
+    whose `results` lead the searches, empty where none was given. Written by `tune`, read by `graph.history`."""
 
     suggestions: tuple[Suggestion, ...] = ()
     prior: str = ""
@@ -78,13 +77,13 @@ class EarlierResults(Event, kind="history"):
 
 
 class BaselineMeasured(Event, kind="baseline"):
-    """The baseline on all tuned workloads, measured once in a run by the first role that compares with it."""
+    """The baseline on all tuned workloads, measured once by the first role that compares with it."""
 
     evaluation: Evaluation
 
 
 class RooflineMeasured(Event, kind="roofline"):
-    """The device's roofs, measured once in a run; again without those that a kernel was found to beat."""
+    """The device's roofs, measured once in a run; written again without the roofs that a kernel beats."""
 
     roofline: Roofline
 
@@ -108,16 +107,16 @@ class PlanApproved(Event, kind="approved"):
 
 
 class WritingStarted(Event, kind="writing"):
-    """A turn of writing templates begins: what the model is asked in it depends on earlier entries only. turn: how
-    often the round was sent back for other templates before."""
+    """A turn of writing templates begins: its prompts depend on earlier entries only. turn: how often the round was
+    sent back for other templates before."""
 
     turn: int
 
 
 class TemplateAdded(Event, kind="template"):
-    """A template enters the run. parent: the id of the template that it was made from, "baseline", or "library" for
-    one that the task brings; moves: what was changed; answers: how many a model needed for it; made_by: the kind of
-    branch it came from. Written by templaters, read by everything that needs a template's source."""
+    """A template enters the run. parent: the id of its origin, "baseline", or "library" for a template of the task;
+    moves: the changes; answers: of the model, until it worked; made_by: the kind of its branch. Written by templaters,
+    read by everything that needs a template's source."""
 
     template: Template
     parent: str = "library"
@@ -131,7 +130,7 @@ class TemplateAdded(Event, kind="template"):
 
 
 class TemplatesChosen(Event, kind="templates"):
-    """What a round tunes: ids of templates. turn: as of `WritingStarted`. Written and read by the templaters."""
+    """The ids of the templates that a round tunes. turn: as of `WritingStarted`. Written by the templaters."""
 
     turn: int
     ids: tuple[str, ...]
@@ -152,7 +151,7 @@ class SeedsRefused(Event, kind="refused_seeds"):
 
 
 class BranchAbandoned(Event, kind="given_up"):
-    """No working template came out of a branch of the plan. branch: its number; problem: what did not work; answers and
+    """A branch of the plan without a working template. branch: its number; problem: the last failures; answers and
     made_by: as of `TemplateAdded`. Written by the templaters, read by the tree of templates."""
 
     branch: int
@@ -171,8 +170,8 @@ class TemplateVetoed(Event, kind="vetoed"):
 
 
 class StepTaken(Event, kind="step"):
-    """A role has finished. turn: how often the round was sent back for other templates before; goto: the role that is
-    next, or the graph's end; done: what ended the run, where it did; update: what changes in the state. Written by
+    """A role has finished. turn: how often the round was sent back for other templates before; goto: the next role, or
+    the graph's end; done: the reason for the end of the run, where it ended; update: of the state. Written by
     `graph.build`, which takes it from here when the graph is started again."""
 
     role: str
@@ -199,8 +198,8 @@ class RoleKept(Event, kind="kept"):
 
 
 class SearchStarted(Event, kind="search_started"):
-    """The searches of a round begin. workers: for how many configurations at a time they are made, which decides what
-    they ask, so that a resume with another number of GPUs asks the same. Written and read by the tuner."""
+    """The searches of a round begin. workers: the configurations in flight that they are made for, so that a resume
+    with another number of GPUs asks the same. Written and read by the tuner."""
 
     workers: int
 
@@ -214,8 +213,8 @@ class Asked(Event, kind="asked"):
 
 
 class Evaluated(Event, kind="evaluation"):
-    """A configuration was evaluated. number: of the entry `Asked`, or of the trial, or the point of a table; key: the
-    configuration as text. Written by tuner, trials and `exhaust`; most readers take it from `RunLog.evaluations`."""
+    """A configuration was evaluated. number: of the entry `Asked`, of the trial, or the point of a table; key: the
+    configuration as text. Written by tuner, trials and `exhaust`; read by `RunLog.evaluations`."""
 
     number: int
     key: str = ""
@@ -229,9 +228,9 @@ class Searched(RoundAccount, Event, kind="searched"):
 class Compared(Event, kind="comparison"):
     """Finalists against the baseline on one workload. Written and read by the tester.
 
-    baseline_code: the digest of the baseline's machine code; compiler: what all of it came from, with its version.
-    opponents: how those did that were timed, `against` in the order of the entries. baseline_energy: None where energy
-    was not measured."""
+    baseline_code: the digest of the baseline's machine code; compiler: with its version; opponents: their results,
+    `against` in the order of the entries; baseline_energy: None where energy was not measured.
+    """
 
     workload: str
     entries: tuple[FinalistResult, ...]
@@ -244,13 +243,12 @@ class Compared(Event, kind="comparison"):
 class Examined(Event, kind="examined"):
     """A winner was examined. Written by the tester's examination; the summary reads it."""
 
-    examination: Examination
+    examination: Verification
 
 
 class ShapeCompared(Event, kind="shape"):
-    """A run's winners against the baseline on a shape beside the tuned ones, for the dispatch rule. fitted: the rule is
-    fitted to it; otherwise it is tried on it; compiler: made the machine code. Written by `graph.dispatch`, which reads
-    it; so do exports."""
+    """A run's winners against the baseline on a further shape, for the dispatch rule. fitted: the rule is fitted to it,
+    else tried on it. Written by `graph.dispatch`; exports read it, too."""
 
     workload: Workload
     fitted: bool
@@ -271,9 +269,9 @@ class Explained(Event, kind="explanation"):
 
 
 class EvidenceKept(Event, kind="evidence"):
-    """What is known of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: the
-    configuration as text; hot_lines: the lines that most instructions come from, in words; counters: of the hardware,
-    on `workload`. Written and read by `graph.prompts.evidence`."""
+    """Facts of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: as text;
+    hot_lines: the lines with most instructions, in words; counters: of the hardware, on `workload`. Written and read by
+    `graph.prompts`."""
 
     which: str
     config: str
@@ -286,8 +284,8 @@ class EvidenceKept(Event, kind="evidence"):
 
 
 class _ModelEvent(Event):
-    """id: the request's custom_id; custom_id: the call's; digest: of all that the model gets to read; attempt: which
-    one of this request."""
+    """id: the request's custom_id; custom_id: the call's; digest: of the whole prompt; attempt: its number for this
+    request."""
 
     id: str
     custom_id: str
@@ -299,16 +297,15 @@ class _ModelEvent(Event):
 
 
 class ModelAsked(_ModelEvent, kind="model_asked"):
-    """A request to a model is about to be made. worst: the most that it may take; body: of the first attempt in a form.
-    Written by `graph.models.calllog`; read by the account and the recording."""
+    """A request to a model is about to be made. worst: the upper bound of its tokens; body: of the first attempt in a
+    form. Written and read by `graph.models.client`."""
 
     worst: Tokens
 
 
 class ModelCalled(_ModelEvent, kind="model_call"):
     """The end of an attempt. status: "ok" or the kind of failure; final: no other attempt follows; answer: the chat
-    completion, and `text` its text; served: the server may count it. Written by `graph.models.calllog`; read by the
-    account, the recording, and whoever asks the same again."""
+    completion, and `text` its text; served: the server may count it. Written and read by `graph.models.client`."""
 
     status: str
     detail: str
@@ -322,14 +319,14 @@ class ModelCalled(_ModelEvent, kind="model_call"):
 
 
 class ModelMethodFound(Event, kind="model_method"):
-    """How a server takes a request for structured output. Written and read by `graph.models.asker`."""
+    """The form in which a server takes a request for structured output. Written and read by `graph.models.client`."""
 
     model: str
     method: Literal["json_schema", "function_calling", "json_mode"]
 
 
 class ExhaustStarted(Event, kind="exhaust"):
-    """The first entry of a table's journal: what it measures. Written and compared by `graph.study.exhaust`."""
+    """The first entry of a table's journal: its subject. Written and compared by `graph.study.exhaust`."""
 
     template: str
     workload: str

@@ -1,6 +1,6 @@
-"""What evaluations amount to: seconds, objectives, observations for a search, failures. Pure functions of them.
+"""The readers of a run's journal: `RunLog`, with its baseline, templates, evaluations, plans and verdicts.
 
-What a run's journal amounts to: its baseline, templates, evaluations, comparisons, plans, notes, vetoes, verdicts.
+Also pure functions of evaluations: seconds, objectives, observations for a search, failures. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tunesmith.graph.journal.events import (
-    ApprovalAwaited,
     Asked,
     BaselineMeasured,
     Compared,
@@ -34,9 +33,8 @@ from tunesmith.graph.journal.events import (
     TemplatesChosen,
     TemplateVetoed,
     VerdictReached,
-    WritingStarted,
 )
-from tunesmith.graph.journal.records import Examination, FailureExample, Racing, Verdict
+from tunesmith.graph.journal.records import FailureExample, Racing, Verdict, Verification
 from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline
@@ -44,18 +42,18 @@ from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResu
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
-MAX_EXAMPLES = 12
+MAX_FAILURE_EXAMPLES = 12
 
 
 def seconds_of(evaluation: Evaluation) -> dict[str, float]:
-    """Seconds per workload of those that were measured."""
+    """Seconds by workload, where they were measured."""
     return {name: o.seconds for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
 
 
 def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
-    """What the run makes small, per workload of those on which it is known."""
-    found = {name: o.quantity(of) for name, o in evaluation.outcomes.items() if isinstance(o, Measured)}
-    return {name: quantity for name, quantity in found.items() if quantity is not None}
+    """The objective quantity by workload, where it is known."""
+    measured = ((name, one.quantity(of)) for name, one in evaluation.outcomes.items() if isinstance(one, Measured))
+    return {name: quantity for name, quantity in measured if quantity is not None}
 
 
 def weighted_geomean(ratios: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -87,10 +85,8 @@ def observation(
     weights: Mapping[str, float],
     of: Objective = "time",
 ) -> Observation:
-    """What the search is told: the objective with its interval, or the kind of failure.
-
-    The interval takes the workloads' errors as independent: half-widths add in quadrature in the logarithm.
-    """
+    """The result for the search: the objective with its interval, or the kind of failure. The interval takes the
+    workloads' errors as independent: half-widths add in quadrature in the logarithm."""
     value = objective(evaluation, workloads, baseline, weights, of)
     if value is None:
         failure = evaluation.failure
@@ -114,28 +110,20 @@ def _unsure(outcome: Measured) -> float:
 
 
 def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
-    """One example of each distinct failure, at most `MAX_EXAMPLES`."""
+    """One example of each distinct failure, at most `MAX_FAILURE_EXAMPLES`."""
     examples: dict[str, FailureExample] = {}
-    for evaluation in found:
-        failure = evaluation.failure
-        if failure is not None:
+    for one in found:
+        if (failure := one.failure) is not None:
             text = describe(failure)
-            key = failure.kind + text[:60]
-            if key not in examples:
-                examples[key] = FailureExample(
-                    kind=failure.kind, what=text, config=evaluation.config, template=evaluation.template
-                )
-    return list(examples.values())[:MAX_EXAMPLES]
+            example = FailureExample(kind=failure.kind, what=text, config=one.config, template=one.template)
+            examples.setdefault(failure.kind + text[:60], example)
+    return list(examples.values())[:MAX_FAILURE_EXAMPLES]
 
 
 def racing(found: Iterable[Evaluation]) -> Racing:
     """What dropping clear losers early saved."""
-    full: list[float] = []
-    early: list[float] = []
-    for evaluation in found:
-        for outcome in evaluation.outcomes.values():
-            if isinstance(outcome, Measured):
-                (early if outcome.dropped else full).append(outcome.sampling_seconds)
+    measured = [one for each in found for one in each.outcomes.values() if isinstance(one, Measured)]
+    early, full = ([one.sampling_seconds for one in measured if one.dropped == dropped] for dropped in (True, False))
     usual = sum(full) / len(full) if full else 0.0
     return Racing(
         dropped=len(early),
@@ -151,7 +139,7 @@ def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
 
 T = TypeVar("T", bound=Event)
 
-Examinee = tuple[str, str, str]
+VerifiedKernel = tuple[str, str, str]
 """Template id, configuration as text, and the workload it was examined for: empty for all."""
 
 
@@ -175,35 +163,24 @@ def round_of(stage: str) -> int:
     return int(stage.split("-")[1]) if stage.startswith("round-") else 0
 
 
-class _Kind(Generic[T]):
-    """The entries of one kind, as far as they were read."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry[T]] = []
-        self.by_stage: dict[str, list[Entry[T]]] = {}
-
-    def add(self, entry: Entry[T]) -> None:
-        self.entries.append(entry)
-        self.by_stage.setdefault(entry.stage, []).append(entry)
-
-
 class RunLog:
     """The run in `journal`. All methods raise `JournalError` where an entry that they need cannot be read."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._kinds: dict[type[Event], _Kind[Any]] = {}
+        self._entries: dict[tuple[type[Event], str | None], list[Entry[Any]]] = {}
+        """As far as they were read: by kind and stage, and by kind alone (stage None)."""
         self._templates: dict[str, Template] = {}
         self._evaluations: dict[str, list[Entry[Evaluated]]] = {}
         self._indexed = {TemplateAdded: 0, Evaluated: 0}
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
         """The entries of a kind in their order; of one stage, or of all."""
-        known = self._kinds.setdefault(kind, _Kind[T]())
-        newest = known.entries[-1].sequence if known.entries else 0
-        for entry in self._journal.entries(kind, after=newest):
-            known.add(entry)
-        return known.entries if stage is None else known.by_stage.get(stage, [])
+        known = self._entries.setdefault((kind, None), [])
+        for entry in self._journal.entries(kind, after=known[-1].sequence if known else 0):
+            known.append(entry)
+            self._entries.setdefault((kind, entry.stage), []).append(entry)
+        return self._entries.get((kind, stage), [])
 
     def events(self, kind: type[T], stage: str | None = None) -> list[T]:
         """The events of a kind in their order; of one stage, or of all."""
@@ -222,15 +199,10 @@ class RunLog:
         return self.last(RunStarted)
 
     def extended_after(self, entry: Entry[Event]) -> bool:
-        """Whether the run was extended after an entry: what ended it then ends it no more."""
+        """Whether the run was extended after an entry, which then no longer ends it."""
         # Each of them grants rounds; what only asks for a dispatch rule leaves the search as it ended.
         extensions = [one for one in self.entries(Extended) if one.event.rounds is not None]
         return bool(extensions) and extensions[-1].sequence > entry.sequence
-
-    @property
-    def extensions(self) -> list[Extended]:
-        """What the run may take beyond its settings, in the order it was granted."""
-        return self.events(Extended)
 
     @property
     def baseline(self) -> Evaluation | None:
@@ -241,19 +213,16 @@ class RunLog:
     @property
     def baseline_seconds(self) -> dict[str, float] | None:
         """The baseline's seconds on each tuned workload where it was measured; None before that."""
-        baseline = self.baseline
-        if baseline is None:
-            return None
-        return {name: one.seconds for name, one in baseline.outcomes.items() if isinstance(one, Measured)}
+        return None if self.baseline is None else seconds_of(self.baseline)
 
     @property
     def objective(self) -> Objective:
-        """What the run makes small."""
+        """The quantity that the run minimises."""
         return "time" if self.started is None else self.started.settings.objective
 
     @property
     def baseline_quantities(self) -> dict[str, float] | None:
-        """What the run makes small, of the baseline on each tuned workload where it is known."""
+        """The baseline's objective quantity on each tuned workload where it is known."""
         return None if self.baseline is None else quantities_of(self.baseline, self.objective)
 
     @property
@@ -280,10 +249,6 @@ class RunLog:
         event = self.last(PlanApproved, stage) or self.last(Planned, stage)
         return None if event is None else event.plan
 
-    def awaits_approval(self, stage: str) -> bool:
-        """Whether the plan of a round was left as a file for a person."""
-        return self.last(ApprovalAwaited, stage) is not None
-
     # Templates
 
     def has_template(self, template_id: str) -> bool:
@@ -298,11 +263,6 @@ class RunLog:
         """Ids of the templates that a round tunes, by its last choice; None before it is made."""
         event = self.last(TemplatesChosen, stage)
         return None if event is None else list(event.ids)
-
-    def writing_started(self, stage: str, turn: int) -> int | None:
-        """The sequence number of the entry with which a turn of writing templates began."""
-        found = (entry.sequence for entry in self.entries(WritingStarted, stage) if entry.event.turn == turn)
-        return next(found, None)
 
     def seeds(self, stage: str, template_id: str) -> list[Config]:
         """Configurations that a model proposes for a template of a round."""
@@ -339,11 +299,10 @@ class RunLog:
         self._indexed[Evaluated] = len(entries)
         return self._evaluations.get(template_id, [])
 
-    def search_history(self, stage: str) -> Iterator[Asked | Evaluated]:
-        """What the searches of a round asked and were told, in its order."""
-        found: list[Entry[Asked] | Entry[Evaluated]] = [*self.entries(Asked, stage), *self.entries(Evaluated, stage)]
-        for entry in sorted(found, key=lambda entry: entry.sequence):
-            yield entry.event
+    def search_history(self, stage: str) -> list[Asked | Evaluated]:
+        """The questions and results of the searches of a round, in their order."""
+        entries: list[Entry[Asked] | Entry[Evaluated]] = [*self.entries(Asked, stage), *self.entries(Evaluated, stage)]
+        return [entry.event for entry in sorted(entries, key=lambda entry: entry.sequence)]
 
     def searched(self, stage: str) -> Searched | None:
         """What the searches of a round did, once they have ended."""
@@ -352,8 +311,8 @@ class RunLog:
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, Compared]:
-        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, those
-        of the last comparison first, to whose order its opponents refer."""
+        """The comparisons of a round's finalists with the baseline, by workload: of each finalist the last one, the
+        last comparison first, to whose order its opponents refer."""
         found: dict[str, Compared] = {}
         for event in self.events(Compared, stage):
             own = {(one.template, config_key(one.config)) for one in event.entries}
@@ -367,33 +326,32 @@ class RunLog:
         baseline when it was last compared there."""
         last: dict[str, dict[str, str]] = {}
         for event in self.events(Compared):
-            # An event has the finalists of one comparison, and says nothing of those that were compared before.
+            # An event has the finalists of one comparison only.
             for one in event.entries:
                 if one.template == template and one.comparison is not None:
                     last.setdefault(event.workload, {})[config_key(one.config)] = one.comparison.verdict
         return [workload for workload, found in last.items() if set(found.values()) == {"slower"}]
 
-    def examinations(self) -> dict[Examinee, Examination]:
+    def examinations(self) -> dict[VerifiedKernel, Verification]:
         """The examinations of winners, the last one of each."""
         found = (event.examination for event in self.events(Examined))
         return {(one.template, config_key(one.config), one.workload): one for one in found}
 
     def rejected(self, before: int | None = None) -> dict[tuple[str, str], str]:
-        """Kernels (a template's id and the key of a configuration) that a round's last comparison or an examination
-        found wrong, on contents or sizes that no search has seen, and why. before: only what was known ahead of that
-        entry."""
-        found: dict[tuple[str, str], str] = {}
+        """Kernels (template id and configuration as text) that a round's last comparison or an examination found wrong,
+        on contents or sizes that no search has seen, and why. before: only entries ahead of that one count."""
+        wrong: dict[tuple[str, str], str] = {}
         for compared in self.entries(Compared):
             if before is None or compared.sequence < before:
                 for one in compared.event.entries:
                     if isinstance(one.failure, WrongResult):
                         why = f"on {compared.event.workload}: {describe(one.failure)}"
-                        found[one.template, config_key(one.config)] = why
-        for examined in self.entries(Examined):
-            one_examined = examined.event.examination
-            if (before is None or examined.sequence < before) and one_examined.verdict == "rejected":
-                found[one_examined.template, config_key(one_examined.config)] = one_examined.detail
-        return found
+                        wrong[one.template, config_key(one.config)] = why
+        for entry in self.entries(Examined):
+            kernel = entry.event.examination
+            if (before is None or entry.sequence < before) and kernel.verdict == "rejected":
+                wrong[kernel.template, config_key(kernel.config)] = kernel.detail
+        return wrong
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""

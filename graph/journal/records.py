@@ -19,7 +19,7 @@ ENERGY_MARGIN = 0.03
 """Share by which energies must differ before one is said to be less: windows are known to about one or two per cent."""
 
 
-class Record(BaseModel):
+class ResultRecord(BaseModel):
     """Base of all records. Infinities and NaN are kept, as Python's json module writes and reads them."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -32,7 +32,7 @@ class Record(BaseModel):
         return self.to_json()[key]
 
 
-class Origin(Record):
+class Origin(ResultRecord):
     """Where and how a run was begun. command: the program and its arguments; commit: of the git repository that the
     task is in (the library's tasks are in Tunesmith's own), empty where there is none; in_memory: the task was given
     from Python as a value, and has no file."""
@@ -44,14 +44,14 @@ class Origin(Record):
     in_memory: bool = False
 
 
-class Winner(Record):
+class Winner(ResultRecord):
     """A configuration of a template, by the template's id."""
 
     template: str
     config: Config
 
 
-class Figures(Record):
+class Figures(ResultRecord):
     """A configuration on one workload. ratio: time over the baseline's time, from paired samples, with its 99 %
     interval; seconds of a launch: the baseline's median times that ratio. verdict: what the interval shows. joules of
     a launch, energy_ratio: over the baseline's; None where energy was not measured."""
@@ -65,7 +65,7 @@ class Figures(Record):
     energy_ratio: float | None = None
 
     def quantity(self, objective: Objective) -> float | None:
-        """What the objective makes small, over the baseline's; None where the energy is not known."""
+        """The objective quantity over the baseline's; None where the energy is not known."""
         if objective == "time":
             return self.ratio
         if self.energy_ratio is None:
@@ -100,15 +100,15 @@ class BestHere(Figures, Winner):
 
 
 class Dispatched(BestHere):
-    """What to launch for the shape of one workload."""
+    """The kernel for the shape of one workload."""
 
     workload: str
     sizes: dict[str, int]
     types: dict[str, str]
 
 
-class OpponentRow(Record):
-    """What a user would have called instead, on one workload. seconds: of its call; ratio, low, high: of the general
+class OpponentRow(ResultRecord):
+    """The library call that a kernel replaces, on one workload. seconds: of its call; ratio, low, high: of the general
     configuration's time over its, with the 99 % interval, below 1 where that is faster; None where one of the two was
     not timed. why: it was not timed. over_baseline: it against the baseline."""
 
@@ -122,13 +122,12 @@ class OpponentRow(Record):
     over_baseline: Figures | None = None
 
 
-class WorkloadRow(Record):
-    """What a test found on one workload. floor_seconds: the shortest possible time by the measured roofs;
+class WorkloadRow(ResultRecord):
+    """The results of a test on one workload. floor_seconds: the shortest possible time by the measured roofs;
     share_of_floor: floor over the general configuration's time; regret: the general configuration's time over the best
-    one's there, less 1, in what the run makes small. baseline_joules: None where energy was not measured.
-    best_exported: whether `best` serves this shape in best/; else the general configuration or the baseline does, as
-    the 99 % intervals of both overlap, it saves less than 1 %, or the workload is held out; None where there is no
-    best."""
+    one's there, less 1, in the objective quantity. baseline_joules: None where energy was not measured. best_exported:
+    whether `best` serves this shape in best/; else the general configuration or the baseline does, as the 99 %
+    intervals of both overlap, it saves less than 1 %, or the workload is held out; None without a best."""
 
     workload: str
     sizes: dict[str, int]
@@ -144,8 +143,8 @@ class WorkloadRow(Record):
     opponents: tuple[OpponentRow, ...] = ()
 
 
-class Suggestion(Record):
-    """A configuration that an earlier run found good, where, and its time over the baseline's there."""
+class Suggestion(ResultRecord):
+    """A configuration that an earlier run found good, its device, and its time over the baseline's there."""
 
     config: Config
     device: str
@@ -157,16 +156,16 @@ KnownResult = tuple[Config, float | None, str | None]
 """Configuration, objective, kind of failure."""
 
 
-class TemplateResults(Record):
-    """What another run measured of one of its templates: id and name there, and the results. Both are empty for the
-    results of a table, which does not say of which template they are."""
+class TemplateResults(ResultRecord):
+    """The results of another run for one of its templates: id and name there, both empty for the results of a table,
+    which names no template."""
 
     template: str
     name: str
     results: tuple[KnownResult, ...]
 
 
-class Disqualified(Record):
+class Disqualified(ResultRecord):
     """A finalist that is wrong, or fails, in the final comparison or examination. workload: "all" where it is out as a
     whole."""
 
@@ -185,12 +184,12 @@ class FrontPoint(Winner):
     best: bool
 
 
-class Verdict(Record):
-    """What a test found. general: the best configuration for all workloads; ratio: its weighted geometric mean of time
-    over baseline on the tuned workloads; dispatch: what to launch for the tuned workloads on which something is shown
-    to be better than the baseline. objective: what better means; energy_ratio: as ratio, of energy; front: the
+class Verdict(ResultRecord):
+    """The result of a test. general: the best configuration for all workloads; ratio: its weighted geometric mean of
+    time over baseline on the tuned workloads; dispatch: the kernels for the tuned workloads on which something is shown
+    to be better than the baseline. objective: the meaning of better; energy_ratio: as ratio, of energy; front: the
     finalists by time and energy, the fastest first; both empty where energy was not measured. unexamined: finalists
-    that are no winners because they could not be examined."""
+    that cannot win because they could not be examined."""
 
     general: Winner | None = None
     ratio: float | None = None
@@ -205,7 +204,7 @@ class Verdict(Record):
     unexamined: int = 0
 
 
-class FinalistResult(Record):
+class FinalistResult(ResultRecord):
     """A finalist against the baseline on one workload: either the comparison, or why there is none.
 
     code: the digest of the machine code that was timed (`Artifact.code_digest`); empty where it was not kept. energy:
@@ -219,15 +218,14 @@ class FinalistResult(Record):
     energy: Energy | None = None
 
 
-class Examination(Record):
-    """The full verdict of `tunesmith check` on a winner. workload: what it was examined for, empty for all.
+class Verification(ResultRecord):
+    """The full verdict of `tunesmith check` on a winner. workload: empty for all.
 
     verdict "not examined": the examination itself failed, and `detail` says why; "partial": nothing was found wrong,
-    but the template excludes most made-up workloads. steps: what was passed and skipped;
-    unexecuted: which parts of the kernel ran in no step, a clause for each combination of types with some; unreached:
-    whether lines of the source are among them that ran nowhere else either (a compiler makes several copies of a line);
-    artifacts: content hashes of the machine code of the candidate and of the baseline; seconds: its share of what
-    examining the winners took, who are examined together.
+    but the template excludes most made-up workloads. unexecuted: the parts of the kernel that ran in no step, a clause
+    for each combination of types with some; unreached: whether lines of the source are among them that ran nowhere else
+    either (a compiler makes several copies of a line); artifacts: content hashes of the machine code of the candidate
+    and of the baseline; seconds: its share of the time of all examinations.
     """
 
     template: str
@@ -244,10 +242,10 @@ class Examination(Record):
     seconds: float = 0.0
 
 
-class ExaminationRow(Record):
+class ExaminationRow(ResultRecord):
     """An examination as the summary shows it. checks: how many steps were passed; largest_error, baseline_error: the
     largest error of the configuration and of the baseline on the task's own workloads and contents, as shares of the
-    tolerance; unexecuted, unreached, seconds: as in `Examination`."""
+    tolerance; unexecuted, unreached, seconds: as in `Verification`."""
 
     template: str
     config: Config
@@ -265,9 +263,9 @@ class ExaminationRow(Record):
     seconds: float = 0.0
 
 
-class Racing(Record):
-    """What ending the measurement of clear losers early saved. dropped: how many ended early; sampling_seconds: wall
-    clock of all samples; saved_seconds: what the dropped ones would have taken besides, each as long as the mean of the
+class Racing(ResultRecord):
+    """The savings of ending the measurement of clear losers early. dropped: how many ended early; sampling_seconds:
+    wall clock of all samples; saved_seconds: the further time of the dropped ones, if each took the mean of the
     others."""
 
     dropped: int
@@ -275,9 +273,9 @@ class Racing(Record):
     saved_seconds: float
 
 
-class SearchAccount(Record):
-    """What a search did. points: feasible ones, None where they cannot be counted; cartesian: all combinations of
-    values; asked: configurations it was asked for; exhausted: no point is left; failures: count by kind."""
+class SearchAccount(ResultRecord):
+    """The account of a search. points: feasible ones, None where they cannot be counted; cartesian: all combinations of
+    values; asked: number of configurations; exhausted: no point is left; failures: count by kind."""
 
     strategy: str
     points: int | None
@@ -301,15 +299,15 @@ class RoundAccount(SearchAccount):
     templates: tuple[TemplateAccount, ...]
 
 
-class RefusedSeed(Record):
+class RefusedSeed(ResultRecord):
     """A proposed configuration that is not feasible, and why."""
 
     config: Config
     why: str
 
 
-class FailureExample(Record):
-    """One example of a kind of failure, with what was said of it."""
+class FailureExample(ResultRecord):
+    """One example of a kind of failure, with its description."""
 
     kind: str
     what: str
@@ -317,7 +315,7 @@ class FailureExample(Record):
     template: str = ""
 
 
-class Tokens(Record):
+class Tokens(ResultRecord):
     """Tokens of a call and their cost in US dollars; None where no price is known."""
 
     prompt_tokens: int
@@ -332,13 +330,11 @@ class CallUsage(Tokens):
     estimated: bool = False
 
 
-class RoleUsage(Record):
-    """One role's use of one model. calls: answered, or perhaps answered; unaccounted: those of them whose tokens are an
-    estimate; failed: questions that ended without a usable answer; cost: US dollars, None where no price is known;
-    seconds: spent waiting for answers."""
+class UsageTotals(ResultRecord):
+    """calls: answered, or perhaps answered; unaccounted: calls among them whose tokens are an estimate; failed:
+    questions that ended without a usable answer; cost: US dollars, None where no price is known; seconds: spent waiting
+    for answers."""
 
-    role: str
-    model: str
     calls: int
     unaccounted: int
     failed: int
@@ -348,47 +344,18 @@ class RoleUsage(Record):
     seconds: float
 
 
-class ModelsUsage(Record):
+class RoleUsage(UsageTotals):
+    """One role's use of one model."""
+
+    role: str
+    model: str
+
+
+class ModelsUsage(UsageTotals):
     """What the models of a run took: totals, and `rows` by role and model. where: the server, or the folder of files;
     failures: questions without a usable answer, by kind."""
 
     transport: str
     where: str
-    calls: int
-    unaccounted: int
-    failed: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float | None
-    seconds: float
     failures: dict[str, int]
     rows: tuple[RoleUsage, ...]
-
-
-__all__ = [
-    "BestHere",
-    "CallUsage",
-    "Dispatched",
-    "Disqualified",
-    "Examination",
-    "ExaminationRow",
-    "FailureExample",
-    "Figures",
-    "FinalistResult",
-    "FrontPoint",
-    "ModelsUsage",
-    "OpponentRow",
-    "Origin",
-    "Racing",
-    "Record",
-    "RefusedSeed",
-    "RoleUsage",
-    "RoundAccount",
-    "SearchAccount",
-    "Suggestion",
-    "TemplateAccount",
-    "Tokens",
-    "Verdict",
-    "Winner",
-    "WorkloadRow",
-]

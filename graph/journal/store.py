@@ -65,11 +65,11 @@ _REMEDIES = {
 
 
 class JournalError(TunesmithError):
-    """The folder holds no run, or one that this version cannot read."""
+    """The folder holds no run, or a run that this version cannot read."""
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    """Why SQLite failed, which may cite what it cannot read over several lines, and the remedy."""
+    """The reason why SQLite failed, on one line, and the remedy."""
     # The lowest byte says what kind of error it is.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     return " ".join(str(error).split()), _REMEDIES.get(code, RESTORE)

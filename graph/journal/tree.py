@@ -1,4 +1,4 @@
-"""The tree of templates of a run: where each came from, what was measured of it, what it taught.
+"""The tree of templates of a run: the origin of each, its measurements, and the effects of its parameters.
 
 A pure function of the run's log, which is the only memory. A round may branch from any template of the tree.
 """
@@ -15,23 +15,21 @@ from tunesmith.graph.journal.events import BranchAbandoned, Event, Explained, Te
 from tunesmith.graph.journal.log import RunLog, objective, round_of, seconds_of
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.state import BranchKind
-from tunesmith.kernels.outcome import Evaluation, Objective, Resources, describe
+from tunesmith.kernels.outcome import Evaluation, Resources, describe
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
-E = TypeVar("E", bound=Event)
-
 REJECTED = "wrong in the last check"
-"""The kind of failure of what the search took for right."""
+"""The kind of failure of configurations that the search took for right."""
+E = TypeVar("E", bound=Event)
 LIBRARY = "library"
 """The parent of a template that the task brings."""
-BEST_SHARE = 0.2
-"""Share of a template's measured configurations that count as its best ones, and how many at least and at most."""
-BEST_LEAST, BEST_MOST = 3, 10
-DEAD = 1.01
-"""As a multiple of the best time: what changes less made no difference."""
-NOTABLY = 0.98
-"""Of a time: what is more than two percent faster on a workload is worth knowing."""
-COMMON = 0.8
+TOP_SHARE, MIN_TOP, MAX_TOP = 0.2, 3, 10
+"""Share of a template's measured configurations that count as its best ones, and the bounds on their number."""
+NO_EFFECT_RATIO = 1.01
+"""A parameter whose values differ by less in time is reported as having no effect."""
+NOTABLE_TIME_RATIO = 0.98
+"""Time ratio below which an improvement on one workload is reported."""
+AGREEMENT_SHARE = 0.8
 """Share of the best configurations that must agree on a value for it to be named."""
 
 
@@ -39,12 +37,11 @@ COMMON = 0.8
 class Node:
     """A template that can be tuned, or branched from.
 
-    parent: a template's id, "baseline", or "library" for one that the task brings; round: in which it appeared, 0 for
-    one that was not used yet; found: what was measured of it, in order, without what is rejected; vetoed: why a role
-    took it out, empty if none did; ranked: complete objectives (time over baseline, geometric mean over the tuned
-    workloads) with the evaluation, the best first; made_by: the kind of branch it came from; answers: how many it took;
-    rejected: configurations that the search took for right and a last comparison or an examination found wrong, and
-    why.
+    parent: a template's id, "baseline", or "library" for a template of the task; round: of its first appearance, 0
+    while unused; found: its evaluations, in order, without rejected ones; vetoed: why a role took it out, empty if none
+    did; ranked: complete objectives (time over baseline, geometric mean over the tuned workloads) with the evaluation,
+    the best first; made_by: the kind of its branch; answers: until it worked; rejected: configurations that the search
+    took for right and a last comparison or an examination found wrong, and why.
     """
 
     template: Template
@@ -101,14 +98,14 @@ class Node:
     @property
     def shared(self) -> dict[str, tuple[object, int, int]]:
         """Parameter -> value that the best configurations share, how many of them have it, and how many there are."""
-        count = min(BEST_MOST, max(BEST_LEAST, math.ceil(len(self.ranked) * BEST_SHARE)))
+        count = min(MAX_TOP, max(MIN_TOP, math.ceil(len(self.ranked) * TOP_SHARE)))
         best = [evaluation.config for _, evaluation in self.ranked[:count]]
-        if len(best) < BEST_LEAST:
+        if len(best) < MIN_TOP:
             return {}
         found: dict[str, tuple[object, int, int]] = {}
         for parameter in self.template.parameters:
             value, times = Counter(config[parameter.name] for config in best).most_common(1)[0]
-            if times >= COMMON * len(best) and len(parameter.values) > 1:
+            if times >= AGREEMENT_SHARE * len(best) and len(parameter.values) > 1:
                 found[parameter.name] = (value, times, len(best))
         return found
 
@@ -131,8 +128,9 @@ class Node:
 
     @property
     def faster_by_workload(self) -> dict[str, tuple[float, Config]]:
-        """Workload -> how much of the best configuration's time another one needs there, and that one: for those that
-        need `NOTABLY` less. What one configuration for all workloads costs each of them."""
+        """Workload -> time of another configuration there, as a share of the best configuration's, and that
+        configuration, where the share is below `NOTABLE_TIME_RATIO`: the cost of one configuration for all
+        workloads."""
         if not self.ranked:
             return {}
         of_best = seconds_of(self.ranked[0][1])
@@ -140,15 +138,15 @@ class Node:
         for _, evaluation in self.ranked[1:]:
             for name, seconds in seconds_of(evaluation).items():
                 share = seconds / of_best[name] if name in of_best else 1.0
-                if share < min(NOTABLY, found[name][0] if name in found else 1.0):
+                if share < min(NOTABLE_TIME_RATIO, found[name][0] if name in found else 1.0):
                     found[name] = (share, evaluation.config)
         return found
 
     @property
     def effects(self) -> list[tuple[str, dict[object, float]]]:
-        """For each parameter the least objective that was seen with each of its values, as a multiple of the best of
-        all; the parameter whose values differ most comes first. It bounds what a value can do from what was measured:
-        no model of the space, and a value that was tried seldom may look worse than it is."""
+        """For each parameter the least objective seen with each of its values, as a multiple of the best of all; the
+        parameter whose values differ most comes first. It uses measurements only, no model of the space: a value that
+        was tried seldom may look worse than it is."""
         found: list[tuple[str, dict[object, float]]] = []
         if self.best is None:
             return found
@@ -162,13 +160,13 @@ class Node:
 
     @property
     def without_effect(self) -> list[str]:
-        """Parameters whose values all came within `DEAD` of the best."""
-        return [name for name, seen in self.effects if max(seen.values()) < DEAD]
+        """Parameters whose values all came within `NO_EFFECT_RATIO` of the best."""
+        return [name for name, seen in self.effects if max(seen.values()) < NO_EFFECT_RATIO]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A template that came to nothing: what it was meant to be, and why it did not work at the end of all repairs."""
+class FailedBranch:
+    """A branch without a working template: its purpose, and why it did not work at the end of all repairs."""
 
     round: int
     parent: str
@@ -183,11 +181,11 @@ class Tree:
     """nodes in the order in which they appeared, unused ones of the library last."""
 
     nodes: tuple[Node, ...]
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[FailedBranch, ...] = ()
     explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
-        """The node of a template's id, or of the name of one that the task brings."""
+        """The node of a template's id, or of the name of a template of the task."""
         by_name = (node for node in self.nodes if node.parent == LIBRARY and node.template.name == template)
         return next((node for node in self.nodes if node.id == template), None) or next(by_name, None)
 
@@ -198,7 +196,7 @@ class Tree:
 
     @property
     def ranked(self) -> list[Node]:
-        """Those that were measured, the best first; those that were vetoed are none of them."""
+        """The measured nodes, the best first, without vetoed ones."""
         measured = [node for node in self.nodes if node.best is not None and not node.vetoed]
         return sorted(measured, key=lambda node: node.best or math.inf)
 
@@ -231,23 +229,26 @@ def read_tree(
         added = entry.event
         if added.id in nodes:
             continue
-        measured = [one.event.evaluation for one in past(log.evaluations_of(added.id))]
-        found = tuple(one for one in measured if (added.id, config_key(one.config)) not in wrong)
-        rejected = {
-            key: (one.config, wrong[added.id, key])
-            for one in measured
-            if (added.id, key := config_key(one.config)) in wrong
-        }
-        ranked = () if baseline is None else _ranked(found, workloads, baseline, weights, log.objective)
-        why = vetoed.get(added.id, "")
+        found, rejected = list[Evaluation](), dict[str, tuple[Config, str]]()
+        for measured in past(log.evaluations_of(added.id)):
+            evaluation = measured.event.evaluation
+            if (why := wrong.get((added.id, key := config_key(evaluation.config)))) is None:
+                found.append(evaluation)
+            else:
+                rejected[key] = evaluation.config, why
+        ranked = [
+            (value, one)
+            for one in found
+            if baseline and (value := objective(one, workloads, baseline, weights, log.objective)) is not None
+        ]
         nodes[added.id] = Node(
             added.template,
             added.parent,
             added.moves,
             round_of(entry.stage),
-            found,
-            ranked,
-            why,
+            tuple(found),
+            tuple(sorted(ranked, key=lambda item: item[0])),
+            vetoed.get(added.id, ""),
             added.made_by,
             added.answers,
             tuple(rejected.values()),
@@ -255,24 +256,9 @@ def read_tree(
     for template in library:
         nodes.setdefault(template.id, Node(template, LIBRARY, vetoed=vetoed.get(template.id, "")))
     attempts = tuple(
-        Attempt(round_of(entry.stage), one.parent, one.moves, one.problem, one.made_by, one.answers)
+        FailedBranch(round_of(entry.stage), one.parent, one.moves, one.problem, one.made_by, one.answers)
         for entry in past(log.entries(BranchAbandoned))
         for one in [entry.event]
     )
     explanations = {round_of(entry.stage): entry.event.lines for entry in past(log.entries(Explained))}
     return Tree(tuple(nodes.values()), attempts, explanations)
-
-
-def _ranked(
-    found: Sequence[Evaluation],
-    workloads: Sequence[str],
-    baseline: Mapping[str, float],
-    weights: Mapping[str, float],
-    of: Objective,
-) -> tuple[tuple[float, Evaluation], ...]:
-    ranked = [
-        (value, evaluation)
-        for evaluation in found
-        if (value := objective(evaluation, workloads, baseline, weights, of)) is not None
-    ]
-    return tuple(sorted(ranked, key=lambda item: item[0]))

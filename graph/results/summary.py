@@ -29,7 +29,7 @@ from tunesmith.graph.journal.records import (
     FinalistResult,
     ModelsUsage,
     Origin,
-    Record,
+    ResultRecord,
     RoundAccount,
     Verdict,
 )
@@ -67,7 +67,7 @@ class StageAccount(RoundAccount):
     stage: str
 
 
-class TemplateRow(Record):
+class TemplateRow(ResultRecord):
     """A template of the run, in short. parent: the template that it was made from, "baseline", or "library" for one of
     the task; ratio: the least time over baseline that a search saw; vetoed: why a role took it out, empty if
     none did."""
@@ -81,7 +81,7 @@ class TemplateRow(Record):
     vetoed: str
 
 
-class Explanation(Record):
+class Explanation(ResultRecord):
     """A model's words on what a round has shown."""
 
     stage: str

@@ -1,10 +1,9 @@
-"""Plans that wait for a person: the role that stops for them, and what the person decided.
+"""The roles around a round: the approver, which stops until a person approves the plan, and the explainer.
 
 The stop is LangGraph's interrupt, so that Studio can show the plan and take a changed one. In a run of its own the plan
 is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. Owns how a plan that was
-changed by hand is read: by the schema that models' plans pass, and against the run.
-
-The explainer: a few lines of the model about what a round has shown, which the next plan and the report read.
+changed by hand is read: by the schema that models' plans pass, and against the run. The explainer asks the model for a
+few lines on the round, which the next plan and the report read.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def decide(context: Context, folder: Path, plan: Plan, ask: Ask | None) -> Plan:
     def read() -> Plan:
         return read_plan(file, plan, context)
 
-    if context.log.awaits_approval(stage):
+    if context.log.last(ApprovalAwaited, stage) is not None:
         return read()
     file.write_text(json.dumps(plan.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
     if ask is not None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.kernels.spec.template import Config, Parameter, Template
 
-LEAST_REJECTED = 2
-"""Rejected configurations from which on their common values say something."""
+MIN_REJECTED = 2
+"""Rejected configurations of a template from which on their common values count as a defect."""
 NOT_EXAMINED = "it was not examined"
 """How the reason begins for which an unexamined finalist is no winner."""
-MOST_VARIATIONS = 4
+MAX_VARIATIONS = 4
 """Variations of one rejected configuration that are measured."""
 _RELAXED = re.compile("fast|approx|relax|unsafe", re.IGNORECASE)
 """Names of parameters that relax arithmetic: the likeliest reason of a rejection, and harmless in a search, which meets
@@ -25,8 +25,8 @@ the task's own contents alone."""
 def common_defect(rejected: Sequence[Config], accepted: Sequence[Config], measured: Sequence[Config]) -> Config:
     """The values that all `rejected` configurations of a template have, and no accepted one, and not all measured ones:
     what these share with them may be their defect. Values that relax arithmetic stand for all others. Empty where
-    fewer than `LEAST_REJECTED` were rejected, or nothing is shared."""
-    if len(rejected) < LEAST_REJECTED:
+    fewer than `MIN_REJECTED` were rejected, or nothing is shared."""
+    if len(rejected) < MIN_REJECTED:
         return {}
     first = rejected[0]
     shared = {
@@ -61,7 +61,7 @@ def has(config: Config, defect: Config) -> bool:
 
 def variations(template: Template, rejected: Config, defect: Config) -> list[Config]:
     """`rejected` with one value changed to its neighbour: first of parameters that relax arithmetic, then those of the
-    known `defect`, then switches that are on, then others; at most `MOST_VARIATIONS`, feasible or not."""
+    known `defect`, then switches that are on, then others; at most `MAX_VARIATIONS`, feasible or not."""
 
     def rank(parameter: Parameter) -> tuple[bool, bool, bool]:
         is_on = set(parameter.values) in ({False, True}, {0, 1}) and bool(rejected[parameter.name])
@@ -72,4 +72,4 @@ def variations(template: Template, rejected: Config, defect: Config) -> list[Con
         at = parameter.values.index(rejected[parameter.name])
         if beside := (*parameter.values[:at][-1:], *parameter.values[at + 1 :][:1]):
             found.append({**rejected, parameter.name: beside[0]})
-    return found[:MOST_VARIATIONS]
+    return found[:MAX_VARIATIONS]

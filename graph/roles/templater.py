@@ -418,8 +418,8 @@ def _fan_out(sent: Sequence[TemplateDraft], drafts: Sequence[TemplateDraft]) -> 
 
 def begin_writing(context: Context, stage: str, turn: int) -> int:
     """The entry with which this turn began, from whatever session."""
-    started = context.log.writing_started(stage, turn)
-    return context.journal.append(WritingStarted(turn=turn), stage) if started is None else started
+    begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
+    return next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage)
 
 
 def _with_problem(draft: TemplateDraft, question: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -18,8 +18,8 @@ from typing import Any
 from tunesmith.actors.judging import judge
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Evaluated, Examined, VerdictReached
-from tunesmith.graph.journal.log import Examinee, objective, quantities_of, repair_stage, stage_of
-from tunesmith.graph.journal.records import Examination, ExaminationRow, FinalistResult, Verdict, Winner
+from tunesmith.graph.journal.log import VerifiedKernel, objective, quantities_of, repair_stage, stage_of
+from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Verification, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import Finished
@@ -47,11 +47,11 @@ NO_TIME = (
 )
 
 
-def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[Examinee, str]:
+def disqualified(context: Context, given_up: Collection[VerifiedKernel] = ()) -> dict[VerifiedKernel, str]:
     """Which finalists may not win, and why: what examinations of this run rejected, what shares the common defect of
     rejected ones, and, unless the settings allow it, what has lines that never ran. given_up: what could not be
     examined in this session, which counts unless the settings allow it (for all workloads together: `FOR_ALL`)."""
-    settings, found = context.settings, dict[Examinee, str]()
+    settings, found = context.settings, dict[VerifiedKernel, str]()
     known = context.log.examinations()
     for key, one in known.items():
         if one.verdict == "rejected":
@@ -69,7 +69,7 @@ def disqualified(context: Context, given_up: Collection[Examinee] = ()) -> dict[
 
 
 def examine_winners(
-    context: Context, build: Callable[[Mapping[Examinee, str]], Verdict], given_up: set[Examinee]
+    context: Context, build: Callable[[Mapping[VerifiedKernel, str]], Verdict], given_up: set[VerifiedKernel]
 ) -> Verdict:
     """The verdict that `build` makes of what is disqualified, once all its winners are examined: the general
     configuration on everything, the others on the workload they won. Where one is rejected, or cannot be examined, the
@@ -124,36 +124,27 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
     for (template, config, workload), fields in zip(waiting, results, strict=True):
         about: dict[str, Any] = {"template": template, "config": config, "workload": workload, "seconds": share}
-        context.journal.append(Examined(examination=Examination(**about, **fields)))
+        context.journal.append(Examined(examination=Verification(**about, **fields)))
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known = context.log.examinations()
     winners = _winners(verdict)
-    # Those that a dispatch rule may use were examined on everything as well.
+    # Kernels that a dispatch rule may use were examined on everything as well.
     keys = dict.fromkeys(_key(*one) for one in [*winners, *((template, config, "") for template, config, _ in winners)])
-    found = [known[key] for key in keys if key in known]
+    shared = set(ExaminationRow.model_fields) & set(Verification.model_fields)
     rows = []
-    for one in found:
+    for one in [known[key] for key in keys if key in known]:
         passed = [step for step in one.steps if isinstance(step, Passed)]
         own = [step for step in passed if step.own]
         rows.append(
             ExaminationRow(
-                template=one.template,
-                config=one.config,
-                workload=one.workload,
-                verdict=one.verdict,
-                detail=one.detail,
+                **one.model_dump(include=shared),
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in one.steps if isinstance(step, Skipped)),
                 largest_error=max((d.largest for step in own for d in step.accuracy.values()), default=None),
                 baseline_error=max((d.largest for step in own for d in step.baseline.values()), default=None),
-                notes=one.notes,
-                unexecuted=one.unexecuted,
-                unreached=one.unreached,
-                artifacts=one.artifacts,
-                seconds=one.seconds,
             )
         )
     return rows
@@ -170,7 +161,7 @@ def _winners(verdict: Verdict) -> list[tuple[str, Config, str]]:
     return [(general.template, general.config, ""), *(one for one in used if _key(one[0], one[1], "") != key)]
 
 
-def _key(template: str, config: Config, workload: str) -> Examinee:
+def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
     return template, config_key(config), workload
 
 

@@ -1,17 +1,14 @@
-"""How a round's evaluations are shared among templates that are tuned side by side.
+"""The tuner: searches the feasible spaces of a round's templates side by side, many configurations at a time.
 
-Sequential halving (Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013), without its
-barriers: the budget has ceil(log2 n) + 1 equal rungs; in each the evaluations go in turn to the templates that survive,
-and after each the worse half is out. A template's rank is by its best objective so far. A search's best
-falls fast at first and slowly later, so a quarter of the budget tells a hopeless template from a good one, while two
-good ones survive to the end of their rung. What is out comes back when a late result makes it better.
+Each template has a strategy of its own. They share the round's evaluations by sequential halving (Karnin, Koren,
+Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013), without its barriers: the budget has
+ceil(log2 n) + 1 equal rungs; in each the evaluations go in turn to the templates that survive, and after each the worse
+half is out. A template's rank is by its best objective so far. A search's best falls fast at first and slowly later, so
+a quarter of the budget tells a hopeless template from a good one, while two good ones survive to the end of their rung.
+A template that is out comes back when a late result makes it better.
 
 Every choice is a function of how often each template was asked and of the best values known, so that a run that is
 resumed from its journal makes the same choices.
-
-The search of one template in one round: its feasible space, its strategy, what was asked and found.
-The tuner: searches the feasible spaces of the round's templates side by side, many configurations at a time.
-The search of a round: one strategy for each template, all sharing the round's evaluations by successive halving.
 """
 
 from __future__ import annotations
@@ -57,7 +54,8 @@ def ask_order(asked: Sequence[int], best: Sequence[float | None], total: int) ->
     """
     count = len(asked)
     rung = min(sum(asked) * rungs(count) // max(1, total), rungs(count) - 1)
-    ranked = sorted(range(count), key=lambda one: (_rank(best[one]), one))
+    values = [math.inf if one is None else one for one in best]
+    ranked = sorted(range(count), key=lambda one: (values[one], one))
     inside = ranked[: survivors(count, rung)]
     return sorted(inside, key=lambda one: (asked[one], ranked.index(one))) + ranked[len(inside) :]
 
@@ -66,10 +64,6 @@ def max_evaluations(count: int, total: int) -> int:
     """Evaluations that a template gets of `total` when it stays in to the end."""
     number = rungs(count)
     return max(1, math.ceil(sum(total / number / survivors(count, rung) for rung in range(number))))
-
-
-def _rank(best: float | None) -> float:
-    return math.inf if best is None else best
 
 
 class TemplateSearch:
@@ -211,10 +205,7 @@ class _Round:
         # What the trials of this round's templates took is part of its share.
         self.total = max(0, plan.evaluations - len(recorded(context, self.stage)))
         budget = max(1, max_evaluations(len(templates), self.total))
-        begun = context.log.last(SearchStarted, self.stage)
-        if begun is None:
-            begun = SearchStarted(workers=context.pool.max_in_flight)
-            context.journal.append(begun, self.stage)
+        begun = context.once(SearchStarted, self.stage, lambda: SearchStarted(workers=context.pool.max_in_flight))
         self.searches = [
             TemplateSearch(context, plan, context.template(template), self.stage, self.baseline, budget, begun.workers)
             for template in templates
@@ -252,8 +243,7 @@ class _Round:
             about = f" of {search.template.name}" if len(self.searches) > 1 else ""
             size = f"{self.total} evaluations, {len(search.space)} configurations"
             self._show(f"Search{about}: strategy {context.settings.strategy} ({size}).")
-        waiting = [number for number in self.asked if number not in self.results]
-        for number in waiting:
+        for number in [number for number in self.asked if number not in self.results]:
             self._submit(number)
         while True:
             while (
@@ -331,7 +321,7 @@ class _Round:
 
     def _show(self, message: str) -> None:
         self._shown = time.monotonic()
-        done = self.context.log.evaluation_count
+        done, by_time = self.context.log.evaluation_count, self.context.settings.objective == "time"
         self.context.listener(
             Progress(
                 "tune",
@@ -339,9 +329,7 @@ class _Round:
                 done=done,
                 budget=self.most,
                 best=self.best,
-                best_seconds=None
-                if self.best is None or self.context.settings.objective != "time"
-                else self.best * self.usual,
+                best_seconds=self.best * self.usual if self.best is not None and by_time else None,
                 share_of_floor=self.floor / self.best if self.floor and self.best else None,
                 failures=dict(self.failures),
                 lanes=self.context.pool.lanes,

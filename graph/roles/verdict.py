@@ -1,4 +1,7 @@
-"""The verdict of a test: pure arithmetic over comparisons. General configuration, per-shape table, held-out regret."""
+"""The verdict of a test: pure arithmetic over comparisons, and its sentences.
+
+Owns the choice of the configuration for all shapes and of those for single ones; what is compared belongs to `tester`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from types import MappingProxyType
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.log import Examinee, weighted_geomean
+from tunesmith.graph.journal.log import VerifiedKernel, weighted_geomean
 from tunesmith.graph.journal.records import (
     ENERGY_MARGIN,
     BestHere,
@@ -37,14 +40,14 @@ DISPATCH_GAIN = 0.01
 """
 FOR_ALL = "*"
 """In place of a workload: disqualified as the general configuration, and for no shape alone."""
-NOTHING: Mapping[Examinee, str] = MappingProxyType({})
+NOTHING: Mapping[VerifiedKernel, str] = MappingProxyType({})
 
 
 def build_verdict(
     context: Context,
     comparisons: Sequence[Compared],
     general: Sequence[tuple[str, Config]],
-    disqualified: Mapping[Examinee, str] = NOTHING,
+    disqualified: Mapping[VerifiedKernel, str] = NOTHING,
 ) -> Verdict:
     """What the comparisons show.
 
@@ -55,10 +58,7 @@ def build_verdict(
     rejected, and why; such a finalist wins nothing there.
     """
     met = {compared.workload: compared for compared in comparisons}
-    by_workload = {
-        compared.workload: {_key(entry.template, entry.config): entry for entry in compared.entries}
-        for compared in comparisons
-    }
+    by_workload = {name: _entries(compared) for name, compared in met.items()}
     tuned = [workload for workload in context.tuned if workload.name in by_workload]
     held_out = [workload for workload in context.held_out if workload.name in by_workload]
     of = context.settings.objective
@@ -77,13 +77,17 @@ def build_verdict(
             for w in tuned
             if (entry := entries[w.name]) is not None and (found := _figures(entry, met[w.name])) is not None
         }
-        together[key] = _means(figures, context.weights)
-        value = _mean([(name, one.quantity(of)) for name, one in figures.items()], context.weights)
-        # One whose energy could not be measured wins only where there is no other, and the fastest of those does.
-        valid.append((math.inf if value is None else value, together[key][0], key))
+        time, energy, value = (
+            _mean({name: one.quantity(quantity) for name, one in figures.items()}, context.weights)
+            for quantity in ("time", "energy", of)
+        )
+        assert time is not None, "a finalist without a time on a workload is out"
+        together[key] = time, energy
+        # A finalist whose energy could not be measured wins only where there is no other; the fastest of them does.
+        valid.append((math.inf if value is None else value, time, key))
     winner = min(valid)[2] if valid else None
     ratio, energy = (None, None) if winner is None else together[winner]
-    rows, unseen = (
+    rows, held_out_rows = (
         [
             _row(context, workload, met[workload.name], winner, disqualified).model_copy(
                 update={"opponents": _opponents(met[workload.name], winner)}
@@ -92,24 +96,27 @@ def build_verdict(
         ]
         for workloads in (tuned, held_out)
     )
+    failed = f"; {len(out)} finalist(s) failed the final check" if out else ""
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
     chosen = next((Winner(template=t, config=c) for t, c in general if winner == _key(t, c)), None)
     own = [dispatched(row, chosen, of) for row in rows]
     rows = [_marked(row, used) for row, used in zip(rows, own, strict=True)]
-    unseen = [_marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in unseen]
+    held_out_rows = [
+        _marked(row, chosen if row.general is not None and row.general.gains(of) else None) for row in held_out_rows
+    ]
     return Verdict(
         general=chosen,
         ratio=ratio,
         tuned=tuple(rows),
-        held_out=tuple(unseen),
+        held_out=tuple(held_out_rows),
         disqualified=tuple(out),
         dispatch=tuple(used for used in own if used is not None),
         sentence=(
             _nothing(len(out), unexamined)
             if ratio is None
-            else _sentence(ratio, rows, unseen, len(out))
+            else _sentence(ratio, rows, held_out_rows, failed)
             if of == "time"
-            else _thrift(of, ratio, energy, rows, len(out))
+            else _energy_sentence(of, ratio, energy, rows, failed)
         )
         + _only_where(context, chosen),
         unexamined=unexamined,
@@ -132,7 +139,7 @@ def _only_where(context: Context, general: Winner | None) -> str:
 
 
 def _why_out(
-    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[Examinee, str]
+    key: Key, entries: Mapping[str, FinalistResult | None], disqualified: Mapping[VerifiedKernel, str]
 ) -> tuple[str, str] | None:
     """The workload on which a general finalist is out, and why; None where it is in."""
     for workload in ("", FOR_ALL):
@@ -160,16 +167,10 @@ def _figures(entry: FinalistResult, compared: Compared) -> Figures | None:
     return Figures.of(entry.comparison, entry.energy, compared.baseline_energy)
 
 
-def _means(figures: Mapping[str, Figures], weights: Mapping[str, float]) -> tuple[float, float | None]:
-    """Time and energy over the baseline's, over all of these workloads."""
-    time = weighted_geomean({name: one.ratio for name, one in figures.items()}, weights)
-    return time, _mean([(name, one.energy_ratio) for name, one in figures.items()], weights)
-
-
-def _mean(found: Sequence[tuple[str, float | None]], weights: Mapping[str, float]) -> float | None:
-    """The weighted geometric mean; None where a value is not known."""
-    known = {name: value for name, value in found if value is not None}
-    return weighted_geomean(known, weights) if known and len(known) == len(found) else None
+def _mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
+    """The weighted geometric mean by workload; None where a value is not known."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return weighted_geomean(known, weights) if known and len(known) == len(values) else None
 
 
 def _front(
@@ -193,21 +194,20 @@ def dispatched(row: WorkloadRow, general: Winner | None, of: Objective = "time")
         return None
     used: Winner = row.best
     figures: Figures = row.best
-    if general is not None and row.general is not None and row.general.gains(of) and _near(row.best, row.general, of):
+    if (
+        general is not None
+        and row.general is not None
+        and row.general.gains(of)
+        and _is_near(row.best, row.general, of)
+    ):
         used, figures = general, row.general
     return Dispatched(
         template=used.template,
         config=used.config,
-        seconds=figures.seconds,
-        ratio=figures.ratio,
-        low=figures.low,
-        high=figures.high,
-        verdict=figures.verdict,
-        joules=figures.joules,
-        energy_ratio=figures.energy_ratio,
         workload=row.workload,
         sizes=row.sizes,
         types=row.types,
+        **figures.model_dump(include=set(Figures.model_fields)),
     )
 
 
@@ -218,7 +218,7 @@ def _marked(row: WorkloadRow, used: Winner | None) -> WorkloadRow:
     return row.model_copy(update={"best_exported": exported})
 
 
-def _near(best: Figures, general: Figures, of: Objective) -> bool:
+def _is_near(best: Figures, general: Figures, of: Objective) -> bool:
     """Whether the best for a workload is not worth a kernel of its own there."""
     if of == "time":
         return best.high >= general.low or best.ratio >= (1 - DISPATCH_GAIN) * general.ratio
@@ -230,15 +230,19 @@ def _key(template: str, config: Config) -> Key:
     return template, config_key(config)
 
 
+def _entries(compared: Compared) -> dict[Key, FinalistResult]:
+    return {_key(entry.template, entry.config): entry for entry in compared.entries}
+
+
 def _row(
     context: Context,
     workload: Workload,
     compared: Compared,
     winner: Key | None,
-    disqualified: Mapping[Examinee, str],
+    disqualified: Mapping[VerifiedKernel, str],
 ) -> WorkloadRow:
     of = context.settings.objective
-    entries = {_key(entry.template, entry.config): entry for entry in compared.entries}
+    entries = _entries(compared)
     measured = {
         key: figures
         for key, entry in entries.items()
@@ -247,15 +251,16 @@ def _row(
         and (*key, "") not in disqualified
     }
     floor = context.floor(workload)
-    # What has no energy comes last, by time.
-    ranked = {
-        key: (math.inf if (value := one.quantity(of)) is None else value, one.ratio) for key, one in measured.items()
-    }
-    best_key = min(ranked, key=lambda key: ranked[key], default=None)
+    # A configuration without an energy comes last, by time.
+    ranked = [
+        (math.inf if (value := one.quantity(of)) is None else value, one.ratio, key) for key, one in measured.items()
+    ]
     best = None
-    if best_key is not None:
-        best = BestHere(template=best_key[0], config=entries[best_key].config, **measured[best_key].model_dump())
+    if ranked:
+        key = min(ranked, key=lambda item: item[:2])[2]
+        best = BestHere(template=key[0], config=entries[key].config, **measured[key].model_dump())
     general = measured.get(winner) if winner is not None else None
+    mine, least = (None if one is None else one.quantity(of) for one in (general, best))
     baseline = next((entry.comparison.baseline for entry in compared.entries if entry.comparison is not None), None)
     energy = compared.baseline_energy
     return WorkloadRow(
@@ -268,34 +273,28 @@ def _row(
         general=general,
         best=best,
         share_of_floor=floor / general.seconds if floor and general is not None else None,
-        regret=_regret(general, best, of),
+        regret=mine / least - 1 if mine is not None and least is not None else None,
     )
-
-
-def _regret(general: Figures | None, best: Figures | None, of: Objective) -> float | None:
-    mine, least = (None if one is None else one.quantity(of) for one in (general, best))
-    return mine / least - 1 if mine is not None and least is not None else None
 
 
 def _opponents(compared: Compared, winner: Key | None) -> tuple[OpponentRow, ...]:
     """The opponents of a comparison, beside the general configuration."""
-    keys = [_key(entry.template, entry.config) for entry in compared.entries]
-    at = keys.index(winner) if winner in keys else None
+    keys = list(_entries(compared))
+    at = keys.index(winner) if winner in keys else len(keys)
     rows = []
     for one in compared.opponents:
-        against = one.against[at] if at is not None and at < len(one.against) else None
-        rows.append(
-            OpponentRow(
-                name=one.name,
-                label=one.label,
-                seconds=None if one.comparison is None else one.comparison.ratio * one.comparison.baseline.median,
-                ratio=None if against is None else against.ratio,
-                low=None if against is None else against.low,
-                high=None if against is None else against.high,
-                why=one.why,
-                over_baseline=None if one.comparison is None else Figures.of(one.comparison),
-            )
+        against = one.against[at] if at < len(one.against) else None
+        over_baseline = None if one.comparison is None else Figures.of(one.comparison)
+        row = OpponentRow(
+            name=one.name,
+            label=one.label,
+            seconds=None if over_baseline is None else over_baseline.seconds,
+            why=one.why,
+            over_baseline=over_baseline,
         )
+        if against is not None:
+            row = row.model_copy(update={"ratio": against.ratio, "low": against.low, "high": against.high})
+        rows.append(row)
     return tuple(rows)
 
 
@@ -311,9 +310,8 @@ def _nothing(disqualified: int, unexamined: int) -> str:
     return f"No configuration is right on every workload{out}: keep the baseline."
 
 
-def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], disqualified: int) -> str:
-    """The verdict first, the number after it, and what speaks against it."""
-    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
+def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[WorkloadRow], out: str) -> str:
+    """The verdict first, the number after it, and the losses. out: the clause on finalists that failed."""
     faster, slower = _count(rows, "faster"), _count(rows, "slower")
     losses = [f"slower on {slower} of {len(rows)} tuned workloads"] if slower else []
     for verdict, word in (("slower", "slower"), ("no difference shown", "unclear")):
@@ -337,21 +335,15 @@ def _sentence(ratio: float, rows: Sequence[WorkloadRow], held_out: Sequence[Work
     return f"No reliable speed-up: keep the baseline. Measured {_measured(ratio, rows)}{against}{out}."
 
 
-def _thrift(of: Objective, ratio: float, energy: float | None, rows: Sequence[WorkloadRow], disqualified: int) -> str:
+def _energy_sentence(of: Objective, ratio: float, energy: float | None, rows: Sequence[WorkloadRow], out: str) -> str:
     """The verdict where energy, or its product with time, was made small."""
-    out = f"; {disqualified} finalist(s) failed the final check" if disqualified else ""
     if energy is None:
-        return (
-            f"The energy of the finalists could not be measured; time: {1 / ratio:.2f}x over all tuned workloads{out}."
-        )
+        return f"The energy of the finalists could not be measured; time: {_measured(ratio, ())}{out}."
     gained = sum(row.general is not None and row.general.gains(of) for row in rows)
     what = "Less energy" if of == "energy" else "A smaller product of energy and time"
     where = f"on {gained} of {len(rows)} tuned workloads" if len(rows) > 1 else "on the tuned workload"
-    means = (
-        f"{energy:.2f} times its energy and {ratio:.2f} times its time over all of them"
-        if len(rows) > 1
-        else (f"{energy:.2f} times its energy and {ratio:.2f} times its time")
-    )
+    over_all = " over all of them" if len(rows) > 1 else ""
+    means = f"{energy:.2f} times its energy and {ratio:.2f} times its time{over_all}"
     if not gained:
         return f"No reliable gain: keep the baseline. Measured {means}{out}."
     return f"{what} than the baseline {where}: {means}{out}."

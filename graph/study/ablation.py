@@ -262,14 +262,9 @@ def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[tuple[ArmResult, ...]
     by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
     results = []
     for arm, repeats in runs.items():
-        values = logs[arm]
-        mean = fmean(values)
-        spread = stdev(values) if len(values) > 1 else None
-        half = None if spread is None else _t(len(values) - 1) * spread / math.sqrt(len(values))
-        low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
-        factor = None if spread is None else math.exp(spread)
-        shapes = math.exp(fmean(by_shape[arm]))
-        results.append(ArmResult(arm, tuple(repeats), math.exp(mean), shapes, factor, low, high))
+        mean, low, high = _interval(logs[arm])
+        spread = math.exp(stdev(logs[arm])) if len(repeats) > 1 else None
+        results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape[arm])), spread, low, high))
     differences = [
         _difference(arm, other, of[arm], of[other], by_shape=of is by_shape)
         for of in (logs, by_shape)
@@ -283,18 +278,18 @@ def _difference(one: str, other: str, a: Sequence[float], b: Sequence[float], *,
     gaps = [first - second for first, second in zip(a, b, strict=False)]
     if fmean(gaps) < 0:
         one, other, gaps = other, one, [-gap for gap in gaps]
-    gap = fmean(gaps)
-    if len(gaps) < 2:
-        return Difference(by_shape, one, other, math.exp(gap), None, None)
-    half = _t(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
-    return Difference(by_shape, one, other, math.exp(gap), math.exp(gap - half), math.exp(gap + half))
+    return Difference(by_shape, one, other, *_interval(gaps))
 
 
-def _t(freedom: float) -> float:
+def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The geometric mean of values by their logarithms, and Student's t interval of it; None for a single value."""
     from scipy.special import stdtrit
 
-    quantile: float = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
-    return quantile
+    mean = fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), None, None
+    half = float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
 def _arms(arms: Sequence[str], repeats: int) -> tuple[Arm, ...]:

@@ -61,23 +61,7 @@ class RunComparison:
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        shapes = [
-            {
-                "workload": shape.workload,
-                "held_out": list(shape.held_out),
-                "results": [
-                    None
-                    if one is None
-                    else {
-                        "baseline_seconds": one.baseline_seconds,
-                        "general": None if one.general is None else one.general.to_json(),
-                    }
-                    for one in shape.results
-                ],
-            }
-            for shape in self.shapes
-        ]
-        return asdict(self) | {"shapes": shapes}
+        return json.loads(json.dumps(asdict(self), default=Figures.to_json))  # type: ignore[no-any-return]
 
 
 def compare_runs(folders: Sequence[Path]) -> RunComparison:

@@ -106,14 +106,16 @@ def seconds(config: dict[str, Any], workload: str) -> float:
     return (6 + away + len(workload) / 10) * 1e-6
 
 
-def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run of a test is on a simulated device, without a cluster; the lists of what was put on it begin empty."""
+def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] = SimulatedPool) -> list[dict[str, Any]]:
+    """Every run of a test is on a simulated device, without a cluster; its lists of evaluations begin empty. Gives the
+    list of measured configurations."""
 
     @contextmanager
     def no_cluster() -> Iterator[Any]:
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
     for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)
+    return SimulatedPool.measured

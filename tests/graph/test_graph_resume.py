@@ -9,16 +9,14 @@ import fcntl
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from journal_rows import Killed, end_after, rows
-from simulated_pool import SimulatedPool
+from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.context import BaselineError
@@ -38,21 +36,9 @@ TASK = str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task
 
 
 @pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[dict[str, Any]]]:
-    """Every run here is on a simulated device; gives the list of what was put on it."""
-    from contextlib import contextmanager
-
-    @contextmanager
-    def no_cluster() -> Iterator[Any]:
-        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
-
-    measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
-    monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
-    monkeypatch.setattr(SimulatedPool, "examined", [], raising=False)
-    monkeypatch.setattr(SimulatedPool, "wrong", [], raising=False)
-    yield measured
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[dict[str, Any]]:
+    """Every run here is on a simulated device; gives the list of measured configurations."""
+    return simulate_device(monkeypatch)
 
 
 def run(folder: Path, **settings: Any) -> RunResult:

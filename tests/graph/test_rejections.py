@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.roles.rejections import MOST_VARIATIONS, common_defect, has, variations
+from tunesmith.graph.roles.rejections import MAX_VARIATIONS, common_defect, has, variations
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter
 
@@ -40,5 +40,5 @@ def test_relaxed_arithmetic_is_changed_first() -> None:
     rejected = {"VEC": 4, "STAGED": True, "FAST_MATH": True}
     found = variations(template, rejected, {"VEC": 4})
     assert found[0] == rejected | {"FAST_MATH": False} and found[1] == rejected | {"VEC": 2}
-    assert rejected | {"STAGED": False} in found and len(found) <= MOST_VARIATIONS
+    assert rejected | {"STAGED": False} in found and len(found) <= MAX_VARIATIONS
     assert not has(rejected, {}) and has(rejected, {"VEC": 4})

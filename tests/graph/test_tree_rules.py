@@ -12,7 +12,7 @@ from scripted_models import SOURCE, rewrite, template
 
 from tunesmith.graph.journal.events import Planned, TemplateAdded
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.journal.tree import Attempt, Node, Tree
+from tunesmith.graph.journal.tree import FailedBranch, Node, Tree
 from tunesmith.graph.models.calls import Call
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import BranchReward, _ranked, branch_problems, branch_rewards
@@ -94,9 +94,9 @@ def test_a_kernel_counts_against_the_best_of_earlier_rounds() -> None:
         node("d", "expose", 2, 0.3),
         node("given", "template", 1, 0.01, parent="library"),
     )
-    first = Attempt(1, "baseline", ("x",), "why", "template", answers=1)
+    first = FailedBranch(1, "baseline", ("x",), "why", "template", answers=1)
     one = Tree(nodes[:2], (first,))
-    two = Tree(nodes[:4], (first, Attempt(2, "baseline", ("x",), "why", "extend", answers=3)))
+    two = Tree(nodes[:4], (first, FailedBranch(2, "baseline", ("x",), "why", "extend", answers=3)))
     found = branch_rewards([one, two])
     assert found["rewrite"] == BranchReward(1, pytest.approx(0.6931, abs=1e-3))
     assert found["expose"] == BranchReward(1, 0.0) and found["extend"] == BranchReward(3, 0.0)
@@ -115,7 +115,7 @@ def test_a_call_is_worth_what_its_own_round_found() -> None:
     assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, vetoed))])["rewrite"] == BranchReward(1, 0.0)
     wrong = replace(b, ranked=())
     assert branch_rewards([Tree((a,)), Tree((a, b)), Tree((a, wrong))])["rewrite"] == BranchReward(1, 0.0)
-    unanswered = Attempt(2, "baseline", ("x",), "no answer", "extend", answers=0)
+    unanswered = FailedBranch(2, "baseline", ("x",), "no answer", "extend", answers=0)
     assert branch_rewards([Tree((a,)), Tree((a,), (unanswered,))])["extend"].calls == 0
 
 
