@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+import tunesmith
 from tunesmith.cli.commands.tune import drive
 from tunesmith.cli.main import COMMANDS
 
@@ -180,3 +182,11 @@ def test_each_way_to_end_without_a_winner_has_a_code_of_its_own(
     except typer.Exit as end:
         found = end.exit_code
     assert found == code and str(tmp_path) in capsys.readouterr().out
+
+
+def test_the_public_names_are_there_and_on_the_page_of_the_api() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in tunesmith.__all__:
+        assert getattr(tunesmith, name).__name__ == name and re.search(rf"^\.\. auto\w+:: {name}$", page, re.MULTILINE)
+    with pytest.raises(AttributeError, match="no attribute 'tuned'"):
+        tunesmith.tuned  # noqa: B018
