@@ -1,7 +1,4 @@
-"""The documentation site: `make docs` builds it with Sphinx, which reads the Markdown pages through MyST.
-
-With `-W` every link that leads nowhere, also to a heading, fails the build; README.md is the first page as it is.
-"""
+"""The documentation site: `make docs` builds it with Sphinx and MyST; a link that leads nowhere fails the build."""
 
 from pygments.lexers.c_cpp import CLexer
 from sphinx.highlighting import lexers

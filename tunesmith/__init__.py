@@ -2,7 +2,7 @@
 values on the device.
 
 `__all__` lists the public names; all other modules and names may change without notice. Heavy packages are imported
-when a name is first used. The rooms lie at the top of the repository and are linked here, so that one import name holds all.
+when a name is first used. The rooms lie at the top of the repository and are linked here.
 """
 
 from importlib import import_module
