@@ -1,4 +1,4 @@
-"""What several commands share: exit codes, and arguments and options that mean the same everywhere."""
+"""Exit codes, printed lines, and the arguments and options that mean the same in several commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ import typer
 EXIT_DONE, EXIT_MISTAKE, EXIT_NOTHING, EXIT_WAITING, EXIT_UNMEASURED, EXIT_INTERRUPTED = 0, 2, 3, 4, 5, 130
 EXIT_UNEXAMINED = 6
 """No winner could be examined; best/ holds the plain kernel."""
+
+
+class InternalError(Exception):
+    """Names the folder of the run in which its cause, an unexpected exception, was raised."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
 
 
 def echo(text: str, *, err: bool = False) -> None:

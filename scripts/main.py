@@ -1,8 +1,7 @@
-"""The last line of defence: an exception that nobody expected becomes one sentence and a file with the details.
+"""The command line: its commands by name, and the sentence and exit code of each way to fail.
 
-Owns that sentence and that file. Mistakes of the user's are `TunesmithError`s with sentences of their own.
-
-The command line: a thin layer over the Python API. Each command is in its own module, imported when it is called.
+Each command is in a module of its own, imported when it is called. A user's mistake is a `TunesmithError` with a
+sentence; any other exception becomes one sentence here, and a file with the details.
 """
 
 from __future__ import annotations
@@ -31,77 +30,19 @@ from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from tunesmith import __version__
-from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_UNMEASURED, EXIT_WAITING, echo
+from tunesmith.cli.app import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_MISTAKE,
+    EXIT_UNMEASURED,
+    EXIT_WAITING,
+    InternalError,
+    echo,
+)
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 
 EXIT_BUG = 70
 """EX_SOFTWARE of sysexits.h."""
-
-_REFUSED = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-class InternalError(Exception):
-    """Carries the folder of the run in which its cause was raised."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(str(folder))
-        self.folder = folder
-
-
-def unusable(error: BaseException) -> str:
-    """A sentence on a file or folder of the user's that the system refuses, as for a name that is too long; empty for
-    any other error."""
-    if not isinstance(error, OSError) or error.errno not in _REFUSED or error.filename is None:
-        return ""
-    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another."
-
-
-def interrupted(error: BaseException) -> bool:
-    """Whether an exception is what became of a Ctrl-C, as where it hits the import of an extension module."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
-
-
-def describe_bug(error: BaseException, arguments: Sequence[str], *, debug: bool) -> str:
-    """One sentence about an unexpected exception, which is written to a file; with `debug` the traceback is printed."""
-    folder: Path | None = None
-    if isinstance(error, InternalError):
-        folder, error = error.folder, error.__cause__ or error
-    details = "".join(traceback.format_exception(error))
-    if debug:
-        sys.stderr.write(details)
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    # An error of another process has that process's traceback as its text, whose last line says what it was.
-    what = lines[-1].strip() if lines else "no message"
-    name = type(error).__name__
-    summary = what if what.startswith(("Traceback", name)) or len(lines) > 1 else f"{name}: {what}"
-    where = _write(folder, details, arguments)
-    place = f"Details are in {where}; please report it with that file." if where else "--debug shows the details."
-    return f"This is a bug in Tunesmith: {summary[:300].rstrip('.')}. {place}"
-
-
-def _write(folder: Path | None, details: str, arguments: Sequence[str]) -> Path | None:
-    """The file with the details; None where none can be written."""
-    head = (
-        f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}, "
-        f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(arguments)}\n\n"
-    )
-    try:
-        if folder is not None and folder.is_dir():
-            path = folder / "crash.log"
-        else:
-            with tempfile.NamedTemporaryFile(prefix="tunesmith-crash-", suffix=".log", delete=False) as file:
-                path = Path(file.name)
-        with path.open("a", encoding="utf-8") as log:
-            log.write(head + details + "\n")
-    except OSError:
-        return None
-    return path
-
 
 COMMANDS = {
     "devices": "List the devices that can be tuned on.",
@@ -122,9 +63,8 @@ COMMANDS = {
     "wisdom": "List, show, export or import what earlier runs found.",
     "exhaust": "Measure a whole space, in Kernel Tuner's format.",
 }
-"""By name; each is the function of that name in the module of that name in `tunesmith.cli.commands`."""
-MODULES = {"tune": "run", "resume": "run"}
-"""Of commands that share one."""
+"""By name, with what help says: the function of that name in the module of that name in `tunesmith.cli.commands`;
+`resume` is in the module `tune`."""
 _LOOK: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "pretty_exceptions_enable": False,
@@ -140,9 +80,9 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            function = getattr(import_module(f"tunesmith.cli.commands.{MODULES.get(cmd_name, cmd_name)}"), cmd_name)
+            module = import_module(f"tunesmith.cli.commands.{'tune' if cmd_name == 'resume' else cmd_name}")
             alone = typer.Typer(add_completion=False, **_LOOK)
-            alone.command(cmd_name)(function)
+            alone.command(cmd_name)(getattr(module, cmd_name))
             self.commands[cmd_name] = typer.main.get_command(alone)
         return super().get_command(ctx, cmd_name)
 
@@ -197,7 +137,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _end_as_from_the_keyboard() -> None:
     """Makes the end of a job (SIGTERM: Slurm, Kubernetes, `timeout`) and a lost terminal (SIGHUP) interruptions like
-    Ctrl-C: workers end, and the user is told how to resume. What was ignored before (`nohup`) stays so."""
+    Ctrl-C: workers end, and the user is told how to resume. A signal that was ignored (`nohup`) stays ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
@@ -216,18 +156,18 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
-PHRASES = (
-    ("Input should be a valid integer, unable to parse string as an integer", "give a whole number"),
-    ("Input should be a valid number, unable to parse string as a number", "give a number"),
-    ("Input should be greater than or equal to", "give a number of at least"),
-    ("Value error, ", ""),
-    ("Input should be less than or equal to", "give a number of at most"),
-)
-"""What typer says of a value, and what this program says of it elsewhere."""
+_PHRASES = {
+    "Input should be a valid integer, unable to parse string as an integer": "give a whole number",
+    "Input should be a valid number, unable to parse string as a number": "give a number",
+    "Input should be greater than or equal to": "give a number of at least",
+    "Input should be less than or equal to": "give a number of at most",
+    "Value error, ": "",
+}
+"""Phrases of pydantic and typer about a value, and the words of this program."""
 
 
 def _sentence(error: TyperException) -> str:
-    """What is wrong with a command line, in the style of all other messages."""
+    """The mistake in a command line, in the style of all other messages."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
     usage = f"`{context.command_path} --help` shows how it is used." if context is not None else ""
@@ -243,14 +183,59 @@ def _sentence(error: TyperException) -> str:
         if not error.message:
             return f"{option}: it is required. {usage}".rstrip()
     problem = error.message.replace(f"Option '{option}' requires an argument", "it needs a value")
-    for theirs, ours in PHRASES:
+    for theirs, ours in _PHRASES.items():
         problem = problem.replace(theirs, ours)
     message = problem if option is None else f"{option}: {problem}"
     return f"{message.rstrip('. ')}." if parameter is not None else f"{message.rstrip('. ')}. {usage}".rstrip()
 
 
-def _fail(message: str, code: int) -> None:
-    # Half a character that a file names cannot be written as it is.
+def _unusable_path(error: BaseException) -> str:
+    """A sentence on a user's file or folder that the system refuses, as for a name that is too long; empty for any
+    other error."""
+    refusals = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
+    if not isinstance(error, OSError) or error.errno not in refusals or error.filename is None:
+        return ""
+    return f"{error.filename!s:.200} cannot be used: {error.strerror}; name another."
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C caused an exception, as where it hits the import of an extension module."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _describe_bug(error: BaseException, folder: Path | None) -> str:
+    """One sentence about an unexpected exception, which is written to a file in `folder`, the run's, or else among
+    temporary files; with --debug the traceback is printed."""
+    details = "".join(traceback.format_exception(error))
+    if _DEBUG:
+        sys.stderr.write(details)
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    # An error of another process has that process's traceback as its text, whose last line names the error.
+    last = lines[-1].strip() if lines else "no message"
+    name = type(error).__name__
+    summary = last if last.startswith(("Traceback", name)) or len(lines) > 1 else f"{name}: {last}"
+    head = (
+        f"Tunesmith {__version__}, Python {platform.python_version()} on {platform.platform()}, "
+        f"{datetime.now().astimezone().isoformat(timespec='seconds')}\ncommand: {' '.join(sys.argv)}\n\n"
+    )
+    try:
+        if folder is not None and folder.is_dir():
+            path = folder / "crash.log"
+        else:
+            with tempfile.NamedTemporaryFile(prefix="tunesmith-crash-", suffix=".log", delete=False) as file:
+                path = Path(file.name)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(head + details + "\n")
+        place = f"Details are in {path}; please report it with that file."
+    except OSError:
+        place = "--debug shows the details."
+    return f"This is a bug in Tunesmith: {summary[:300].rstrip('.')}. {place}"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    # Half a character in a file's name cannot be written as it is.
     with contextlib.suppress(OSError):  # standard error may be full, too
         echo(f"tunesmith: {message.encode(errors='backslashreplace').decode()}", err=True)
     sys.exit(code)
@@ -261,11 +246,16 @@ def _end_interrupted() -> NoReturn:
     sys.exit(EXIT_INTERRUPTED)
 
 
+def _discard_output() -> None:
+    """Sends the rest of standard output nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line with `arguments`, or this process's; ends with `SystemExit`."""
     _end_as_from_the_keyboard()
     _open_closed_streams()
-    # What cannot be encoded, as in a path of bytes that are no text, is shown by its numbers.
+    # Characters that cannot be encoded, as in a path of arbitrary bytes, are shown by their numbers.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -283,23 +273,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, Abort):
         _end_interrupted()
     except BrokenPipeError:
-        # The reader of our output went away (`tunesmith tasks | head`); that is no failure of ours.
-        _silence()
+        # The reader of our output went away (`tunesmith tasks | head`), which is not a failure.
+        _discard_output()
         sys.exit(EXIT_DONE)
-    except Exception as error:  # noqa: BLE001 - nobody is shown a traceback that did not ask for it
-        if interrupted(error):
+    except Exception as error:  # noqa: BLE001 - a traceback is shown only with --debug
+        folder = error.folder if isinstance(error, InternalError) else None
+        cause: BaseException = error.__cause__ or error if isinstance(error, InternalError) else error
+        if _interrupted(cause):
             _end_interrupted()
-        if said := unusable(error):
-            _fail(said, EXIT_MISTAKE)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
-            _silence()
-            _fail(f"Standard output cannot be written: {error.strerror}.", EXIT_MISTAKE)
-        _fail(describe_bug(error, sys.argv, debug=bool(_DEBUG)), EXIT_BUG)
-
-
-def _silence() -> None:
-    """Lets what is still to be written to standard output go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sentence := _unusable_path(cause):
+            _fail(sentence, EXIT_MISTAKE)
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EIO) and cause.filename is None:
+            _discard_output()
+            _fail(f"Standard output cannot be written: {cause.strerror}.", EXIT_MISTAKE)
+        _fail(_describe_bug(cause, folder), EXIT_BUG)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`tunesmith bench`: one comparison, by itself."""
+"""`tunesmith bench`: one configuration beside the baseline, without a search."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, OpponentChoice, Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
-from tunesmith.kernels.spec.template import described
+from tunesmith.kernels.spec.template import Config, Template, described
 
 ROUNDS, SECONDS = 40, 1.0
+"""Of the comparison on one workload, at most."""
 DEADLINE = 120.0
+"""Seconds that a worker may take for one call."""
 
 
 def bench(
@@ -88,26 +90,33 @@ def _measure(
 ) -> dict[str, Any]:
     limits = device.limits
     task, _ = with_rules(task, device.backend)
-    made = template_of(task, device.backend, None, template)
+    tuned = template_of(task, device.backend, None, template)
     other = (
         task.sources(device.backend).baseline.template
         if vs == "baseline"
         else template_of(task, device.backend, Path(vs), None, option="--vs")
     )
-    point = parse_config(config, made)
+    point = parse_config(config, tuned)
     for workload in workloads:
-        if (excluded := infeasible_on(made, point, workload, limits)) is not None:
-            given = described(made.name, point)
-            why = excluded.detail.rstrip(".")
+        if (excluded := infeasible_on(tuned, point, workload, limits)) is not None:
             raise TunesmithError(
-                f"The configuration {given} is not feasible on {workload.name}: {why}; name another with --config."
+                f"The configuration {described(tuned.name, point)} is not feasible on {workload.name}: "
+                f"{excluded.detail.rstrip('.')}; name another with --config."
             )
     with (
         Isolated("compile", CompileWorker, limits, device.index) as compiler,
         Isolated("run", Examiner, task, limits, device.index, seed) as examiner,
     ):
-        candidate = _compiled(compiler, made, point, workloads, f"The template {made.name}")
-        baseline = _compiled(compiler, other, {}, workloads, "The baseline" if vs == "baseline" else f"--vs: {vs}")
+
+        def compiled(template: Template, config: Config, label: str) -> Candidate:
+            candidate = compile_all(compiler, template, config, workloads, DEADLINE)
+            if not isinstance(candidate, Candidate):
+                why = describe(candidate).rstrip(".")
+                raise TunesmithError(f"{label} cannot be measured ({reason_of(candidate)}): {why}.")
+            return candidate
+
+        candidate = compiled(tuned, point, f"The template {tuned.name}")
+        baseline = compiled(other, {}, "The baseline" if vs == "baseline" else f"--vs: {vs}")
         rivals = [
             KernelRival(one.name, one.label, compile_all(compiler, one.template, {}, workloads, DEADLINE))
             if isinstance(one, KernelOpponent)
@@ -118,15 +127,24 @@ def _measure(
         lock = lock_of(examiner)
         lock.acquire(lambda text: typer.echo(text, err=True))
         with lock:
-            # Before the roofs, so that a reference that does not end is told at once.
+            # Before the roofs, so that a reference that does not end is reported at once.
             _prepare(examiner, task, workloads[0])
             roofs = examiner.call("calibrate", DEADLINE, probes if isinstance(probes, dict) else {})
-            found = roofs if isinstance(roofs, Roofline) else Roofline()
-            roofline, said = best_roofs(device, found)
+            roofline, notes = best_roofs(device, roofs if isinstance(roofs, Roofline) else Roofline())
             rows = [_row(examiner, task, workload, candidate, baseline, rivals, roofline) for workload in workloads]
-    roofline, beaten = roofline.without_beaten(_timed(task, rows))
-    for row, workload in zip(rows, workloads, strict=True):
-        row["floor_seconds"] = _floor(roofline, task, workload)
+    work = {
+        workload.name: (task.bytes_of(workload), task.flops_of(workload), task.arithmetic) for workload in workloads
+    }
+    roofline, beaten = roofline.without_beaten(
+        [
+            Timed(f"the {kernel} on {row['workload']}", row["cold"][kernel]["median"], *work[row["workload"]])
+            for row in rows
+            if "cold" in row
+            for kernel in ("candidate", "baseline")
+        ]
+    )
+    for row in rows:
+        row["floor_seconds"] = roofline.floor_seconds(*work[row["workload"]])
     return {
         "task": task.name,
         "device": device.name,
@@ -137,36 +155,9 @@ def _measure(
         "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
         "launch_floor_seconds": roofline.launch_seconds,
         "roofline": roofline.to_json(),
-        "notes": [*said, *beaten],
+        "notes": [*notes, *beaten],
         "workloads": rows,
     }
-
-
-def _floor(roofline: Roofline, task: Task, workload: Workload) -> float | None:
-    return roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
-
-
-def _timed(task: Task, rows: list[dict[str, Any]]) -> list[Timed]:
-    """Candidate and baseline on each workload, for comparison with the roofs."""
-    return [
-        Timed(
-            f"the {kernel} on {row['workload']}",
-            row["cold"][kernel]["median"],
-            task.bytes_of(workload := task.workload(row["workload"])),
-            task.flops_of(workload),
-            task.arithmetic,
-        )
-        for row in rows
-        if "cold" in row
-        for kernel in ("candidate", "baseline")
-    ]
-
-
-def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[Workload, ...], what: str) -> Candidate:
-    made = compile_all(compiler, template, config, workloads, DEADLINE)
-    if not isinstance(made, Candidate):
-        raise TunesmithError(f"{what} cannot be measured ({reason_of(made)}): {describe(made).rstrip('.')}.")
-    return made
 
 
 def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
@@ -182,64 +173,49 @@ def _row(
     rivals: Sequence[Rival],
     roofline: Roofline,
 ) -> dict[str, Any]:
-    floor = _floor(roofline, task, workload)
-    row: dict[str, Any] = {
-        "workload": workload.name,
-        "sizes": workload.sizes,
-        "types": workload.types,
-        "floor_seconds": floor,
-    }
+    """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
+    row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
+    row["floor_seconds"] = None
     _prepare(examiner, task, workload)
+    floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
     limits = (ROUNDS, SECONDS, floor or 0.0)
-    deadline = DEADLINE * (1 + sum(isinstance(one, FunctionOpponent) for one in rivals))
+    deadline = DEADLINE * (1 + sum(isinstance(rival, FunctionOpponent) for rival in rivals))
     compared = examiner.call("compare", deadline, baseline, candidate, workload.name, *limits, list(rivals))
     result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
     if isinstance(compared, WorkloadComparison) and compared.opponents:
-        row["opponents"] = [asdict(one) for one in compared.opponents]
+        row["opponents"] = [asdict(opponent) for opponent in compared.opponents]
     if not isinstance(result, Comparison):
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
-    for name, one in (("candidate", candidate), ("baseline", baseline)):
-        modes = examiner.call("modes", DEADLINE, one, workload.name)
+    for name, kernel in (("candidate", candidate), ("baseline", baseline)):
+        modes = examiner.call("modes", DEADLINE, kernel, workload.name)
         if isinstance(modes, Modes):
             row.setdefault("warm_l2_seconds", {})[name] = modes.warm.median
             row.setdefault("call_to_call_seconds", {})[name] = modes.call_to_call.median
     return row
 
 
-def _opponent(one: dict[str, Any]) -> str:
+def _opponent(opponent: dict[str, Any]) -> str:
     """An opponent's time, and the candidate's over it."""
-    against = one["against"][0] if one["against"] else None
-    if one["comparison"] is None or against is None:
-        return f"not timed: {one['why'] or 'the candidate was not'}"
-    seconds = one["comparison"]["candidate"]["median"]
+    against = opponent["against"][0] if opponent["against"] else None
+    if opponent["comparison"] is None or against is None:
+        return f"not timed: {opponent['why'] or 'the candidate was not'}"
     return (
-        f"{seconds * 1e6:.2f} us; time of the candidate over its {against['ratio']:.4f}, 99 % interval "
-        f"{against['low']:.4f} - {against['high']:.4f}"
+        f"{opponent['comparison']['candidate']['median'] * 1e6:.2f} us; time of the candidate over its "
+        f"{against['ratio']:.4f}, 99 % interval {against['low']:.4f} - {against['high']:.4f}"
     )
 
 
 def _print(found: dict[str, Any]) -> None:
-    out = console()
-    table = Table(
-        "workload",
-        "cold L2, us",
-        "baseline, us",
-        "ratio",
-        "99 % interval",
-        "verdict",
-        "of floor",
-        "warm L2, us",
-        "call to call, us",
-        title=f"{found['task']} on {found['device']}",
-    )
+    headings = ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor")
+    title = f"{found['task']} on {found['device']}"
+    table = Table(*headings, "warm L2, us", "call to call, us", title=title)
     for row in found["workloads"]:
         if "failure" in row:
             continue
         cold = row["cold"]
         seconds = cold["candidate"]["median"]
-        share = f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-"
-        apart = [
+        both = [
             f"{row.get(key, {}).get('candidate', 0) * 1e6:.2f} / {row.get(key, {}).get('baseline', 0) * 1e6:.2f}"
             for key in ("warm_l2_seconds", "call_to_call_seconds")
         ]
@@ -250,18 +226,16 @@ def _print(found: dict[str, Any]) -> None:
             f"{cold['ratio']:.4f}",
             f"{cold['low']:.4f} - {cold['high']:.4f}",
             cold["verdict"],
-            share,
-            *apart,
+            f"{row['floor_seconds'] / seconds:.1%}" if row["floor_seconds"] else "-",
+            *both,
         )
     if table.rows:
-        print_table(out, table)
+        print_table(console(), table)
     for row in found["workloads"]:
         for one in row.get("opponents", []):
-            told = f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}"
-            out.print(told, markup=False, soft_wrap=True)
+            typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
         if "failure" in row:
-            told = f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}"
-            out.print(told, markup=False, soft_wrap=True)
+            typer.echo(f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}")
     for note in found["notes"]:
         typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:

@@ -1,8 +1,6 @@
-"""Measures the library, or the tasks in other folders: runs the tests that need a GPU, tunes every task, and writes all
-figures as JSON, with the seconds of each phase.
+"""Tunes every task of the library, or tasks in other folders, and writes all figures as JSON.
 
-    python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,b] [--time-limit 100s] [--no-tests]
-    python scripts/measure/library.py --out DIR --tasks FOLDER/a,FOLDER/b --evaluations 60 --rounds 1 --no-tests
+    python scripts/measure/library.py --out DIR [--evaluations N] [--tasks a,FOLDER/b] [--time-limit 100s]
     python scripts/measure/library.py --table FILE...       # the table for docs/results of files written before
 
 Several GPUs share the tasks: one call with CUDA_VISIBLE_DEVICES, --tasks and --out of its own for each.
@@ -15,18 +13,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
-import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunesmith.cli.measure.runner import ROOT, Record, execute, parser_of
+from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph import tune
-from tunesmith.graph.progress import Listener, Progress
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.taskfile import library_tasks
@@ -46,14 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which no task is begun")
     parser.add_argument("--opponents", choices=("usual", "all", "none"), default="all")
-    parser.add_argument("--no-tests", action="store_true")
     options = parser.parse_args(arguments)
     if options.table:
         files = [(name, json.loads(Path(name).read_text(encoding="utf-8"))) for name in options.table]
         sys.stdout.write(markdown(merged(files)))
         return 0
     record = Record(options, probe().device(options.backend))
-    tests = None if options.no_tests else _run_tests()
     runs: dict[str, Any] = {}
     failed: dict[str, str] = {}
     begun = time.monotonic()
@@ -62,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() - begun > options.stop_after:
             failed[name] = "not begun"
             continue
-        started, phases = time.monotonic(), defaultdict[str, float](float)
+        started = time.monotonic()
         try:
             result = tune(
                 task,
@@ -73,55 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 opponents=options.opponents,
                 time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
-                listener=_listener(name, phases),
             )
         except TunesmithError as error:
-            # The other tasks are worth having.
+            # The other tasks are still measured.
             failed[name] = str(error)
             print(f"{name}: {error}", flush=True)
         else:
             wall = round(time.monotonic() - started, 1)
-            spent = {phase: round(seconds, 1) for phase, seconds in phases.items()}
-            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "phases": spent, "valid": result.valid}
-            _show(runs[name])
-        record.write(tests=tests, runs=runs, failed=failed)
-    record.write(tests=tests, runs=runs, failed=failed)
-    return 1 if failed or (tests is not None and tests["exit_code"] != 0) else 0
-
-
-def _run_tests() -> dict[str, object]:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(ROOT / "tests")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, cwd=ROOT)
-    print(done.stdout[-3000:], flush=True)
-    last = done.stdout.strip().splitlines()[-1]
-    return {"command": shlex.join(command), "exit_code": done.returncode, "last_line": last}
-
-
-def _listener(name: str, phases: dict[str, float]) -> Listener:
-    """Prints what is being done, and adds the seconds between two calls to the phase of the former."""
-    last: list[tuple[str, float]] = [("start", time.monotonic())]
-
-    def listen(progress: Progress) -> None:
-        (phase, since), now = last[0], time.monotonic()
-        phases[phase] += now - since
-        examining = progress.phase == "test" and progress.message.startswith("examining")
-        last[0] = ("examine" if examining else progress.phase, now)
-        if progress.message and progress.phase in ("plan", "tune"):
-            print(f"{name}: {progress.message}", flush=True)
-
-    return listen
-
-
-def _show(summary: dict[str, Any]) -> None:
-    failures = summary["failures"] or "none"
-    print(
-        f"{summary['task']}: {summary['sentence']} {summary['evaluations']} evaluations, failures: {failures}, "
-        f"{summary['wall_seconds']} s"
-    )
-    print(markdown({summary["task"]: summary}))
-    for item in summary["disqualified"]:
-        print("  out:", item["workload"], item["why"], item["config"])
-    sys.stdout.flush()
+            runs[name] = result.summary.to_json() | {"wall_seconds": wall, "valid": result.valid}
+            print(f"{name}: {result.summary.sentence} {wall} s\n{markdown({name: runs[name]})}", flush=True)
+        record.write(runs=runs, failed=failed)
+    record.write(runs=runs, failed=failed)
+    return 1 if failed else 0
 
 
 def merged(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

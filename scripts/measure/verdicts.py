@@ -3,13 +3,13 @@
     python scripts/measure/verdicts.py --out FILE [--backend opencl|cuda] [--set edited|index|all] [--only TEXT]
         [--workers N]
 
-FILE is written after each candidate, and a second call goes on where the first stopped: what has a verdict keeps it,
-unless `--again` is given and it is of another commit than this one. Each candidate is judged as
-`tunesmith check` judges it, but on workloads of at most 64 MB. What a candidate prints must not reach the standard
-output of the process that judges it: it counts as accepted wrongly where something did, whatever the verdict.
+FILE is written after each candidate, and a second call goes on where the first stopped: verdicts are kept, unless
+`--again` is given and they are of another commit. Each candidate is judged as `tunesmith check` judges it, but on
+workloads of at most 64 MB. A candidate whose output reaches the standard output of the process that judges it counts
+as accepted wrongly, whatever the verdict.
 
-Workers judge side by side on one device, each in a process of its own, on one thread: verdicts ask for no times that
-others could spoil, but the seconds that they took then say little.
+Workers judge side by side on one device, each in a process of its own, on one thread: verdicts do not depend on times
+that others could spoil, but `seconds` then says little.
 """
 
 from __future__ import annotations
@@ -132,14 +132,13 @@ def main() -> int:
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
-    # Those that must be accepted first: they go through all checks, and tell most where there is no time for all.
+    # Right candidates first: they go through all checks, and tell most where there is no time for all.
     chosen.sort(key=lambda one: bool(one.reasons))
 
-    def known(name: str) -> bool:
-        return name in lines and (not options.again or lines[name].get("commit") == commit)
-
-    waiting = [one for one in chosen if not known(one.file)]
-    # What workers share is slower for each of them.
+    waiting = [
+        one for one in chosen if one.file not in lines or (options.again and lines[one.file].get("commit") != commit)
+    ]
+    # Workers share the device and slow each other down.
     check = CHECK_SECONDS[device.limits.kind] * options.workers
     deadlines = Limits(compile=60.0, run=options.seconds, check=check)
     processes = max(1, process_count(device.limits) // options.workers)

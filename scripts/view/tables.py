@@ -1,4 +1,4 @@
-"""Tables for people: a run's summary, devices, tasks, spaces."""
+"""Tables for people, which no terminal cuts, and a run's summary as text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,10 +17,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tunesmith.graph.dispatch import Dispatching
-from tunesmith.graph.journal.records import ExaminationRow, FailureExample, ModelsUsage, WorkloadRow
-from tunesmith.graph.results.summary import Summary
+from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
+
+if TYPE_CHECKING:
+    from tunesmith.graph.dispatch import Dispatching
+    from tunesmith.graph.journal.records import ExaminationRow, ModelsUsage, WorkloadRow
+    from tunesmith.graph.results.summary import Summary
 
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 LEGEND = (
@@ -51,7 +55,7 @@ def print_json(data: Any) -> None:
 
 
 def fits(out: Console, table: Table) -> bool:
-    """Whether the terminal is wide enough for the table without cutting a word of it."""
+    """Whether the terminal is wide enough for the table without cutting a word."""
     drawn = "".join(segment.text for segment in out.render(table, out.options))
     own = sum(_plain(cell).count(CUT) for column in table.columns for cell in column.cells)
     return drawn.count(CUT) == own and all(cell_len(line) <= out.width for line in drawn.splitlines())
@@ -69,22 +73,18 @@ def print_table(out: Console, table: Table) -> None:
     if table.title:
         out.print(table.title)
     headings = [str(column.header) for column in table.columns]
+    wrapper = textwrap.TextWrapper(out.width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
     for row in zip(*(column.cells for column in table.columns), strict=True):
         first, *others = map(_plain, row)
         out.print(f"{headings[0]} {first}", markup=False, style="bold")
-        told = [f"{heading}: {cell}" for heading, cell in zip(headings[1:], others, strict=True) if cell]
-        out.print("\n".join(_filled(told, out.width)), markup=False, soft_wrap=True)
-
-
-def _filled(parts: Sequence[str], width: int) -> list[str]:
-    """Lines of `width` columns for the parts of a paragraph: a part that fits on a line is not broken."""
-    lines = [""]
-    for part in parts:
-        if lines[-1] and len(lines[-1]) + len(part) + 4 > width:
-            lines.append("")
-        lines[-1] += f"; {part}" if lines[-1] else part
-    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
-    return [line for one in lines for line in wrapper.wrap(one)]
+        lines = [""]
+        for heading, cell in zip(headings[1:], others, strict=True):
+            part = f"{heading}: {cell}"
+            if cell and lines[-1] and len(lines[-1]) + len(part) + 4 > out.width:
+                lines.append(part)
+            elif cell:
+                lines[-1] += f"; {part}" if lines[-1] else part
+        out.print("\n".join(map(wrapper.fill, lines)), markup=False, soft_wrap=True)
 
 
 def _plain(cell: Any) -> str:
@@ -92,101 +92,103 @@ def _plain(cell: Any) -> str:
 
 
 def print_summary(summary: Summary, folder: Path) -> None:
-    """What a run found: the sentence, a row for each workload, where everything is."""
+    """Prints a run's sentence, a row for each workload, and where its files are."""
     out = console()
-    sentence = f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}"
-    out.print(sentence, markup=False, soft_wrap=not out.is_terminal)
-    shown = False
-    for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
-        if rows:
-            print_table(out, _workloads(title, summary.baseline_label, rows))
-            shown = True
+    echo(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
+    tables = [
+        _workloads(title, summary.baseline_label, rows)
+        for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out))
+        if rows
+    ]
+    for table in tables:
+        print_table(out, table)
     if any(row.opponents for row in (*summary.tuned, *summary.held_out)):
         print_table(out, _opponents((*summary.tuned, *summary.held_out)))
     if summary.front:
         print_table(out, _front(summary))
-    if shown:
+    if tables:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
-        config = described(summary.general.template, summary.general.config)
-        out.print(f"General configuration: {config}", markup=False, soft_wrap=not out.is_terminal)
+        echo(f"General configuration: {described(summary.general.template, summary.general.config)}")
     if summary.dispatching is not None and summary.dispatching.tested:
-        print_table(out, _policies(summary.dispatching))
-        found = summary.dispatching
-        rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
-        out.print(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}", markup=False)
-        if found.lost:
-            said = "It lost to general on the unseen shapes and is not exported; exported is:"
-            out.print(f"{said}\n    {exported}", markup=False)
-        for item in summary.dispatching.excluded:
-            where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
-            text = f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}"
-            out.print(text, markup=False, soft_wrap=not out.is_terminal)
+        _print_dispatching(out, summary.dispatching)
     for item in summary.disqualified:
-        config = described(item.template, item.config)
-        out.print(f"Disqualified: {config} on {item.workload}: {item.why}", markup=False, soft_wrap=not out.is_terminal)
-    for one in summary.examined:
-        if one.checks:
-            out.print(_checks(one), markup=False, soft_wrap=not out.is_terminal)
-        if one.verdict == "not examined":
-            why = one.detail.rstrip(".")
-            out.print(
-                f"Not examined: {described(one.template, one.config)}: {why}.",
-                markup=False,
-                soft_wrap=not out.is_terminal,
-            )
-        for lines in one.unexecuted if one.unreached else ():
-            out.print(
-                f"Ran in no check: {described(one.template, one.config)}, {lines}",
-                markup=False,
-                soft_wrap=not out.is_terminal,
-            )
+        echo(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
+    for row in summary.examined:
+        kernel = described(row.template, row.config)
+        if row.checks:
+            echo(_checks(row))
+        if row.verdict == "not examined":
+            echo(f"Not examined: {kernel}: {row.detail.rstrip('.')}.")
+        for lines in row.unexecuted if row.unreached else ():
+            echo(f"Ran in no check: {kernel}, {lines}")
     for note in summary.notes:
-        out.print(f"Note: {note}", markup=False, soft_wrap=not out.is_terminal)
+        echo(f"Note: {note}")
+    # One example of each kind of failure; the others are in the report.
+    for example in list({item.kind: item for item in reversed(summary.failure_examples)}.values())[::-1]:
+        echo(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
     failures = ", ".join(f"{kind} {count}" for kind, count in summary.failures.items()) or "none"
-    for example in _one_of_each_kind(summary.failure_examples):
-        config = described(example.template, example.config)
-        out.print(
-            f"Failed, {example.kind}, such as {config}: {example.what}", markup=False, soft_wrap=not out.is_terminal
-        )
-    checking = sum(one.seconds for one in summary.examined)
+    checking = sum(row.seconds for row in summary.examined)
     took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
-    out.print(
+    echo(
         f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} (failures: {failures}); "
-        f"{summary.ending}",
-        markup=False,
-        soft_wrap=not out.is_terminal,
+        f"{summary.ending}"
     )
     if summary.models:
-        out.print(_models(summary.models), markup=False, soft_wrap=not out.is_terminal)
+        echo(_models(summary.models))
     if summary.general is not None or summary.dispatch:
-        out.print(f"Code:   {folder / 'best'}", markup=False, soft_wrap=True)
+        typer.echo(f"Code:   {folder / 'best'}")
     report = folder / "report.html"
     gone = "" if report.is_file() else f" is gone; `tunesmith resume {folder}` writes it anew."
-    out.print(f"Report: {report}{gone}", markup=False, soft_wrap=True)
+    typer.echo(f"Report: {report}{gone}")
 
 
-def _checks(one: ExaminationRow) -> str:
+def _print_dispatching(out: Console, dispatching: Dispatching) -> None:
+    """Prints what each way to choose a kernel costs on shapes that neither tuning nor fitting saw, and the rule."""
+    table = _table(
+        f"Dispatch on {dispatching.tested} unseen shapes",
+        left=("kernel by",),
+        right=("median regret", "worst regret", "speed-up", "shapes slower than baseline"),
+    )
+    for policy in dispatching.policies:
+        regrets = (f"{policy.median_regret:.1%}", f"{policy.worst_regret:.1%}")
+        table.add_row(policy.policy, *regrets, _speedup(policy.ratio), str(policy.slower))
+    print_table(out, table)
+    rule, exported = ("\n    ".join(lines) for lines in (dispatching.lost or dispatching.lines, dispatching.lines))
+    echo(f"Dispatch rule, fitted to {dispatching.fitted} shapes:\n    {rule}")
+    if dispatching.lost:
+        echo(f"It lost to general on the unseen shapes and is not exported; exported is:\n    {exported}")
+    for item in dispatching.excluded:
+        where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
+        echo(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")
+
+
+def _table(title: str | Text, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table whose columns are the headings `left`, as text, then `right`, as numbers."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in left:
+        table.add_column(heading, no_wrap=heading != "finalist")
+    for heading in right:
+        table.add_column(heading, justify="left" if heading in ("verdict", "on the front") else "right", no_wrap=True)
+    return table
+
+
+def _checks(row: ExaminationRow) -> str:
     """How much of the full verdict a kernel went through."""
-    late = sum("--check-time" in step for step in one.skipped)
+    late = sum("--check-time" in step for step in row.skipped)
     untimely = f", {late} for lack of time (--check-time)" if late else ""
-    skipped = f", {len(one.skipped)} skipped{untimely} (the report says why)" if one.skipped else ""
-    partial = f"; right in part only, as {one.detail}" if one.verdict == "partial" else ""
-    return f"Checks of {described(one.template, one.config)}: {one.checks} passed{skipped}{partial}"
-
-
-def _one_of_each_kind(examples: Sequence[FailureExample]) -> list[FailureExample]:
-    """The first example of each kind of failure; the others are in the report."""
-    return list({item.kind: item for item in reversed(examples)}.values())[::-1]
+    skipped = f", {len(row.skipped)} skipped{untimely} (the report says why)" if row.skipped else ""
+    partial = f"; right in part only, as {row.detail}" if row.verdict == "partial" else ""
+    return f"Checks of {described(row.template, row.config)}: {row.checks} passed{skipped}{partial}"
 
 
 def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
     """Microseconds for each workload. The columns are those of `LEGEND`."""
-    label = Text(f"{title}: microseconds per launch, baseline: {baseline}")
-    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("workload", no_wrap=True)
-    for heading in ("baseline", "general", "speed-up", "99 %", "verdict", "best", "floor", "of floor", "regret"):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
+    table = _table(
+        Text(f"{title}: microseconds per launch, baseline: {baseline}"),
+        left=("workload",),
+        right=("baseline", "general", "speed-up", "99 %", "verdict", "best", "floor", "of floor", "regret"),
+    )
     for row in rows:
         general, best = row.general, row.best
         table.add_row(
@@ -206,51 +208,30 @@ def _workloads(title: str, baseline: str, rows: Sequence[WorkloadRow]) -> Table:
 
 def _front(summary: Summary) -> Table:
     """Time and energy of the finalists for all workloads, the fastest first."""
-    label = "Time and energy over the baseline's, over all tuned workloads"
-    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("finalist")
-    for heading in ("time", "energy"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("on the front", no_wrap=True)
-    for one in summary.front:
-        numbers = (f"{one.ratio:.3f}", f"{one.energy_ratio:.3f}")
-        table.add_row(escape(described(one.template, one.config)), *numbers, "yes" if one.best else "no")
-    return table
-
-
-def _policies(found: Dispatching) -> Table:
-    """What each way to choose a kernel costs on shapes that neither tuning nor fitting saw."""
-    label = f"Dispatch on {found.tested} unseen shapes"
-    table = Table(title=label, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("kernel by", no_wrap=True)
-    for heading in ("median regret", "worst regret", "speed-up", "shapes slower than baseline"):
-        table.add_column(heading, justify="right")
-    for one in found.policies:
-        regrets = (f"{one.median_regret:.1%}", f"{one.worst_regret:.1%}")
-        table.add_row(one.policy, *regrets, f"{1 / one.ratio:.2f}x", str(one.slower))
+    title = "Time and energy over the baseline's, over all tuned workloads"
+    table = _table(title, left=("finalist",), right=("time", "energy", "on the front"))
+    for row in summary.front:
+        numbers = (f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}")
+        table.add_row(escape(described(row.template, row.config)), *numbers, "yes" if row.best else "no")
     return table
 
 
 def _opponents(rows: Sequence[WorkloadRow]) -> Table:
-    """What would have been called instead: its time, and the speed of the general configuration over its."""
+    """The other functions that a user could call: their times, and the general configuration's speed over theirs."""
     title = "Opponents: microseconds per call, and how much faster the general configuration is"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in ("workload", "opponent", "label"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("time", "speed-up", "99 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table(title, left=("workload", "opponent", "label"), right=("time", "speed-up", "99 %"))
     table.add_column("not timed, as")
     for row in rows:
-        for one in row.opponents:
-            ratio, low, high = one.ratio, one.low, one.high
+        for opponent in row.opponents:
+            low, high = opponent.low, opponent.high
             table.add_row(
                 escape(row.workload),
-                escape(one.name),
-                one.label,
-                _us(one.seconds),
-                f"{1 / ratio:.2f}x" if ratio else "-",
+                escape(opponent.name),
+                opponent.label,
+                _us(opponent.seconds),
+                _speedup(opponent.ratio) if opponent.ratio else "-",
                 f"{1 / high:.2f}-{1 / low:.2f}" if low and high else "-",
-                escape(one.why),
+                escape(opponent.why),
             )
     return table
 

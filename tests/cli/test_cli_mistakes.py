@@ -1,23 +1,27 @@
-"""Every mistake of the user's is one sentence on standard error and exit code 2, never a traceback."""
+"""Mistakes that need more than a changed file, and the ways in which a command ends. The others are rows of
+test_mistakes_table."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scale_task import write
 from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import EvaluationRequest
 from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNMEASURED
 from tunesmith.cli.main import main
-from tunesmith.graph.journal.events import Noted
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph import tune
 from tunesmith.kernels.outcome import Evaluation, WrongResult
+from tunesmith.kernels.spec.task import TaskError
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 Fails = Callable[..., str]
@@ -58,73 +62,6 @@ def task(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.mark.parametrize("objective", ["energy", "edp"])
-def test_an_energy_objective_without_a_counter(
-    fails: Fails, task: Callable[..., Path], tmp_path: Path, objective: str
-) -> None:
-    file = task()
-    said = fails("tune", file, "--objective", objective, "--backend", "opencl", "--run-dir", tmp_path / "run")
-    assert said.startswith(f"--objective {objective}: ") and "choose an NVIDIA GPU" in said
-    assert not (tmp_path / "run").exists()
-    assert "'time', 'energy' or 'edp'" in fails("tune", file, "--objective", "power")
-
-
-@pytest.mark.parametrize("command", ["tune", "space"])
-def test_an_unknown_task(fails: Fails, command: str) -> None:
-    said = fails(command, "no_such_kernel")
-    assert "no_such_kernel" in said and "silu_and_mul" in said
-
-
-@pytest.mark.parametrize(
-    ("edit", "parts"),
-    [
-        (("task.toml", 'entry = "scale_add"', "entry = "), ["task.toml", "not valid TOML", "line"]),
-        (("task.toml", 'shape = ["n"]', 'shape = ["m"]'), ["task.toml", "'m'"]),
-        (("template.toml", "ITEMS > 1 or", "ITEM > 1 or"), ["ITEM", "constraint 1"]),
-        (("task.toml", "n = 5000", "n = 0"), ["n = 0", "positive"]),
-        (("task.toml", "n = 5000", "n = -16"), ["n = -16", "positive"]),
-        (("task.toml", 'dtype = "float32"', 'dtype = "float31"'), ["float31", "float32"]),
-        (("task.toml", '"reference.py:', '"missing.py:'), ["missing.py"]),
-        (("task.toml", '"baseline.cl"', '"missing.cl"'), ["missing.cl"]),
-        (("task.toml", "flops =", "flop ="), ["flop"]),
-        (("template.toml", "default = 16", "default = 17"), ["17", "GROUP"]),
-    ],
-)
-def test_a_task_that_makes_no_sense(fails: Fails, task: Any, edit: tuple[str, str, str], parts: list[str]) -> None:
-    said = fails("tune", task(edit))
-    assert all(part in said for part in parts), said
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        (["--evaluations", "-1"], ["--evaluations", "-1"]),
-        (["--evaluations", "0"], ["--evaluations", "0"]),
-        (["--rounds", "0"], ["--rounds", "0"]),
-        (["--seed", "-3"], ["--seed", "-3"]),
-        (["--workers", "0"], ["--workers", "0"]),
-        (["--backend", "metal"], ["--backend", "metal", "opencl"]),
-        (["--strategy", "wishing"], ["--strategy", "wishing", "random"]),
-        (["--time-limit", "soon"], ["--time-limit", "soon", "10m"]),
-        (["--time-limit", "-5m"], ["--time-limit", "-5m"]),
-        (["--time-limit", "0s"], ["--time-limit"]),
-        (["--target", "abacus"], ["abacus", "sm_90"]),
-    ],
-)
-def test_an_option_that_makes_no_sense(
-    fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], parts: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = fails("tune", DATA / "scale_add" / "task.toml", *options)
-    assert all(part in said for part in parts), said
-    assert list(tmp_path.iterdir()) == [], "nothing is begun"
-
-
-def test_a_backend_the_task_has_no_sources_for(fails: Fails) -> None:
-    said = fails("tune", DATA / "scale_add" / "task.toml", "--backend", "cuda")
-    assert "no cuda sources" in said and "opencl" in said
-
-
 def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
     from tunesmith.hw.probe import probe
 
@@ -134,87 +71,6 @@ def test_a_backend_that_is_not_here_says_what_to_install(fails: Fails) -> None:
     assert "--target" in fails("space", "silu_and_mul", "--backend", "cuda")
 
 
-def test_a_run_dir_that_holds_a_run(fails: Fails, tmp_path: Path) -> None:
-    with Journal(tmp_path, create=True) as journal:
-        journal.append(Noted(role="plan", sentence="It has begun."))
-    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
-    assert "tunesmith resume" in said
-
-
-def test_a_run_dir_that_has_other_files(fails: Fails, tmp_path: Path, device: Any) -> None:
-    (tmp_path / "thesis.tex").touch()
-    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path)
-    assert "not empty" in said and [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_run_dir_that_cannot_be_made(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    said = fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", tmp_path / "file" / "run")
-    assert "cannot be made" in said and "--run-dir" in said
-
-
-@pytest.mark.parametrize("name", ["file", "."])
-def test_a_run_dir_where_nothing_can_be_written(fails: Fails, tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_text("in the way")
-    where = tmp_path / "file" if name == "file" else Path("/proc/sys")
-    assert str(where) in fails("tune", DATA / "scale_add" / "task.toml", "--run-dir", where)
-
-
-def test_a_comparison_of_what_a_constraint_excludes(fails: Fails, device: Any) -> None:
-    said = fails("bench", DATA / "scale_add" / "task.toml", "--config", '{"ITEMS": 1, "UNROLL": 1}')
-    assert "--config" in said and "not feasible on 16384" in said and "There is no loop to unroll" in said
-
-
-def test_a_source_to_compare_with_that_is_not_there(fails: Fails, tmp_path: Path, device: Any) -> None:
-    assert "--vs: " in fails("bench", DATA / "scale_add" / "task.toml", "--vs", tmp_path / "nothing.cl")
-
-
-def test_a_table_that_cannot_be_written(fails: Fails, device: Any) -> None:
-    assert "--out: /proc/x.json" in fails("exhaust", DATA / "scale_add" / "task.toml", "--out", "/proc/x.json")
-
-
-def test_prompts_of_no_role(fails: Fails) -> None:
-    assert "--role: there is no 'x'" in fails("prompts", "gemm", "--role", "x")
-
-
-@pytest.mark.parametrize("command", ["resume", "report"])
-def test_a_folder_that_is_no_run(fails: Fails, tmp_path: Path, command: str) -> None:
-    assert str(tmp_path) in fails(command, tmp_path)
-    assert str(tmp_path / "nowhere") in fails(command, tmp_path / "nowhere")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_report_of_a_run_that_has_not_ended(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").touch()
-    assert "tunesmith resume" in fails("report", tmp_path)
-
-
-def test_a_report_of_a_damaged_summary(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"task": ')
-    assert "summary.json" in fails("report", tmp_path)
-
-
-def test_a_journal_that_is_none(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").write_text("never a database" * 1000)
-    assert "journal.sqlite" in fails("resume", tmp_path)
-
-
-def test_an_unknown_workload(fails: Fails, device: Any) -> None:
-    said = fails("space", DATA / "scale_add" / "task.toml", "--workload", "7x7")
-    assert "7x7" in said and "16384" in said
-
-
-@pytest.mark.parametrize("command", ["tune", "space"])
-def test_a_constraint_that_leaves_no_point_is_named(
-    fails: Fails, task: Any, tmp_path: Path, device: Any, command: str
-) -> None:
-    changed = task(("template.toml", '"ITEMS > 1 or UNROLL == 0"', '"GROUP * ITEMS > 100000"'))
-    options = ["--run-dir", tmp_path / "run"] if command == "tune" else []
-    said = fails(command, changed, *options)
-    assert "GROUP * ITEMS > 100000" in said and "no feasible configuration" in said
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_path: Path, device: Any) -> None:
     changed = task(("task.toml", "sizes = { n = 16384 }", 'sizes = { n = 16384 }\ndevices = ["gpu"]'))
     assert "no workload to tune on a cpu" in fails("tune", changed, "--run-dir", tmp_path / "run")
@@ -222,15 +78,10 @@ def test_a_task_without_a_workload_for_the_device(fails: Fails, task: Any, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_reference_that_raises(fails: Fails, task: Any, tmp_path: Path, device: Any, ray_cluster: Any) -> None:
-    changed = task(("reference.py", "a * x + y", "a * x + z"))
-    said = fails("tune", changed, "--run-dir", tmp_path / "run", early=False)
-    assert "NameError: name 'z' is not defined" in said
-
-
-def test_a_baseline_that_does_not_compile(fails: Fails, task: Any, device: Any) -> None:
-    said = fails("space", task(("baseline.cl", "a * x[i] + y[i]", "a * x[i] + z[i]")))
-    assert "baseline:4:" in said and "'z'" in said
+@pytest.fixture
+def folder(tmp_path: Path, device: Any) -> Path:
+    write(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.slow
@@ -329,3 +180,82 @@ def test_without_a_device_for_cuda_the_way_without_one_is_told_once(
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     said = fails("space", "gemm")
     assert said.count("--target") == 1 and said.count("cuda13") == 1, said
+
+
+def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunesmith.actors import ray_cluster as cluster
+
+    write(folder, "return {'out': factor * x * np.nan}")
+    monkeypatch.setattr(cluster, "cluster", lambda **_: pytest.fail("a cluster was started"))
+    with pytest.raises(TaskError, match="the reference scale returns nan at out"):
+        tune(folder / "task.toml", run_dir=folder / "run", evaluations=1, backend="opencl")
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
+    folder: Path, command: Any, environment: dict[str, str]
+) -> None:
+    other = folder / "other"
+    other.mkdir()
+    write(other, f"open({str(other / 'called')!r}, 'w').close(); time.sleep(10000)")
+    told = "the reference scale has not returned for 2 s"
+    done = command("bench", other, "--reference-deadline", 2)
+    assert done.returncode == 2 and told in done.stderr and done.stdout == ""
+    (other / "called").unlink()
+    program = [sys.executable, "-m", "tunesmith.cli.main"]
+    arguments = ["tune", str(other), "--run-dir", str(other / "run"), "--reference-deadline", "1000"]
+    nowhere = subprocess.DEVNULL
+    hanging = subprocess.Popen([*program, *arguments], env=environment, stdout=nowhere, stderr=nowhere)
+    try:
+        while not (other / "called").exists():
+            assert hanging.poll() is None
+            time.sleep(0.05)
+        done = command("tune", folder, "--run-dir", folder / "run", "--evaluations", 1, "--rounds", 1)
+        assert done.returncode == 0, done.stderr
+        assert "waiting for the device" not in done.stderr and hanging.poll() is None
+    finally:
+        hanging.terminate()
+        hanging.wait()
+
+
+def test_what_a_reference_prints_does_not_disturb_json(folder: Path, command: Any) -> None:
+    write(folder, "print('hello from the reference'); return {'out': factor * x}")
+    wrong = folder / "wrong.cl"
+    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
+    done = command("check", folder, "--source", wrong, "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)["reason"] == "mismatch"
+    assert "hello from the reference" in done.stderr
+
+
+def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tunesmith.cli.main", "tasks"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "tunesmith: Standard output cannot be written: No space left on device.\n",
+    )
+
+
+def test_what_nobody_expected_is_a_sentence_and_a_file(environment: dict[str, str], tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom tunesmith.cli import main\nimport tunesmith.cli.commands.tasks as tasks\n"
+        "def broken(): raise RuntimeError('std::bad_cast')\ntasks.library_tasks = broken\n"
+        "try:\n    main.main(['tasks'])\nexcept SystemExit as ended:\n    print(ended.code)\n"
+        "print('-----', file=sys.stderr)\n"
+        "sys.argv[1:] = ['--debug', 'tasks']\nmain.main()"
+    )
+    variables = environment | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
+    told, shown = done.stderr.split("-----\n")
+    assert done.stdout == "70\n" and "Traceback" not in told
+    assert told.startswith("tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in ")
+    (log,) = [path for path in tmp_path.glob("tunesmith-crash-*.log") if str(path) in told]
+    assert "in broken" in log.read_text()
+    assert done.returncode == 70 and "Traceback" in shown

@@ -1,18 +1,17 @@
-"""Measures what the rewriting rules gain over plain kernels: a draft of each, its template by rules, and a tuning.
+"""Measures the gain of the rewriting rules over plain kernels: a draft of each, its template by rules, and a tuning.
 
-    python scripts/measure/doors.py --out OUT [--only a,b] [--evaluations 60] [--time-limit 20s] [--backend cuda|opencl]
+    python scripts/measure/rewrite_benchmark.py --out OUT [--only a,b] [--evaluations 60] [--time-limit 20s]
+        [--backend cuda|opencl]
 
-The kernels are the sixteen plain ones of tests/kernels/rewrite (CUDA only), at sizes of tens of megabytes, and the
-plain baselines of three production kernels, which are also tuned with the template of the library, by as many
-evaluations. OUT is written after each kernel; a second call measures what is not there yet. A kernel that cannot be
-tuned has the reason in its row, and the next goes on.
-
-The original kernel is the reference of a plain kernel; one size of each divides by nothing and is held out.
+The kernels are the plain ones of tests/kernels/rewrite (CUDA only), at sizes of tens of megabytes, and the plain
+baselines of three production kernels, which are also tuned with the template of the library, by as many evaluations.
+OUT is written after each kernel; a second call measures the missing ones. A kernel that cannot be tuned has the reason
+in its row, and the next goes on. The original kernel is the reference of a plain kernel; one size of each divides by
+nothing and is held out.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -48,7 +47,7 @@ CONTENTS = {
     "scatter": {"index": Fill(kind="uniform", mean=50_000, scale=49_999)},
     "histogram": {"data": Fill(kind="uniform", mean=49, scale=49)},
 }
-"""What arrays of indices hold: places that exist at every size."""
+"""Contents of arrays of indices: places that exist at every size."""
 PRODUCTION = ("silu_and_mul", "fused_add_rmsnorm", "merge_attn_states")
 
 
@@ -59,18 +58,16 @@ def plain_kernels() -> Iterator[Task]:
         with tempfile.TemporaryDirectory() as folder:
             task, _ = corpus.drafted(name, Path(folder))
         fills = CONTENTS.get(name, {})
-        workloads = [
-            Workload(
-                name=" ".join(f"{key}={value}" for key, value in sizes.items()), sizes=sizes, types={}, held_out=at == 2
-            )
-            for at, sizes in enumerate(SIZES[name])
-        ]
         changes: dict[str, object] = {
             "name": name,
             "arguments": tuple(
-                one.model_copy(update={"fill": fills.get(one.name, one.fill)}) for one in task.arguments
+                argument.model_copy(update={"fill": fills.get(argument.name, argument.fill)})
+                for argument in task.arguments
             ),
-            "workloads": tuple(workloads),
+            "workloads": tuple(
+                Workload(name="x".join(map(str, sizes.values())), sizes=sizes, types={}, held_out=at == 2)
+                for at, sizes in enumerate(SIZES[name])
+            ),
             "reference": "",
             "reference_name": "baseline",
             "tolerance": {},
@@ -89,34 +86,25 @@ def production(backend: BackendName, kind: str) -> Iterator[Task]:
         yield task.model_copy(update={"workloads": tuple(task.workload(one) for one in chosen)})
 
 
-def bare(task: Task, backend: BackendName) -> Task:
-    """`task` without its templates for `backend`."""
-    sources = task.sources(backend).model_copy(update={"templates": ()})
-    return task.model_copy(update={"backends": {**task.backends, backend: sources}})
-
-
 def tuned(task: Task, options: Any) -> dict[str, Any]:
     """Speed-ups of the general configuration over the plain kernel, by workload, with 99 % intervals."""
-    result = tune(
+    summary = tune(
         task,
         backend=options.backend,
         evaluations=options.evaluations,
         rounds=1,
         time_limit=options.time_limit,
         opponents="none",
-        run_dir=Path(tempfile.gettempdir()) / f"doors-{task.name}-{os.getpid()}-{time.monotonic_ns()}",
-    )
-    summary = result.summary.to_json()
-    return {
-        "sentence": summary["sentence"],
+        run_dir=Path(tempfile.mkdtemp(prefix=f"tunesmith-{task.name}-")) / "run",
+    ).summary.to_json()
+    rows = [row | {"held_out": False} for row in summary["tuned"]] + [
+        row | {"held_out": True} for row in summary["held_out"]
+    ]
+    return {key: summary[key] for key in ("sentence", "general", "evaluations", "failures")} | {
         "speedup": 1 / summary["ratio"] if summary["ratio"] else None,
-        "general": summary["general"],
-        "evaluations": summary["evaluations"],
-        "failures": summary["failures"],
         "workloads": [
-            {"workload": row["workload"], "held_out": held_out, "plain_seconds": row["baseline_seconds"]}
+            {"workload": row["workload"], "held_out": row["held_out"], "plain_seconds": row["baseline_seconds"]}
             | row["general"]
-            for held_out, rows in ((False, summary["tuned"]), (True, summary["held_out"]))
             for row in rows
             if row["general"] is not None
         ],
@@ -126,17 +114,19 @@ def tuned(task: Task, options: Any) -> dict[str, Any]:
 def measured(task: Task, options: Any) -> dict[str, Any]:
     """The row of one kernel."""
     started, row = time.monotonic(), dict[str, Any](kernel=task.name)
-    plain = bare(task, options.backend)
+    sources = task.sources(options.backend)
+    without_templates = {**task.backends, options.backend: sources.model_copy(update={"templates": ()})}
+    plain = task.model_copy(update={"backends": without_templates})
     try:
         rules = rewrite(plain, options.backend)
         row |= {"not_applied": list(rules.skipped)}
         if rules.template is None:
             raise TunesmithError(f"No rule applies: {'; '.join(rules.skipped)}.")
-        row |= {"rewrites": [one.name for one in rules.template.parameters], **tuned(plain, options)}
-        if task.sources(options.backend).templates:
+        row |= {"rewrites": [parameter.name for parameter in rules.template.parameters], **tuned(plain, options)}
+        if sources.templates:
             row["library"] = tuned(task, options)
     except TunesmithError as error:
-        # The other kernels are worth having.
+        # The other kernels are still measured.
         row["error"] = str(error)
     return row | {"seconds": round(time.monotonic() - started, 1)}
 

@@ -1,4 +1,7 @@
-"""`tunesmith tune` and `tunesmith resume`: run with a live view, print the result, turn endings into exit codes."""
+"""`tunesmith tune` and `tunesmith resume`: run with a live view, print the result, turn endings into exit codes.
+
+Packages that take a second to import are imported once the command line is known to be right.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,21 +20,18 @@ from tunesmith.cli.app import (
     EXIT_UNEXAMINED,
     EXIT_UNMEASURED,
     EXIT_WAITING,
+    InternalError,
     Json,
     SettingsFile,
     TaskArgument,
     echo,
 )
-from tunesmith.cli.main import InternalError, interrupted, unusable
 from tunesmith.cli.options import given, with_settings
-from tunesmith.cli.view.live import ask_on, view
-from tunesmith.cli.view.tables import print_json, print_summary
-from tunesmith.graph import run
-from tunesmith.graph.models import Waiting
-from tunesmith.graph.progress import Listener
-from tunesmith.graph.roles.approval import Ask
 from tunesmith.graph.settings import as_path, new_run_dir, read_settings
 from tunesmith.hw.errors import TunesmithError
+
+if TYPE_CHECKING:
+    from tunesmith.graph.run import RunResult
 
 
 @with_settings()
@@ -45,10 +45,16 @@ def tune(
     **options: object,
 ) -> None:
     """Tune a task on the device, and report what was found."""
-    # What stands on the command line goes before the file.
+    # Options on the command line override the file.
     chosen = (read_settings(settings) if settings is not None else {}) | given(options)
     folder = as_path(run_dir, "--run-dir") if run_dir is not None else new_run_dir(task, Path("runs"))
-    _drive(folder, lambda listener, ask: run.tune(task, run_dir=folder, listener=listener, ask=ask, **chosen), as_json)
+
+    def work(**terminal: Any) -> RunResult:
+        from tunesmith.graph.run import tune
+
+        return tune(task, run_dir=folder, **terminal, **chosen)
+
+    drive(folder, work, as_json)
 
 
 def resume(
@@ -74,42 +80,48 @@ def resume(
 ) -> None:
     """Continue a run; nothing that was measured is lost or measured again."""
 
-    def work(listener: Listener, ask: Ask | None) -> run.RunResult:
-        return run.resume(
+    def work(**terminal: Any) -> RunResult:
+        from tunesmith.graph.run import resume
+
+        return resume(
             run_dir,
             more=more or 0,
             rounds=rounds,
             time_limit=time_limit,
             dispatch_shapes=dispatch_shapes,
             as_recorded=as_recorded,
-            listener=listener,
-            ask=ask,
+            **terminal,
         )
 
-    _drive(run_dir, work, as_json)
+    drive(run_dir, work, as_json)
 
 
-def _drive(folder: Path, work: Callable[[Listener, Ask | None], run.RunResult], as_json: bool) -> None:
+def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
+    """Calls `work` with a `listener` and `ask`, for the plan's approval, of this terminal."""
     try:
-        # Standard output is for the result alone, whatever the packages below have to say.
-        with redirect_stdout(sys.stderr), view() as listener:
-            result = work(listener, ask_on(listener) if sys.stdin.isatty() and sys.stderr.isatty() else None)
+        # Standard output is for the result alone, whatever other packages print.
+        with redirect_stdout(sys.stderr):
+            from tunesmith.cli.view.live import ask_on, view
+
+            with view() as listener:
+                asks = sys.stdin.isatty() and sys.stderr.isatty()
+                result = work(listener=listener, ask=ask_on(listener) if asks else None)
     except TunesmithError as error:
+        from tunesmith.graph.models.calls import Waiting
+
         if not isinstance(error, Waiting):
             raise
         echo(f"tunesmith: {error}", err=True)
         if (folder / "summary.json").is_file():
-            echo(f"What was found by then: `tunesmith report {shlex.quote(str(folder))}`", err=True)
+            echo(f"Results until then: `tunesmith report {shlex.quote(str(folder))}`", err=True)
         if as_json:
+            from tunesmith.cli.view.tables import print_json
+
             print_json({"waiting": str(error), "run_dir": str(folder)})
         raise typer.Exit(EXIT_WAITING) from error
     except BrokenPipeError:
         raise
     except Exception as error:  # the last line of defence: a log in the run's folder, and one sentence
-        if interrupted(error):
-            raise KeyboardInterrupt from error
-        if said := unusable(error):
-            raise TunesmithError(said) from error
         raise InternalError(folder) from error
     except KeyboardInterrupt:
         if not (folder / "journal.sqlite").exists():
@@ -117,6 +129,8 @@ def _drive(folder: Path, work: Callable[[Listener, Ask | None], run.RunResult], 
         where = shlex.quote(str(folder))
         echo(f"\nInterrupted; nothing measured is lost. Go on with: `tunesmith resume {where}`", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    from tunesmith.cli.view.tables import print_json, print_summary
+
     if as_json:
         print_json(result.summary.to_json() | {"run_dir": str(result.folder)})
     else:
