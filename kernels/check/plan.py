@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.source_sizes import whole_numbers
+from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.launch.contents import CHANGES, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -341,7 +341,7 @@ def sought_steps(
     long = [name for name in like.sizes if name in bounds.extents]
     most = SOUGHT // max(1, 3 * len(long))
     usual = {size for of_class in LADDER for size in of_class} | set(range(SMALLEST_SOUGHT))
-    numbers = [number for number in whole_numbers(source) if not {number - 1, number, number + 1} <= usual]
+    numbers = [number for number in source_integers(source) if not {number - 1, number, number + 1} <= usual]
     for number in [one for one in numbers if bounds.allow_long(one)][:most]:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
             for types in _types(task, limits):

@@ -30,7 +30,7 @@ from tunesmith.kernels.check.plan import (
     reaching_steps,
     sought_steps,
 )
-from tunesmith.kernels.check.source_sizes import whole_numbers
+from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.check.verify import (
     ACCURACY_ELEMENTS,
     ACCURACY_FREE,
@@ -210,21 +210,21 @@ def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
     ],
 )
 def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, wanted: tuple[int, ...]) -> None:
-    assert whole_numbers(source)[: len(wanted)] == wanted
+    assert source_integers(source)[: len(wanted)] == wanted
 
 
 @pytest.mark.parametrize(
     "source", ["(" * 20_000, "-" * 20_000, "f(" * 20_000, "(a)" * 20_000, "9+x+" * 5000, "1+" * 20_000, "x[" * 20_000]
 )
 def test_a_source_of_any_depth_is_read(source: str) -> None:
-    assert len(whole_numbers(source)) <= 2
+    assert len(source_integers(source)) <= 2
 
 
 def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
     task = load_task("silu_and_mul")
     plain = task.sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
-    numbers = whole_numbers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
+    numbers = source_integers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
