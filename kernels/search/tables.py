@@ -45,7 +45,7 @@ class CacheFileError(TunesmithError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConfigResult:
     """What became of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
 
     config: Config
@@ -156,7 +156,7 @@ def read_cache(path: Path) -> Table:
 def write_cache(
     path: Path,
     parameters: Sequence[Parameter],
-    records: Iterable[Record],
+    records: Iterable[ConfigResult],
     *,
     device: str,
     kernel: str,
@@ -244,7 +244,7 @@ _INVALIDITIES = {
 _FAILURES = {invalidity: failure for failure, invalidity in _INVALIDITIES.items()}
 
 
-def write_t4(path: Path, records: Iterable[Record]) -> int:
+def write_t4(path: Path, records: Iterable[ConfigResult]) -> int:
     """Writes `records` to `path`, and gives their number. A file that exists is replaced."""
     results = []
     for record in records:
@@ -280,7 +280,7 @@ def is_t4(path: Path) -> bool:
     return isinstance(data, dict) and "results" in data and "schema_version" in data
 
 
-def read_t4(path: Path) -> list[Record]:
+def read_t4(path: Path) -> list[ConfigResult]:
     """The results in the file at `path`, times in milliseconds. Raises `CacheFileError`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -295,14 +295,14 @@ def read_t4(path: Path) -> list[Record]:
         raise CacheFileError(f"{path} is not a results file in the format T4: {error!r}.") from error
 
 
-def _record(path: Path, number: int, one: dict[str, Any]) -> Record:
+def _record(path: Path, number: int, one: dict[str, Any]) -> ConfigResult:
     times, valid = one["times"], one["invalidity"] == "correct"
     objective = (one.get("objectives") or ["time"])[0]
     values = {item["name"]: item["value"] for item in one.get("measurements", [])}
     time = values.get(objective)
     if valid and not (isinstance(time, int | float) and math.isfinite(time) and time > 0):
         raise CacheFileError(f"{path}, result {number}: it is correct, but has no measurement of {objective}.")
-    return Record(
+    return ConfigResult(
         config=dict(one["configuration"]),
         time=float(time) if valid and time is not None else None,
         failure=None if valid else _FAILURES.get(one["invalidity"], "launch_failed"),

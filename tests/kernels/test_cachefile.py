@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search.tables import CacheFileError, Record, read_cache, write_cache
+from tunesmith.kernels.search.tables import CacheFileError, ConfigResult, read_cache, write_cache
 from tunesmith.kernels.spec.template import Parameter
 
 PARAMETERS = [
@@ -19,7 +19,7 @@ PARAMETERS = [
 ]
 
 
-def records() -> list[Record]:
+def records() -> list[ConfigResult]:
     found = []
     for position, block in enumerate((32, 64, 128)):
         for mode in ("row", "column"):
@@ -27,7 +27,7 @@ def records() -> list[Record]:
             failure = "wrong_result" if (block, mode) == (32, "row") else failure
             value = None if failure else 1.5 + position
             times = () if failure else (1.5, 1.5 + position)
-            found.append(Record({"BLOCK": block, "MODE": mode, "FAST": True}, value, failure, times, 40.0, 2.5))
+            found.append(ConfigResult({"BLOCK": block, "MODE": mode, "FAST": True}, value, failure, times, 40.0, 2.5))
     return found
 
 
@@ -78,7 +78,7 @@ def test_a_file_cut_short_gives_its_whole_records(tmp_path: Path, share: float, 
 def test_a_compressed_stream_that_ends_too_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     listed = [Parameter(name="X", values=tuple(range(2000)))]
     rng = np.random.default_rng(0)
-    measured = [Record({"X": x}, float(value)) for x, value in enumerate(rng.random(2000) + 0.1)]
+    measured = [ConfigResult({"X": x}, float(value)) for x, value in enumerate(rng.random(2000) + 0.1)]
     path = tmp_path / "table.json.gz"
     write_cache(path, listed, measured, device="GPU", kernel="k")
     path.write_bytes(path.read_bytes()[:-4000])

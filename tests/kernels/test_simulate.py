@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.kernels.search import SearchError
 from tunesmith.kernels.search.simulate import SimulationReport, simulate
-from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.spec.template import Parameter
 
 
@@ -26,7 +26,7 @@ def smooth_table(path: Path, *, size: int = 12, failing: bool = True) -> Path:
                 config: dict[str, bool | int | float | str] = {"X": x, "Y": y, "Z": z}
                 failure = "launch_failed" if failing and x * y > size * size * 0.7 else None
                 value = 1.0 + (x - 9) ** 2 / 20 + (y - 3) ** 2 / 30 + abs(x - z) / 8 + 0.1 * float(rng.random())
-                measured.append(Record(config, None if failure else value, failure, (), 100.0 * x, 10.0 * y))
+                measured.append(ConfigResult(config, None if failure else value, failure, (), 100.0 * x, 10.0 * y))
     write_cache(path, listed, measured, device="GPU", kernel="smooth")
     return path
 
@@ -82,7 +82,9 @@ def test_the_model_beats_chance(table: Path) -> None:
 def test_nothing_found_yet_is_null(tmp_path: Path) -> None:
     path = tmp_path / "mostly_failing.json"
     listed = [Parameter(name="X", values=tuple(range(50)))]
-    measured = [Record({"X": x}, 1.0 if x == 49 else None, None if x == 49 else "launch_failed") for x in range(50)]
+    measured = [
+        ConfigResult({"X": x}, 1.0 if x == 49 else None, None if x == 49 else "launch_failed") for x in range(50)
+    ]
     write_cache(path, listed, measured, device="GPU", kernel="k")
     data = simulate([path], "exhaustive", (10, 50), seeds=1).to_json()
     assert [row["median"] for row in data["tables"][0]["results"]] == [None, 1.0]
