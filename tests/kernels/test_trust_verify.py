@@ -35,7 +35,7 @@ from tunesmith.kernels.check.verify import (
     ACCURACY_ELEMENTS,
     ACCURACY_FREE,
     Passed,
-    _Examination,
+    _StepLaunches,
     growth,
     infeasible_on,
     less_accurate,
@@ -235,7 +235,7 @@ def test_made_up_workloads_are_judged_beside_the_baseline_and_are_not_the_tasks_
     allowed = {}
     for is_derived in (False, True):
         step = Step(workload, Contents(), is_derived)
-        allowed[is_derived] = _Examination(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
+        allowed[is_derived] = _StepLaunches(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
     assert allowed == {False: 1.0, True: 1.9}
     for name in ("3x448 float16 (from the source)", "3x1536 (long)", "257x4096 (near)", "3x7 (derived)"):
         assert not Passed(f"{name}, task", {}, {}, True, derived=True).own
