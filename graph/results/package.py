@@ -27,7 +27,7 @@ from tunesmith.graph.journal.store import Journal, run_around
 from tunesmith.graph.results.best import DispatchFile, LaunchFile, MachineCode, RuleNode
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation
-from tunesmith.kernels.search.tables import Record, write_t4
+from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Argument, Task
@@ -365,7 +365,7 @@ def write_results(package: Package, out: Path) -> None:
         log = RunLog(journal)
         names = list(log.baseline_seconds or {})
         weights = {workload.name: workload.weight for workload in package.task.workloads}
-        found: dict[str, list[Record]] = {}
+        found: dict[str, list[ConfigResult]] = {}
         for evaluation in log.evaluations():
             record = _record(evaluation, names, weights)
             if record is not None:
@@ -377,12 +377,12 @@ def write_results(package: Package, out: Path) -> None:
         write_t4(out / f"{identifier(package.name)}-{identifier(template)}.json", records)
 
 
-def _record(evaluation: Evaluation, names: list[str], weights: dict[str, float]) -> Record | None:
+def _record(evaluation: Evaluation, names: list[str], weights: dict[str, float]) -> ConfigResult | None:
     failure, seconds = evaluation.failure, seconds_of(evaluation)
     times = {name: seconds[name] * 1e3 for name in names if name in seconds}
     if failure is None and len(times) < len(names):
         return None
-    return Record(
+    return ConfigResult(
         config=evaluation.config,
         time=None if failure is not None else weighted_geomean(times, weights),
         failure=None if failure is None else failure.kind,

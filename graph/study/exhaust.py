@@ -27,7 +27,7 @@ from tunesmith.hw.probe import Device
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.space import Space, feasible, require_points
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -168,11 +168,11 @@ def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:
     return template.model_copy(update={"parameters": parameters})
 
 
-def _record(evaluation: Evaluation, workload: str) -> Record:
+def _record(evaluation: Evaluation, workload: str) -> ConfigResult:
     config: Config = evaluation.config
     outcome = next(iter(evaluation.outcomes.values()))
     milliseconds = {"compile_time": evaluation.compile_seconds * 1e3, "benchmark_time": evaluation.lane_seconds * 1e3}
     if isinstance(outcome, Measured):
         interval = (outcome.low * 1e3, outcome.seconds * 1e3, outcome.high * 1e3)
-        return Record(config, outcome.seconds * 1e3, None, interval, **milliseconds)
-    return Record(config, None, outcome.kind, (), **milliseconds)
+        return ConfigResult(config, outcome.seconds * 1e3, None, interval, **milliseconds)
+    return ConfigResult(config, None, outcome.kind, (), **milliseconds)

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.source_sizes import whole_numbers
+from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.launch.contents import CHANGES, Contents, Kind, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -41,45 +41,44 @@ LADDER = (
     tuple(272 + rest for rest in (6, 7, 8, 9, 10)),
     tuple(272 + rest for rest in (11, 12, 13, 14, 15)),
 )
-"""Classes of sizes at which kernels go wrong: few, around powers of two, heads that are none, remainders."""
-LONGEST_RELATED = 1030
-"""Lengths of a size that are tried beside the others, where the task relates them."""
-MOST_HALVINGS = 16
+"""Classes of sizes at which kernels go wrong: few, around powers of two, unusual head sizes, remainders."""
+MAX_RELATED_SIZE = 1030
+"""Largest value of a size that is tried with the others unchanged, where the task relates sizes."""
+MAX_HALVINGS = 16
 STEPS_DOWN = tuple(sorted({size for of_class in LADDER for size in of_class}, reverse=True))
-MOST_BYTES = {"gpu": 6e6, "cpu": 4e5}
-MOST_FLOPS = {"gpu": 4e9, "cpu": 1e7}
-"""Limits of a derived workload, so that hundreds of them take seconds. Where the smallest workload of the task needs
-more, its need is the limit."""
+MAX_BYTES = {"gpu": 6e6, "cpu": 4e5}
+MAX_FLOPS = {"gpu": 4e9, "cpu": 1e7}
+"""Limits of a derived workload, so that hundreds of them take seconds; at least the need of the task's smallest."""
 EXTENT_SHARE, EXTENT_GROWTH = 0.01, 1.5
 """Share of all bytes, and growth where a size is doubled, from which on an input is one that the size makes long."""
-MOST_ELEMENTS_A_BYTE = 8
-"""Of an array, as in a bitmap: an extent beyond that many times the bytes makes no array long."""
+MAX_ELEMENTS_PER_BYTE = 8
+"""An extent beyond this many times the bytes makes no array long; an array has the most elements in a bitmap."""
 FULL_STEP_COST = 3.0
-"""Time of a step with `MOST_BYTES` of arrays beyond that of a step with nearly none, as a multiple of the latter."""
+"""Additional time of a step with `MAX_BYTES` of arrays, over the time of a step with nearly none."""
 SMALL_BYTES = 1e6
-"""Of arrays, for a look at the reference that takes no time."""
+"""Total array bytes of the small workload on which the reference is examined first."""
 ON_TUNED: tuple[Kind, ...] = ("large", "shifted", "outliers", "masked", "edges")
-"""Kinds of contents that the smallest tuned workload is checked on too: those whose effect grows with the size."""
-NOT_TELLING: tuple[Kind, ...] = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
+"""Kinds of contents whose effect grows with the size: the smallest tuned workload is checked on them too."""
+UNINFORMATIVE: tuple[Kind, ...] = ("zeros", "ties", "constant", "edges", "infinities", "masked", "nans")
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
-FEW_RESULTS = 16
-"""Of a workload on which such contents say too little, so that it is checked on the task's own too."""
-SOUGHT = 96
-"""Steps on sizes that a source speaks of, at most, for each combination of types."""
-SMALLEST_SOUGHT = 8
-"""Every size up to here comes up in any case, or a neighbour of it."""
-REACHED = 64
-"""Steps on further sizes, at most, for a candidate of which some lines have not run."""
-NEIGHBOURS = 12
-"""Of these, at most, beside the task's own shapes."""
-MOST_NEAR = {"gpu": 256e6, "cpu": 8e6}
-"""Bytes of such a shape, at most."""
-LONG = 1536
+MAX_UNINFORMATIVE_RESULTS = 16
+"""Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
+MAX_SOURCE_SIZE_STEPS = 96
+"""Steps on sizes that a source names, for each combination of types."""
+MIN_SOURCE_SIZE = 8
+"""Each smaller size, or a neighbour, comes up in any case."""
+MAX_COVERAGE_STEPS = 64
+"""Steps on further sizes for a candidate of which some lines have not run, for each combination of types."""
+MAX_NEIGHBOUR_STEPS = 12
+"""Further steps of such a candidate, on sizes beside the task's own shapes."""
+MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
+"""Array bytes of such a shape."""
+MIN_LONG_SIZE = 1536
 """The shortest long size. The others are its multiples by powers of two: vectors of any width divide them."""
-GOLDEN = (math.sqrt(5) - 1) / 2
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 SECOND_SEED = 7919
 SCALARS = ("negated", "zero", "other", "thousandfold")
-"""What a scalar of a float type is, beside the task's own value, where the task lists no `values`."""
+"""Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +98,8 @@ class Step:
     @property
     def pairs(self) -> frozenset[tuple[object, object]]:
         """What the step combines: all pairs of its sizes, types, kind of contents and changed scalars."""
-        factors: list[object] = [
-            *self.workload.sizes.items(),
-            tuple(self.workload.types.items()),
-            self.contents.kind,
-            *self.contents.scalars,
-        ]
+        types, contents = tuple(self.workload.types.items()), self.contents
+        factors: list[object] = [*self.workload.sizes.items(), types, contents.kind, *contents.scalars]
         return frozenset(itertools.combinations(factors, 2))
 
     @property
@@ -123,10 +118,10 @@ def plan(
     unusable: Collection[tuple[str, int]] = (),
 ) -> list[Step]:
     """The steps of a verdict: derived shapes (`derived_steps`) and sizes that the candidate's `source` compares with
-    (`sought_steps`), those first that add the most new pairs for their cost; contents whose effect grows with the size
-    and another seed on the smallest tuned workload; then all workloads for the kind of device, as far as they move at
-    most `largest_bytes`. only: for a candidate that is meant for this workload alone: its contents. unusable: made-up
-    values of scalars (`made_up_scalars`, name and level) that are left out."""
+    (`source_size_steps`), in the order of new pairs for their cost; contents whose effect grows with the size, and
+    another seed, on the smallest tuned workload; then all workloads for the kind of device that move at most
+    `largest_bytes`. only: the workload of a candidate that is meant for it alone, which is checked on nothing else.
+    unusable: made-up values of scalars (`made_up_scalars`, name and level) that are left out."""
     own = _of_kind(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
@@ -135,12 +130,11 @@ def plan(
     smallest = min(own, key=task.bytes_of)
     tuned = min((w for w in own if not w.held_out), key=task.bytes_of, default=smallest)
     steps = derived_steps(task, limits, tuned, seed, unusable)
-    steps += sought_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
+    steps += source_size_steps(task, limits, tuned, seed, source, {step.workload.name for step in steps})
     steps = _by_gain(task, limits, steps)
     steps += _on_one(task, tuned, seed)
-    others = [one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes]
-    steps += [Step(workload, Contents(seed=seed)) for workload in others]
-    return steps
+    others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
+    return steps + [Step(workload, Contents(seed=seed)) for workload in others]
 
 
 def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float = SMALL_BYTES) -> Workload:
@@ -180,7 +174,7 @@ def _by_gain(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> list[St
     gain of a step only shrinks, so that a queue with outdated gains suffices (Minoux, "Accelerated greedy algorithms
     for maximizing submodular set functions", 1978)."""
     pairs = [step.pairs for step in steps]
-    most = MOST_BYTES[limits.kind]
+    most = MAX_BYTES[limits.kind]
     costs = [1 + FULL_STEP_COST * _array_bytes(task, step.workload) / most for step in steps]
     queue = [(-len(of_step) / cost, at) for at, (of_step, cost) in enumerate(zip(pairs, costs, strict=True))]
     heapq.heapify(queue)
@@ -199,13 +193,9 @@ def _by_gain(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> list[St
 
 
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
-    known = kinds_of(task)
-    kinds = [Step(workload, Contents(kind, seed)) for kind in ON_TUNED if kind in known]
-    return [
-        Step(workload, Contents(seed=seed, change="rows")),
-        *kinds,
-        Step(workload, Contents(seed=seed + SECOND_SEED, change="few")),
-    ]
+    kinds = [Contents(kind, seed) for kind in ON_TUNED if kind in kinds_of(task)]
+    first, last = Contents(seed=seed, change="rows"), Contents(seed=seed + SECOND_SEED, change="few")
+    return [Step(workload, contents) for contents in (first, *kinds, last)]
 
 
 def derived_steps(
@@ -215,18 +205,12 @@ def derived_steps(
     size that is no extent takes the value of `like`, half of it, one less, one more, and twice of it."""
     largest = {name: max(workload.sizes[name] for workload in _of_kind(task, limits)) for name in like.sizes}
     bounds = _Bounds.of(task, limits, like)
-    classes: dict[str, tuple[tuple[int, ...], ...]] = {
-        name: (
-            (
-                *LADDER,
-                tuple(max(1, size + off) for off in (0, -1, 1)),
-                tuple(max(1, largest[name] + off) for off in (0, 1, 3)),
-            )
-            if name in bounds.extents
-            else tuple((near,) for near in dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size)) if near >= 1)
-        )
-        for name, size in like.sizes.items()
-    }
+    classes: dict[str, tuple[tuple[int, ...], ...]] = {}
+    for name, size in like.sizes.items():
+        around, beyond = (size, size - 1, size + 1), (largest[name], largest[name] + 1, largest[name] + 3)
+        others = dict.fromkeys((size, size // 2, size - 1, size + 1, 2 * size))
+        extent = (*LADDER, *(tuple(max(1, value) for value in of_class) for of_class in (around, beyond)))
+        classes[name] = extent if name in bounds.extents else tuple((value,) for value in others if value >= 1)
     types = _types(task, limits)
     kinds = kinds_of(task)
     scalars = {
@@ -257,13 +241,12 @@ def derived_steps(
         sizes = within
         for name, size in sizes.items():
             turns[name, size, types_at] += 1
-        shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types[types_at].values())
-        workload = like.model_copy(update={"sizes": sizes, "types": types[types_at], "name": f"{shown} (derived)"})
+        workload = _derived(like, sizes, types[types_at], "derived")
         changed = _scalars(task, workload, {name: of[chosen.get(f"scalar {name}", 0)] for name, of in scalars.items()})
         contents = Contents(kinds[chosen["kind"]], seed, CHANGES[position % len(CHANGES)], changed)
         step = Step(workload, contents, derived=True)
         made.setdefault(step.name, step)
-        if contents.kind in NOT_TELLING and _most_results(task, workload) <= FEW_RESULTS:
+        if contents.kind in UNINFORMATIVE and _most_results(task, workload) <= MAX_UNINFORMATIVE_RESULTS:
             plain = Step(workload, Contents("task", seed, contents.change), derived=True)
             made.setdefault(plain.name, plain)
 
@@ -277,18 +260,18 @@ def derived_steps(
 def reaching_steps(
     task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int, tried: bool
 ) -> list[Step]:
-    """Derived steps to enter what no launch has entered, at most `REACHED` for each of the combinations of `types`,
-    sizes of all magnitudes among the first, and `NEIGHBOURS` beside the task's own shapes. Each size in turn becomes as
-    long as the memory budget allows, as a parameter of the template may be what a row must exceed. tried: whether the
-    steps of `derived_steps` have been carried out; if not, they are among these."""
+    """Derived steps to enter blocks that no launch has entered: for each of the combinations of `types` at most
+    `MAX_COVERAGE_STEPS`, sizes of all magnitudes among the first, and `MAX_NEIGHBOUR_STEPS` beside the task's own
+    shapes. Each size in turn becomes as long as the memory budget allows, as a row may have to exceed a parameter of
+    the template. tried: whether the steps of `derived_steps` have been carried out; if not, they are among these."""
     found = []
     for own in types:
         steps = list(_long_steps(task, limits, like, own, seed))
         if not tried:
             steps += [one for one in derived_steps(task, limits, like, seed) if one.workload.types == own]
         # Multiples of the golden ratio, modulo 1, spread evenly however many are taken.
-        order = sorted(range(len(steps)), key=lambda at: at * GOLDEN % 1)
-        found.append([*(steps[at] for at in order[:REACHED]), *_near_steps(task, limits, own, seed)])
+        order = sorted(range(len(steps)), key=lambda at: at * GOLDEN_RATIO % 1)
+        found.append([*(steps[at] for at in order[:MAX_COVERAGE_STEPS]), *_near_steps(task, limits, own, seed)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
 
 
@@ -298,7 +281,7 @@ def _long_steps(
     """Each size long, with and without a rest behind the last vector, while the others are small."""
     turn, bounds = 0, _Bounds.of(task, limits, like)
     for name in sorted(bounds.extents):
-        length = LONG
+        length = MIN_LONG_SIZE
         while bounds.allow_long(length):
             for more in (0, 1):
                 turn += 1
@@ -308,11 +291,9 @@ def _long_steps(
                 }
                 if (sizes := bounds.within(small | {name: length + more}, types, name)) is None:
                     continue
-                shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
-                made = {"sizes": sizes, "types": dict(types), "name": f"{shown} (long)"}
-                contents = Contents("task", seed, CHANGES[turn % len(CHANGES)])
                 if sizes[name] == length + more:  # and not cut to what another length gave
-                    yield Step(like.model_copy(update=made), contents, derived=True)
+                    contents = Contents("task", seed, CHANGES[turn % len(CHANGES)])
+                    yield Step(_derived(like, sizes, types, "long"), contents, derived=True)
             length *= 2
 
 
@@ -322,16 +303,14 @@ def _near_steps(task: Task, limits: DeviceLimits, types: Mapping[str, str], seed
     found: dict[str, Step] = {}
     for workload in sorted(_of_kind(task, limits), key=lambda one: _array_bytes(task, one), reverse=True):
         for turn, name in enumerate(workload.sizes):
-            sizes = {**workload.sizes, name: workload.sizes[name] + 1}
-            shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
-            made = workload.model_copy(update={"sizes": sizes, "types": dict(types), "name": f"{shown} (near)"})
-            if _array_bytes(task, made) <= MOST_NEAR[limits.kind] and _allows(task, made):
+            made = _derived(workload, {**workload.sizes, name: workload.sizes[name] + 1}, types, "near")
+            if _array_bytes(task, made) <= MAX_NEIGHBOUR_BYTES[limits.kind] and _allows(task, made):
                 step = Step(made, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
                 found.setdefault(made.name, step)
-    return list(found.values())[:NEIGHBOURS]
+    return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
 
-def sought_steps(
+def source_size_steps(
     task: Task, limits: DeviceLimits, like: Workload, seed: int, source: str, known: Collection[str] = ()
 ) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
@@ -339,23 +318,26 @@ def sought_steps(
     made: dict[str, Step] = {}
     bounds = _Bounds.of(task, limits, like)
     long = [name for name in like.sizes if name in bounds.extents]
-    most = SOUGHT // max(1, 3 * len(long))
-    usual = {size for of_class in LADDER for size in of_class} | set(range(SMALLEST_SOUGHT))
-    numbers = [number for number in whole_numbers(source) if not {number - 1, number, number + 1} <= usual]
+    most = MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))
+    usual = {size for of_class in LADDER for size in of_class} | set(range(MIN_SOURCE_SIZE))
+    numbers = [number for number in source_integers(source) if not {number - 1, number, number + 1} <= usual]
     for number in [one for one in numbers if bounds.allow_long(one)][:most]:
         for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
             for types in _types(task, limits):
                 wanted = like.sizes | dict.fromkeys(long, (3, 8, 17)[turn % 3]) | {name: value}
                 if (sizes := bounds.within(wanted, types, name)) is None:
                     continue
-                shown = "x".join(map(str, sizes.values())) + "".join(f" {dtype}" for dtype in types.values())
-                workload = like.model_copy(
-                    update={"sizes": sizes, "types": dict(types), "name": f"{shown} (from the source)"}
-                )
+                if _derived(like, sizes, types, "derived").name in known:
+                    continue
+                workload = _derived(like, sizes, types, "from the source")
                 step = Step(workload, Contents("task", seed, CHANGES[turn % len(CHANGES)]), derived=True)
-                if f"{shown} (derived)" not in known:
-                    made.setdefault(workload.name, step)
+                made.setdefault(workload.name, step)
     return list(made.values())
+
+
+def _derived(like: Workload, sizes: dict[str, int], types: Mapping[str, str], origin: str) -> Workload:
+    name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
+    return like.model_copy(update={"sizes": sizes, "types": dict(types), "name": name})
 
 
 @lru_cache
@@ -432,13 +414,13 @@ class _Bounds:
     most_bytes: float
     most_flops: float
     known: dict[tuple[object, ...], list[dict[str, int]]] = field(default_factory=dict)
-    """What `_related` found, by the size and the types."""
+    """The results of `_related`, by the size and the types."""
 
     @classmethod
     def of(cls, task: Task, limits: DeviceLimits, like: Workload) -> _Bounds:
         own = _of_kind(task, limits)
         smallest = min(own, key=lambda one: _array_bytes(task, one))
-        cheap_bytes, cheap_flops = MOST_BYTES[limits.kind], MOST_FLOPS[limits.kind]
+        cheap_bytes, cheap_flops = MAX_BYTES[limits.kind], MAX_FLOPS[limits.kind]
         most = max(cheap_bytes, _array_bytes(task, smallest)), max(cheap_flops, _flops(task, smallest))
         return cls(task, like, extents(task, own), cheap_bytes, cheap_flops, *most)
 
@@ -478,21 +460,15 @@ class _Bounds:
             halved = [
                 self.like.sizes | {name: max(1, self.like.sizes[name] >> times) for name in names}
                 for names in (self.extents, self.like.sizes)
-                for times in range(MOST_HALVINGS)
+                for times in range(MAX_HALVINGS)
             ]
             cheap = (one for one in halved if self._costs_at_most(one, types, self.cheap_bytes, self.cheap_flops))
             bases = [one for one in cheap if not self._broken(one, types, self.task.requires)]
-            varied = (
-                {**one, kept: size} for one in (*bases[:1], *bases[-1:]) for size in range(1, LONGEST_RELATED + 1)
-            )
-            self.known[key] = [
-                *bases,
-                *(
-                    one
-                    for one in varied
-                    if not self._broken(one, types, self.task.requires) and self._affordable(one, types)
-                ),
+            varied = [
+                {**one, kept: size} for one in (bases[:1] + bases[-1:]) for size in range(1, MAX_RELATED_SIZE + 1)
             ]
+            whole = [one for one in varied if not self._broken(one, types, self.task.requires)]
+            self.known[key] = bases + [one for one in whole if self._affordable(one, types)]
         return self.known.get(key, [])
 
     def _others(self, name: str, size: int) -> list[int]:
@@ -504,7 +480,7 @@ class _Bounds:
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
         small = self.like.sizes | dict.fromkeys(self.extents, 1)
-        return number <= MOST_ELEMENTS_A_BYTE * self.cheap_bytes and any(
+        return number <= MAX_ELEMENTS_PER_BYTE * self.cheap_bytes and any(
             self._costs_at_most({**small, name: number + 1}, self.like.types, self.cheap_bytes, self.cheap_flops)
             for name in self.extents
         )
@@ -577,7 +553,7 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int]) -> tuple
             own = task.scalar_of(argument, workload)
             value = (
                 task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
-                if (argument.values)
+                if argument.values
                 else _varied(own, SCALARS[level - 1])
             )
         except TaskError:

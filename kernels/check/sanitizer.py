@@ -1,11 +1,10 @@
-"""compute-sanitizer on launches of a candidate: invalid accesses (memcheck), races in shared memory (racecheck), reads
-of memory that nobody wrote (initcheck), and barriers that not all threads reach (synccheck).
+"""Launches of a candidate under NVIDIA's tools: compute-sanitizer, which finds invalid accesses (memcheck), races in
+shared memory (racecheck), reads of memory that nobody wrote (initcheck) and barriers that not all threads reach
+(synccheck); and Nsight Compute (`ncu`), which counts hardware events.
 
-The launches happen in a process of its own under each tool, with every array in an allocation of exactly its size, as
-tools know allocations and not arrays: in the bench's buffers a read one past the end would be inside. Outputs are left
-as they were allocated, so that reading one is reading what nobody wrote.
-
-Hardware counters of one launch, by NVIDIA's Nsight Compute (`ncu`), where it is installed and permitted.
+Each tool runs a process of its own (`main`), in which every array is an allocation of exactly its size, as tools know
+allocations and not arrays: in the bench's buffers a read one past the end would be inside. Outputs are left as they
+were allocated, so that reading one is reading what nobody wrote.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,174 +35,206 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents, draw, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
-from tunesmith.kernels.spec.template import BACKENDS
 
+TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
+"""Where tools are looked for besides PATH."""
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-FOUND = 86
-"""Exit code of compute-sanitizer when it found something."""
-TOOL_SECONDS = 60.0
-"""For a tool to end."""
+ERROR_EXIT_CODE = 86
+"""Exit code of compute-sanitizer when it found an error."""
+SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
+"""Timeouts of a tool, its launches included."""
 LAUNCHING_SECONDS = 10.0
-"""For all launches of a tool's process: it begins none that would end later, as under a tool one on a large workload
-takes minutes."""
-WORKLOADS = 64
-"""Made-up ones that each candidate is launched on at most, of all sizes; the task's own are not counted. Tools see what
-a launch does whatever the contents are, so that they need fewer than a verdict has steps."""
-LARGEST_BYTES = 1e9
-"""Of the workloads that are launched."""
-SANITIZER_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+"""Time for all launches of a tool's process: it begins none that would end later, as under a tool a launch on a large
+workload takes minutes."""
+MAX_DERIVED_WORKLOADS = 64
+"""Derived workloads that each candidate is launched on, of all sizes; the task's own are not counted. A tool sees the
+same accesses whatever the contents are, so that it needs fewer workloads than a verdict has steps."""
+MAX_WORKLOAD_BYTES = 1e9
+METRICS = {
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM throughput, % of peak",
+    "dram__bytes_read.sum": "bytes read from DRAM",
+    "dram__bytes_write.sum": "bytes written to DRAM",
+    "l1tex__t_sector_hit_rate.pct": "L1 hit rate, %",
+    "lts__t_sector_hit_rate.pct": "L2 hit rate, %",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": "bytes used of each sector loaded, %",
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": "bytes used of each sector stored, %",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "bank conflicts of shared memory",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM throughput, % of peak",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy, %",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles with an instruction issued, %",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "warps waiting for memory, per issue",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "warps stalled at barriers, per issue",
+    "smsp__inst_executed.sum": "instructions executed (warps)",
+}
+"""Metric of ncu -> its name for a reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitized:
-    """found: what a tool says is wrong, empty if nothing; note: what was not looked at and why, empty if everything
-    was."""
+    """found: the error that a tool reports, empty if there is none; note: which checks were not made and why, empty if
+    all were."""
 
     found: str = ""
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """values: by the names of `METRICS`, as far as the device has them; note: why there are none."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
 Suspect = tuple[Candidate, Sequence[Workload]]
+Job = tuple[Candidate, Workload]
 
 
-def executable() -> str | None:
-    """Where compute-sanitizer is."""
-    return shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path=os.pathsep.join(SANITIZER_FOLDERS)
-    )
+class ToolRun(NamedTuple):
+    """code: the exit code, None after the timeout; launches: how many were made, if the process said so."""
+
+    code: int | None
+    output: str
+    launches: int | None
 
 
-def sanitize(
-    suspects: Sequence[Suspect],
-    task: Task,
-    limits: DeviceLimits,
-    index: int,
-    seed: int,
-) -> list[Sanitized]:
-    """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
-    and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
-    process uses the device."""
-    if not suspects:
-        return []
-    # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where something is found,
-    # each goes alone, to tell which.
-    with contextlib.closing(Inspection(suspects, task, limits, index, seed)) as inspection:
-        together = inspection.found()
-    if not together.found or len(suspects) == 1:
-        return [together] * len(suspects)
-    found = []
-    for one in suspects:
-        with contextlib.closing(Inspection([one], task, limits, index, seed)) as alone:
-            found.append(alone.found())
-    return found
+def find_tool(name: str) -> str | None:
+    """Path of an NVIDIA tool, or None where it is not installed."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(TOOL_FOLDERS))
 
 
-class Inspection:
-    """All tools at work on some candidates, from its making to its `close`, on the CUDA device `index`."""
-
-    def __init__(self, suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        self._stack = contextlib.ExitStack()
-        self._running: dict[str, subprocess.Popen[str]] = {}
-        self._why = ""
-        self._jobs = [
-            (candidate, workload)
-            for candidate, workloads in suspects
-            for workload in chosen_workloads(task, workloads)
-            if infeasible_on(candidate.template, candidate.config, workload, limits) is None
-        ]
-        self._jobs.sort(key=lambda job: task.bytes_of(job[1]))
-        if not BACKENDS[limits.backend].nvidia_tools:
-            # It knows no other device, so that it did not run says nothing.
-            return
-        tool = executable()
-        if tool is None:
-            self._why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
-        else:
-            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-            job = Path(self._folder, "job.pickle")
-            job.write_bytes(pickle.dumps((self._jobs, task, index, seed)))
-            for name in SANITIZER_TOOLS:
-                self._begin(tool, name, job)
-
-    def _begin(self, tool: str, name: str, job: Path) -> None:
-        command = [
-            tool,
-            f"--tool={name}",
-            f"--error-exitcode={FOUND}",
-            "--print-limit=3",
-            "--target-processes=all",
-            sys.executable,
-            "-m",
-            "tunesmith.kernels.check.sanitizer",
-            str(Path(self._folder, name)),
-            str(job),
-        ]
-        # Into a file: nobody reads a pipe while steps go on.
-        with Path(self._folder, f"{name}.txt").open("w", encoding="utf-8") as said:
-            process = subprocess.Popen(
-                command, stdout=said, stderr=subprocess.STDOUT, text=True, start_new_session=True
-            )
-        self._running[name] = self._stack.enter_context(process)
-        self._stack.callback(_end, process.pid)
-
-    def found(self) -> Sanitized:
-        """What the tools find, once all have ended."""
-        if self._why:
-            return Sanitized(note=self._why)
-        notes, deadline = [], time.monotonic() + TOOL_SECONDS
-        for name, process in self._running.items():
+def run_under(
+    tools: Mapping[str, Sequence[str]], jobs: Sequence[Job], task: Task, index: int, seed: int, timeout_seconds: float
+) -> Generator[tuple[str, ToolRun], None, None]:
+    """Launches `jobs` on the CUDA device `index` under each of `tools` (command lines by name), which run side by side.
+    Closing the generator ends the tools, together with the processes that they watch."""
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, contextlib.ExitStack() as stack:
+        job = Path(folder, "job.pickle")
+        job.write_bytes(pickle.dumps((jobs, task, index, seed)))
+        running = {}
+        for name, tool in tools.items():
+            program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", str(Path(folder, name)), str(job)]
+            # Into a file: nobody reads the pipe of a tool while another is waited for.
+            with Path(folder, f"{name}.txt").open("w", encoding="utf-8") as output:
+                process = subprocess.Popen(
+                    [*tool, *program], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            running[name] = stack.enter_context(process)
+            stack.callback(_end, process.pid)
+        deadline = time.monotonic() + timeout_seconds
+        for name, process in running.items():
             try:
                 code = process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                notes.append(f"{name} did not end within {TOOL_SECONDS:g} s")
-                continue
-            output = Path(self._folder, f"{name}.txt").read_text("utf-8", errors="replace")
-            if code == FOUND:
-                return Sanitized(found=f"{name}: {_first_finding(output)}")
-            if code != 0:
-                notes.append(f"{name} could not be run: {_last_line(output)}")
-            elif (left := _left(Path(self._folder, name), self._jobs)) != "":
-                notes.append(f"{name} had no time for {left}")
-        return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
-
-    def close(self) -> None:
-        """Ends the tools, together with the processes that they watch."""
-        self._stack.close()
-
-
-def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:
-    """The task's own workloads that are not too large, and of the others some of all sizes and types."""
-    different = {(one.name, types_key(one)): one for one in workloads if task.bytes_of(one) <= LARGEST_BYTES}.values()
-    names = {one.name for one in task.workloads}
-    made_up = sorted((one for one in different if one.name not in names), key=task.bytes_of)
-    step = max(1.0, len(made_up) / WORKLOADS)
-    return [one for one in different if one.name in names] + [
-        made_up[round(at * step)] for at in range(min(WORKLOADS, len(made_up)))
-    ]
-
-
-def _left(done: Path, jobs: Sequence[tuple[Candidate, Workload]]) -> str:
-    """The workloads that a tool's process had no time for. done: where it says how many launches it made."""
-    count = int(done.read_text("ascii")) if done.exists() else len(jobs)
-    names = dict.fromkeys(workload.name for _, workload in jobs[count:])
-    return ", ".join(list(names)[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+                code = None
+            text, done = Path(folder, f"{name}.txt").read_text("utf-8", errors="replace"), Path(folder, name)
+            yield name, ToolRun(code, text, int(done.read_text("ascii")) if done.exists() else None)
 
 
 def _end(group: int) -> None:
-    """Ends the tool together with the process that it watches."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
-def _first_finding(text: str) -> str:
+def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int) -> list[Sanitized]:
+    """Runs one launch of each candidate, on each of its workloads that the template is meant for, the smallest first
+    and as many as there is time for, under each tool, on the CUDA device `index`. The caller sees to it that no other
+    process uses the device."""
+    # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
+    # goes alone, to tell which has it.
+    together = _sanitize_together(suspects, task, limits, index, seed)
+    if not together.found or len(suspects) == 1:
+        return [together] * len(suspects)
+    return [_sanitize_together([one], task, limits, index, seed) for one in suspects]
+
+
+def _sanitize_together(
+    suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, seed: int
+) -> Sanitized:
+    if not suspects or not BACKENDS[limits.backend].nvidia_tools:
+        # It knows no other device, so that it did not run says nothing.
+        return Sanitized()
+    if (tool := find_tool("compute-sanitizer")) is None:
+        why = "compute-sanitizer was not run: it is not installed here (it comes with the CUDA toolkit)"
+        return Sanitized(note=why)
+    jobs = [
+        (candidate, workload)
+        for candidate, workloads in suspects
+        for workload in chosen_workloads(task, workloads)
+        if infeasible_on(candidate.template, candidate.config, workload, limits) is None
+    ]
+    jobs.sort(key=lambda job: task.bytes_of(job[1]))
+    options = (f"--error-exitcode={ERROR_EXIT_CODE}", "--print-limit=3", "--target-processes=all")
+    tools = {name: (tool, f"--tool={name}", *options) for name in SANITIZER_TOOLS}
+    notes = []
+    with contextlib.closing(run_under(tools, jobs, task, index, seed, SANITIZER_SECONDS)) as runs:
+        for name, run in runs:
+            if run.code is None:
+                notes.append(f"{name} did not end within {SANITIZER_SECONDS:g} s")
+            elif run.code == ERROR_EXIT_CODE:
+                return Sanitized(found=f"{name}: {_first_error(run.output)}")
+            elif run.code != 0:
+                lines = [line for line in run.output.splitlines() if line.strip()]
+                notes.append(f"{name} could not be run: {lines[-1][:300] if lines else 'it says nothing'}")
+            elif run.launches is not None and (
+                left := list(dict.fromkeys(job[1].name for job in jobs[run.launches :]))
+            ):
+                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+                notes.append(f"{name} had no time for {', '.join(left[:3])}{more}")
+    return Sanitized(note=f"compute-sanitizer: {'; '.join(notes)}" if notes else "")
+
+
+def chosen_workloads(task: Task, workloads: Sequence[Workload]) -> list[Workload]:
+    """The task's own workloads that are not too large, and of the others some of all sizes and types."""
+    small = (one for one in workloads if task.bytes_of(one) <= MAX_WORKLOAD_BYTES)
+    different = {(one.name, types_key(one)): one for one in small}.values()
+    names = {one.name for one in task.workloads}
+    derived = sorted((one for one in different if one.name not in names), key=task.bytes_of)
+    step = max(1.0, len(derived) / MAX_DERIVED_WORKLOADS)
+    spread_out = [derived[round(at * step)] for at in range(min(MAX_DERIVED_WORKLOADS, len(derived)))]
+    return [one for one in different if one.name in names] + spread_out
+
+
+def _first_error(text: str) -> str:
     lines = [line.removeprefix("=========").strip() for line in text.splitlines() if line.startswith("=========")]
-    told = [line for line in lines if line and not line.startswith(("COMPUTE-SANITIZER", "ERROR SUMMARY"))]
-    return "; ".join(told[:3])[:400] or "an error that it does not describe"
+    errors = [line for line in lines if line and not line.startswith(("COMPUTE-SANITIZER", "ERROR SUMMARY"))]
+    return "; ".join(errors[:3])[:400] or "an error that it does not describe"
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it says nothing"
+def count_events(
+    candidate: Candidate, task: Task, limits: DeviceLimits, index: int, workload: Workload, seed: int
+) -> Counters:
+    """Hardware counters of one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
+    if not BACKENDS[limits.backend].nvidia_tools:
+        return Counters(note="hardware counters are read on CUDA devices only")
+    if (tool := find_tool("ncu")) is None:
+        return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
+    # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
+    options = "--csv --page raw --print-units base --clock-control none --target-processes all --launch-count 1"
+    command = [tool, *options.split(), "--kernel-name", candidate.template.entry, "--metrics", ",".join(METRICS)]
+    ((_, run),) = run_under({"ncu": command}, [(candidate, workload)], task, index, seed, PROFILER_SECONDS)
+    if run.code is None:
+        return Counters(note=f"ncu did not end within {PROFILER_SECONDS:g} s")
+    return parse_counters(run.output)
+
+
+def parse_counters(text: str) -> Counters:
+    """Counters out of what ncu writes with --csv --page raw: a row of names, a row of units, a row for each launch."""
+    if "ERR_NVGPUCTRPERM" in text:
+        return Counters(note="the driver does not permit hardware counters to this user (ERR_NVGPUCTRPERM)")
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    if len(rows) < 3:
+        errors = [line.strip() for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line)]
+        return Counters(note=f"ncu could not be run: {errors[0][:200] if errors else 'it gave no counters'}")
+    values = {}
+    for name, value in zip(rows[0], rows[2], strict=False):
+        if name in METRICS:
+            try:
+                values[METRICS[name]] = float(value.replace(",", ""))
+            except ValueError:  # "n/a", where the device has no such counter
+                continue
+    return Counters(values) if values else Counters(note="ncu knows none of the counters on this device")
 
 
 def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int, seed: int) -> None:
@@ -242,7 +273,7 @@ def launch_once(candidate: Candidate, task: Task, workload: Workload, index: int
 
 
 def main(done: str, path: str) -> None:
-    """What runs under a tool. done: the file that is told how many launches were made."""
+    """The process under a tool. path: file of the pickled jobs; done: file for the number of launches made."""
     jobs, task, index, seed = pickle.loads(Path(path).read_bytes())
     begun = time.monotonic()
     taken: list[tuple[float, float]] = []
@@ -256,8 +287,8 @@ def main(done: str, path: str) -> None:
 
 
 def expected_seconds(taken: Sequence[tuple[float, float]], moved: float) -> float:
-    """What a launch that moves `moved` bytes will take, in proportion to the last one. taken: bytes and seconds of the
-    launches before, of which the shortest tells what any launch takes."""
+    """Estimated seconds of a launch that moves `moved` bytes, in proportion to the last one. taken: bytes and seconds
+    of the launches before; the shortest is the fixed cost of a launch."""
     if not taken:
         return 0.0
     least = min(seconds for _, seconds in taken)
@@ -267,98 +298,3 @@ def expected_seconds(taken: Sequence[tuple[float, float]], moved: float) -> floa
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-
-
-METRICS = {
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM throughput, % of peak",
-    "dram__bytes_read.sum": "bytes read from DRAM",
-    "dram__bytes_write.sum": "bytes written to DRAM",
-    "l1tex__t_sector_hit_rate.pct": "L1 hit rate, %",
-    "lts__t_sector_hit_rate.pct": "L2 hit rate, %",
-    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": "bytes used of each sector loaded, %",
-    "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct": "bytes used of each sector stored, %",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "bank conflicts of shared memory",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "SM throughput, % of peak",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved occupancy, %",
-    "smsp__issue_active.avg.pct_of_peak_sustained_active": "cycles with an instruction issued, %",
-    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "warps waiting for memory, per issue",
-    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": "warps stalled at barriers, per issue",
-    "smsp__inst_executed.sum": "instructions executed (warps)",
-}
-"""Metric of ncu -> what it says."""
-PROFILE_SECONDS = 120.0
-PROFILER_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """values: by the words of `METRICS`, as far as the device has them; note: why there are none."""
-
-    values: dict[str, float] = field(default_factory=dict)
-    note: str = ""
-
-
-def count_events(
-    candidate: Candidate, task: Task, limits: DeviceLimits, index: int, workload: Workload, seed: int
-) -> Counters:
-    """Runs one launch of `candidate` on `workload` under ncu, on the CUDA device `index`."""
-    if not BACKENDS[limits.backend].nvidia_tools:
-        return Counters(note="hardware counters are read on CUDA devices only")
-    tool = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(PROFILER_FOLDERS))
-    if tool is None:
-        return Counters(note="ncu is not installed here (it comes with the CUDA toolkit)")
-    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder:
-        job = Path(folder, "job.pickle")
-        job.write_bytes(pickle.dumps((candidate, task, workload, index, seed)))
-        # The clocks stay as they are: the harness owns them, and times are taken elsewhere.
-        command = [
-            tool,
-            "--csv",
-            "--page",
-            "raw",
-            "--print-units",
-            "base",
-            "--clock-control",
-            "none",
-            "--target-processes",
-            "all",
-            "--kernel-name",
-            candidate.template.entry,
-            "--launch-count",
-            "1",
-            "--metrics",
-            ",".join(METRICS),
-            sys.executable,
-            "-m",
-            "tunesmith.kernels.check.sanitizer",
-            str(job),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PROFILE_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return Counters(note=f"ncu did not end within {PROFILE_SECONDS:g} s")
-    return parse_counters(done.stdout + "\n" + done.stderr)
-
-
-def parse_counters(text: str) -> Counters:
-    """Counters out of what ncu writes with --csv --page raw: a row of names, a row of units, a row for each launch."""
-    if "ERR_NVGPUCTRPERM" in text:
-        return Counters(note="the driver does not permit hardware counters to this user (ERR_NVGPUCTRPERM)")
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
-    if len(rows) < 3:
-        told = [line.strip() for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line)]
-        return Counters(note=f"ncu could not be run: {told[0][:200] if told else 'it gave no counters'}")
-    values = {}
-    for name, value in zip(rows[0], rows[2], strict=False):
-        if name in METRICS:
-            try:
-                values[METRICS[name]] = float(value.replace(",", ""))
-            except ValueError:  # "n/a", where the device has no such counter
-                continue
-    return Counters(values) if values else Counters(note="ncu knows none of the counters on this device")
-
-
-if __name__ == "__main__":
-    # What runs under the tool.
-    launch_once(*pickle.loads(Path(sys.argv[1]).read_bytes()))

@@ -1,107 +1,213 @@
-"""The whole numbers that a source speaks of: where a kernel decides by a size, it names one.
+"""The integers that a source names: where a kernel decides by a size, it names one.
 
-Owns finding them in the text: macros of constants are expanded and constant expressions computed, in conditional parts
-as well, as no preprocessor has chosen between them. Which sizes are made of them is `tunesmith.kernels.check.plan`.
+Owns finding them in tree-sitter's syntax tree of the text: macros of constants are expanded and constant expressions
+computed, in each branch of a conditional directive, as no preprocessor has chosen one. `tunesmith.kernels.check.plan`
+makes sizes of them. A preprocessor's expansion (pcpp) was the alternative: it keeps one branch, has no C++ literals,
+and a few lines of macros that double their text would exhaust its memory.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-_SPLICE = re.compile(r"\\[ \t]*\r?\n")
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
+_PARSER = Parser(Language(tree_sitter_cuda.language()))
+_LINE_SPLICE = re.compile(r"\\[ \t]*\r?\n")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TOKEN = re.compile(
-    r"(?P<text>\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)+')"
-    r"|(?P<number>\.?[0-9](?:[eEpP][+-]|'[0-9A-Fa-f]|[\w.])*)|(?P<name>[A-Za-z_$][\w$]*)"
-    r"|(?P<sign><<=|>>=|<<|>>|[<>=!+*/%&|^-]=|->|\+\+|--|&&|\|\||\S)"
+_DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_EXPRESSION_DIRECTIVE = re.compile(
+    r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
 )
-_DEFINE = re.compile(r"\s*#\s*define\s+([A-Za-z_$][\w$]*)(?:[ \t]+(.*))?$")
-_WHOLE = re.compile(r"(?:0[xX](?P<hexadecimal>[0-9a-fA-F]+)|0[bB](?P<binary>[01]+)|(?P<decimal>[0-9]+))[uUlLzZ]*")
-MOST_DIGITS = 64
-"""Of a literal, in any base."""
-LARGEST = 1 << 64
-"""Larger values are no sizes."""
-MOST_VALUES = 4
-"""Of one macro that is defined several times, or of what is made of such macros."""
-MOST_STEPS = 4
-"""Operators with constants that are undone."""
-MOST_BESIDE = 16
-"""Constants of one expression of which is kept that a comparison may follow."""
-MOST_DEPTH = 50
-"""Of parentheses, and of macros made of macros."""
-PRECEDENCE = {"*": 5, "/": 5, "%": 5, "+": 4, "-": 4, "<<": 3, ">>": 3} | dict.fromkeys(("<", ">", "<=", ">="), 2)
-PRECEDENCE |= dict.fromkeys(("==", "!="), 1) | {"&": 0}
-"""Of the operators that are looked through; any other ends an expression."""
-COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
+MAX_LITERAL_DIGITS = 64
+MAX_INTEGER = 1 << 64
+"""Larger values are not sizes."""
+MAX_MACRO_VALUES = 4
+"""Values kept of a macro that is defined several times, or of an expression of such macros."""
+MAX_MACRO_DEPTH = 50
+"""Macros that expand to each other."""
+MAX_STEPS = 4
+"""Operators with constants that are inverted."""
+MAX_BESIDE = 16
+"""Constants of one expression that are kept until it is known whether the expression is compared."""
+COMPARISONS = frozenset(("<", ">", "<=", ">=", "==", "!="))
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
 
-Token = tuple[str, str]
 Range = tuple[int, int]
 
 
-def whole_numbers(source: str) -> tuple[int, ...]:
-    """Whole numbers of two and more that `source` speaks of, each once: first those that something is compared with, of
-    which a remainder is taken, or that stand in a case. A constant expression counts as its value, and a comparison of
-    what was computed from one operand and constants as the values of that operand at which it changes."""
-    lines = _COMMENT.sub(" ", _SPLICE.sub("", source)).split("\n")
-    bodies: dict[str, list[list[Token]]] = {}
-    for line in lines:
-        if (defined := _DEFINE.match(line)) is not None:
-            bodies.setdefault(defined.group(1), []).append(_tokens(defined.group(2) or ""))
-    macros = _Macros(bodies)
-    # A directive is an expression of its own; statements go on from line to line.
-    directives = [line for line in lines if line.lstrip().startswith("#")]
-    statements = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-    found: list[tuple[int, bool]] = []
-    for text in (statements, *directives):
-        _Reader(_tokens(text), macros.values, lambda value, compared: found.append((value, compared))).read()
-    ordered = sorted((one for one in found if one[0] >= 2), key=lambda one: not one[1])
-    return tuple(dict.fromkeys(value for value, _ in ordered))
+class _Operand(NamedTuple):
+    """constants: its values, one of which it has, if it is a constant. beside: otherwise, constants in its expression.
+    steps: how it is computed from another operand, operators and constants, the last step first."""
+
+    constants: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
+    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-def _tokens(text: str) -> list[Token]:
-    return [(str(token.lastgroup), token.group()) for token in _TOKEN.finditer(text)]
+UNKNOWN = _Operand()
+
+
+def source_integers(source: str) -> tuple[int, ...]:
+    """The integers from 2 on that `source` names, each once: first those of comparisons, remainders and cases. A
+    constant expression counts as its value, and a comparison of an expression of one operand and constants as the
+    values of that operand at which its result changes."""
+    text = _COMMENT.sub(" ", _LINE_SPLICE.sub("", source))
+    trees = [_parsed(_DIRECTIVE.sub("", text))]
+    macros: dict[str, list[Node]] = {}
+    for name, parameters, expression in _EXPRESSION_DIRECTIVE.findall(text):
+        trees.append(_parsed(f"value = {expression}\n;"))
+        if name and not parameters:
+            macros.setdefault(name, []).append(trees[-1])
+    reader = _Reader(macros)
+    for tree in trees:
+        reader.operands(tree)
+    named = sorted((one for one in reader.named if one[0] >= 2), key=lambda one: not one[1])
+    return tuple(dict.fromkeys(value for value, _ in named))
+
+
+def _parsed(text: str) -> Node:
+    return _PARSER.parse(text.encode("utf-8", "replace")).root_node
+
+
+def _postorder(root: Node) -> Iterator[Node]:
+    """Children first, from left to right; without recursion, as a source may be nested to any depth."""
+    pending, nodes = [root], []
+    while pending:
+        nodes.append(pending.pop())
+        pending.extend(nodes[-1].children)
+    return reversed(nodes)
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+class _Reader:
+    """Folds the expressions of syntax trees. macros: the trees of each macro's definitions. named: the integers found
+    so far, and whether something is compared with each."""
+
+    def __init__(self, macros: Mapping[str, Sequence[Node]]) -> None:
+        self.named: list[tuple[int, bool]] = []
+        self._macros, self._values, self._depth = macros, dict[str, tuple[int, ...]](), 0
+
+    def operands(self, tree: Node) -> Mapping[int, _Operand]:
+        """The operand of each expression in `tree`, by the identifier of its node."""
+        operands: dict[int, _Operand] = {}
+        for node in _postorder(tree):
+            children = [operands.get(child.id, UNKNOWN) for child in node.children]
+            operands[node.id] = self._operand(node, children)
+        return operands
+
+    def _operand(self, node: Node, children: Sequence[_Operand]) -> _Operand:
+        match node.type:
+            case "number_literal":
+                return _Operand(_literal(_text(node)))
+            case "identifier" | "type_identifier":
+                return _Operand(self._macro(_text(node)))
+            case "parenthesized_expression" if len(children) == 3:
+                return children[1]
+            case "type_descriptor" if len(children) == 1:
+                return children[0]
+            case "cast_expression" if len(children) == 4 and not children[1].constants:
+                return children[3]
+            case "cast_expression" if len(children) == 4 and node.children[3].type == "unary_expression":
+                # `(CAP) - 1`, where CAP is a macro and no type.
+                return self._joined("+", children[1], children[3])
+            case "unary_expression" | "pointer_expression" if len(children) == 2:
+                values, beside, _ = children[1]
+                match node.children[0].type:
+                    case "+":
+                        return children[1]
+                    case "-":
+                        return _Operand(tuple(-value for value in values), beside)
+                return _Operand((), values + beside)
+            case "binary_expression" if len(children) == 3 and (
+                (sign := node.children[1].type) in OPERATORS or sign in COMPARISONS or sign == "&"
+            ):
+                return self._joined(sign, children[0], children[2])
+        # Anything else ends an expression. Template arguments, and code that does not parse, may hold comparisons.
+        compared = node.type == "case_statement" or any(child.type in COMPARISONS for child in node.children)
+        for child, operand in zip(node.children, children, strict=True):
+            self._name(operand, compared and not child.type.endswith("statement"))
+        return UNKNOWN
+
+    def _name(self, operand: _Operand, compared: bool) -> None:
+        self.named += [(value, compared) for value in operand.constants + operand.beside]
+
+    def _macro(self, name: str) -> tuple[int, ...]:
+        """The values of a macro that is a constant; each macro is computed once."""
+        if name not in self._values and name in self._macros and self._depth < MAX_MACRO_DEPTH:
+            self._values[name] = ()  # while it is computed: a macro is not expanded in its own body
+            self._depth += 1
+            values: list[int] = []
+            for tree in self._macros[name]:
+                statement = tree.children[0] if len(tree.children) == 1 and not tree.has_error else None
+                if statement is not None and len(statement.children) == 2:
+                    body = statement.children[0].child_by_field_name("right")
+                    values += self.operands(tree)[body.id].constants if body is not None else ()
+            self._depth -= 1
+            self._values[name] = tuple(dict.fromkeys(values))[:MAX_MACRO_VALUES]
+        return self._values.get(name, ())
+
+    def _joined(self, sign: str, left: _Operand, right: _Operand) -> _Operand:
+        if sign in COMPARISONS:
+            changes = (*_changes(left, right.constants), *_changes(right, left.constants))
+            self.named += [(value, True) for value in changes]
+            self._name(left, True)
+            self._name(right, True)
+            return UNKNOWN
+        if left.constants and right.constants:
+            computed = [_computed(sign, *pair) for pair in itertools.product(left.constants, right.constants)]
+            return _Operand(tuple(dict.fromkeys(one for one in computed if one is not None))[:MAX_MACRO_VALUES])
+        if sign == "%":
+            self._name(right, True)
+            return _Operand(beside=left.constants + left.beside)
+        beside = left.constants + left.beside + right.constants + right.beside
+        self._name(_Operand(beside[MAX_BESIDE:]), False)
+        steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        if right.constants:
+            steps = ((sign, right.constants), *left.steps)
+        elif left.constants and sign in ("+", "*"):
+            steps = ((sign, left.constants), *right.steps)
+        return _Operand((), beside[:MAX_BESIDE], steps if len(steps) <= MAX_STEPS else ())
 
 
 def _literal(text: str) -> tuple[int, ...]:
-    """The value of a whole number, as a constant; of another number, or one too long to be a size, none."""
-    match = _WHOLE.fullmatch(text.replace("'", ""))
-    if match is None or len(match.group()) > MOST_DIGITS + 2:
+    """The value of an integer literal; of another number, or of one too long to be a size, none."""
+    digits = text.replace("'", "").rstrip("uUlLzZ")
+    try:
+        value = int(re.sub("^0(?=[0-9])", "0o", digits), 0) if len(digits) <= MAX_LITERAL_DIGITS + 2 else MAX_INTEGER
+    except ValueError:
         return ()
-    if match["hexadecimal"]:
-        value = int(match["hexadecimal"], 16)
-    elif match["binary"]:
-        value = int(match["binary"], 2)
-    else:
-        digits = match["decimal"]
-        octal = len(digits) > 1 and digits.startswith("0") and set(digits) <= set("01234567")
-        value = int(digits, 8 if octal else 10)
-    return (value,) if value < LARGEST else ()
+    return (value,) if value < MAX_INTEGER else ()
 
 
 def _computed(sign: str, left: int, right: int) -> int | None:
     """The value of an operator on constants, where it has one that may lead to a size."""
     if sign in ("/", "%", "<<", ">>") and (left < 0 or right < 0):
         return None
-    if (sign in ("/", "%") and right == 0) or (sign in ("<<", ">>") and right >= 64):
+    if sign not in OPERATORS or (sign in ("/", "%") and right == 0) or (sign in ("<<", ">>") and right >= 64):
         return None
-    operators: dict[str, Callable[[int, int], int]] = {
-        "+": int.__add__,
-        "-": int.__sub__,
-        "*": int.__mul__,
-        "/": int.__floordiv__,
-        "%": int.__mod__,
-        "<<": int.__lshift__,
-        ">>": int.__rshift__,
-    }
-    value = operators[sign](left, right) if sign in operators else None
-    return value if value is not None and abs(value) < LARGEST else None
+    value = OPERATORS[sign](left, right)
+    return value if abs(value) < MAX_INTEGER else None
 
 
 def _undone(sign: str, constant: int, values: Range) -> Range | None:
-    """The operands from which `sign` and `constant` make one of `values`."""
+    """The operands for which `sign` with `constant` gives one of `values`."""
     first, last = values
     if sign in ("<<", ">>"):
         if not 0 <= constant < 64:
@@ -119,172 +225,9 @@ def _undone(sign: str, constant: int, values: Range) -> Range | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """constant: its values, one of which it has, if it is one. beside: constants it is computed with, otherwise. steps:
-    how it is computed from another operand, operator and constants, the last step first."""
-
-    constant: tuple[int, ...] = ()
-    beside: tuple[int, ...] = ()
-    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-
-UNKNOWN = _Operand()
-
-
-@dataclass(slots=True)
-class _Macros:
-    """The values of macros that are constants, each computed once: a macro made of many others takes no longer."""
-
-    bodies: dict[str, list[list[Token]]]
-    known: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    depth: int = 0
-
-    def values(self, name: str) -> tuple[int, ...]:
-        if name not in self.bodies or self.depth >= MOST_DEPTH:
-            return ()
-        if name not in self.known:
-            self.known[name] = ()  # what it is while it is computed: a macro is not expanded in its own body
-            self.depth += 1
-            values = [one for body in self.bodies[name] for one in self._value(body)]
-            self.depth -= 1
-            self.known[name] = tuple(dict.fromkeys(values))[:MOST_VALUES]
-        return self.known[name]
-
-    def _value(self, body: Sequence[Token]) -> tuple[int, ...]:
-        reader = _Reader(body, self.values, lambda _value, _compared: None)
-        operand = reader.expression(0)
-        return operand.constant if reader.ended else ()
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Reads expressions as far as constants go, and tells `found` of each constant and whether something is compared
-    with it. Whatever it does not know ends an expression."""
-
-    tokens: Sequence[Token]
-    values: Callable[[str], tuple[int, ...]]
-    found: Callable[[int, bool], None]
-    at: int = 0
-    depth: int = 0
-
-    @property
-    def ended(self) -> bool:
-        return self.at >= len(self.tokens)
-
-    def read(self) -> None:
-        """Goes through all tokens."""
-        while not self.ended:
-            in_case = self.at > 0 and self.tokens[self.at - 1] == ("name", "case")
-            before = self.at
-            self._tell(self.expression(0), in_case)
-            if self.at == before:
-                self.at += 1
-
-    def _tell(self, operand: _Operand, compared: bool) -> None:
-        for value in (*operand.constant, *operand.beside):
-            self.found(value, compared)
-
-    def _sign(self) -> str:
-        kind, text = self.tokens[self.at] if not self.ended else ("", "")
-        return text if kind == "sign" else ""
-
-    def expression(self, least: int) -> _Operand:
-        """An operand, and the operators of precedence `least` and more that follow it."""
-        left = self._operand()
-        while (sign := self._sign()) and PRECEDENCE.get(sign, -1) >= least:
-            self.at += 1
-            left = self._joined(sign, left, self.expression(PRECEDENCE[sign] + 1))
-        return left
-
-    def _joined(self, sign: str, left: _Operand, right: _Operand) -> _Operand:
-        if sign in COMPARISONS:
-            for value in (*_changes(left, right.constant), *_changes(right, left.constant)):
-                self.found(value, True)
-            self._tell(left, True)
-            self._tell(right, True)
-            return UNKNOWN
-        if left.constant and right.constant:
-            made = [_computed(sign, *pair) for pair in itertools.product(left.constant, right.constant)]
-            return _Operand(tuple(dict.fromkeys(one for one in made if one is not None))[:MOST_VALUES])
-        if sign == "%":
-            self._tell(right, True)
-            return _Operand(beside=left.constant + left.beside)
-        beside = left.constant + left.beside + right.constant + right.beside
-        self._tell(_Operand(beside=beside[MOST_BESIDE:]), False)
-        beside = beside[:MOST_BESIDE]
-        if right.constant:
-            return _Operand((), beside, ((sign, right.constant), *left.steps) if len(left.steps) < MOST_STEPS else ())
-        if left.constant and sign in ("+", "*"):
-            return _Operand((), beside, ((sign, left.constant), *right.steps) if len(right.steps) < MOST_STEPS else ())
-        return _Operand((), beside)
-
-    def _operand(self) -> _Operand:
-        if self.ended:
-            return UNKNOWN
-        kind, text = self.tokens[self.at]
-        if kind == "sign" and text in ("+", "-", "~", "!", "*", "&"):
-            return self._signed(text)
-        if kind == "sign" and text != "(":
-            return UNKNOWN
-        if kind == "sign":
-            operand = self._parenthesised()
-            # A type in parentheses converts what follows it.
-            if not operand.constant and not self.ended and (self.tokens[self.at][0] != "sign" or self._sign() == "("):
-                return self._nested(self._operand)
-            return operand
-        self.at += 1
-        if kind == "number":
-            return _Operand(_literal(text))
-        operand = _Operand(self.values(text) if kind == "name" else ())
-        while (sign := self._sign()) in ("(", "[", ".", "->"):
-            operand = UNKNOWN
-            if sign in ("(", "["):
-                self._tell(self._parenthesised(), False)
-            else:
-                self.at += 2
-        return operand
-
-    def _signed(self, sign: str) -> _Operand:
-        self.at += 1
-        operand = self._nested(self._operand)
-        if sign == "+":
-            return operand
-        if sign == "-":
-            return _Operand(tuple(-value for value in operand.constant), operand.beside)
-        return _Operand((), operand.constant + operand.beside)
-
-    def _parenthesised(self) -> _Operand:
-        """What stands in parentheses or brackets, where that is one expression."""
-        self.at += 1
-        if self.depth >= MOST_DEPTH:
-            return UNKNOWN
-        operands = [self._nested(lambda: self.expression(0))]
-        while not self.ended and self._sign() not in (")", "]", ";", "{", "}"):
-            before = self.at
-            operands.append(self._nested(lambda: self.expression(0)))
-            if self.at == before:
-                self.at += 1
-        if self._sign() in (")", "]"):
-            self.at += 1
-        if len(operands) == 1:
-            return operands[0]
-        for operand in operands:
-            self._tell(operand, False)
-        return UNKNOWN
-
-    def _nested(self, read: Callable[[], _Operand]) -> _Operand:
-        if self.depth >= MOST_DEPTH:
-            return UNKNOWN
-        self.depth += 1
-        operand = read()
-        self.depth -= 1
-        return operand
-
-
 def _changes(operand: _Operand, constants: Sequence[int]) -> Iterator[int]:
-    """The values of what `operand` is computed from at which it comes to be one of `constants`, and ceases to."""
-    for constants_of_steps in itertools.islice(itertools.product(*(one for _, one in operand.steps)), MOST_VALUES):
+    """The first and the last value of the operand at the start of `operand.steps` that leads to one of `constants`."""
+    for constants_of_steps in itertools.islice(itertools.product(*(one for _, one in operand.steps)), MAX_MACRO_VALUES):
         for constant in constants if operand.steps else ():
             values: Range | None = (constant, constant)
             for (sign, _), other in zip(operand.steps, constants_of_steps, strict=True):
@@ -293,4 +236,4 @@ def _changes(operand: _Operand, constants: Sequence[int]) -> Iterator[int]:
                 yield from dict.fromkeys(values)
 
 
-__all__ = ["whole_numbers"]
+__all__ = ["source_integers"]

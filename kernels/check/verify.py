@@ -1,11 +1,9 @@
 """One step of the full verdict on a candidate: launches on drawn contents, repeated, on changed inputs, beside the
 baseline.
 
-Owns what is done in a step, and what of it rejects. Which steps there are is `tunesmith.kernels.check.plan`; each is
-run on one device and needs a deadline of its own, which is the caller's business.
-
-Launches whose arrays lie at the edge of memory: what reaches beyond an array faults there, also where it changes
-Is a kernel launched with more blocks than it needs? Launches it with fewer, and looks whether its output is right.
+Owns the launches of a step and the reasons to reject a candidate there, launches whose arrays lie at the edge of
+memory, where an access beyond an array faults, and whether a kernel is launched with more blocks than it needs. The
+steps are planned by `tunesmith.kernels.check.plan`; each runs on one device, under a deadline that the caller keeps.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
 SETS = (2, 5)
-"""Fewest and most sets of buffers; how many a step has is drawn."""
+"""Smallest and largest number of sets of buffers; the number is drawn for each step."""
 ALIGNMENT = 16
 """Bytes; arrays start at any multiple that the device allows."""
 REPEATS = 3
@@ -165,7 +163,7 @@ def verify(
         launches = bind(device, candidate, data, loaded)
         if not isinstance(launches, list):
             return launches
-        return _Examination(device, launches, data, step, measured.standard).verdict()
+        return _StepLaunches(device, launches, data, step, measured.standard).verdict()
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
 
@@ -174,55 +172,62 @@ def measure_baseline(
     device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None = None
 ) -> PlainResult | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
-    own, sticky, why, shortest = step.own, False, "", math.inf
-    if (outside := infeasible_on(baseline.template, baseline.config, step.workload, device.limits)) is not None:
-        why = outside.detail
-    elif not own and (beyond := data.beyond_integers()):
-        return Skipped(step.name, beyond, reason="reference")
-    else:
-        try:
-            launches = bind(device, baseline, data, loaded)
-            if isinstance(launches, list):
-                standard = []
-                names = {argument.name: 1.0 if own else math.inf for argument in data.task.outputs}
-                if step.derived:
-                    data.restore()
-                for variant in range(len(data.variants)):
-                    data.restore_set(0, variant)
-                    begun = time.monotonic()
-                    device.launch(launches[0])
-                    device.synchronize()
-                    shortest = min(shortest, time.monotonic() - begun)
-                    found = measure_set(data, 0, names)
-                    if not own and not _is_finite(found):
-                        found = measure_set(data, 0, names, lenient=True)
-                    if step.derived and (beside := check_surroundings(data, {0})) is not None:
-                        found = beside
-                    if isinstance(found, WrongResult) or not _is_finite(found):
-                        why = found.detail if isinstance(found, WrongResult) else "an infinite error"
-                        break
-                    standard.append(found)
-                else:
-                    return PlainResult(tuple(standard), shortest)
-            else:
-                why = str(launches)
-        except DeviceError as error:
-            if error.sticky and own:
-                raise TaskError(
-                    f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
-                ) from error
-            why, sticky = str(error), error.sticky
+    own, sticky = step.own, False
+    try:
+        outside = infeasible_on(baseline.template, baseline.config, step.workload, device.limits)
+        if outside is None and not own and (beyond := data.beyond_integers()):
+            return Skipped(step.name, beyond, reason="reference")
+        found = _deviations(device, baseline, step, data, loaded) if outside is None else outside.detail
+        if isinstance(found, PlainResult):
+            return found
+        why = found
+    except DeviceError as error:
+        why, sticky = str(error), error.sticky
+        if sticky and own:
+            raise TaskError(
+                f"Task {data.task.name}: its baseline ends the device's context on {step.name}: {error}."
+            ) from error
     if own:
         raise TaskError(f"Task {data.task.name}: its baseline is not right on {step.name}: {why}.")
     return Skipped(step.name, f"the plain kernel is not right there: {why}", sticky)
+
+
+def _deviations(
+    device: Device, baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object] | None
+) -> PlainResult | str:
+    """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
+    launches = bind(device, baseline, data, loaded)
+    if not isinstance(launches, list):
+        return str(launches)
+    allowed = {argument.name: 1.0 if step.own else math.inf for argument in data.task.outputs}
+    standard, shortest = [], math.inf
+    if step.derived:
+        data.restore()
+    for variant in range(len(data.variants)):
+        data.restore_set(0, variant)
+        begun = time.monotonic()
+        device.launch(launches[0])
+        device.synchronize()
+        shortest = min(shortest, time.monotonic() - begun)
+        found = measure_set(data, 0, allowed)
+        if not step.own and not _is_finite(found):
+            found = measure_set(data, 0, allowed, lenient=True)
+        if step.derived and (changed := check_surroundings(data, {0})) is not None:
+            found = changed
+        if isinstance(found, WrongResult):
+            return found.detail
+        if not _is_finite(found):
+            return "an infinite error"
+        standard.append(found)
+    return PlainResult(tuple(standard), shortest)
 
 
 def _is_finite(found: WrongResult | dict[str, Deviation]) -> bool:
     return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
 
-class _Examination:
-    """The launches of one step. Which set they are on, and their order, is drawn."""
+class _StepLaunches:
+    """The launches of one step. Their set and their order are drawn."""
 
     def __init__(
         self, device: Device, launches: Sequence[BoundLaunch], data: WorkloadData, step: Step, standard: Standard
@@ -231,12 +236,11 @@ class _Examination:
         self._growth = growth(data.task, step.workload)
         self._elements = {place.argument.name: math.prod(place.shape) for place in data.places}
         self._rng = np.random.default_rng([data.layout.seed, len(launches)])
-        # The task's tolerance is meant for its own workloads; what is accurate enough on others, the baseline says.
-        self._own = step.own
+        # The task's tolerance is meant for its own workloads; on others the baseline's error is the measure.
         factor = HEAVY_FACTOR if step.contents.kind in HEAVY else ACCURACY_FACTOR
         self._allowed = [
             {
-                name: 1.0 if self._own and one.largest <= 1 else max(1.0, factor * one.largest)
+                name: 1.0 if step.own and one.largest <= 1 else max(1.0, factor * one.largest)
                 for name, one in of_variant.items()
             }
             for of_variant in standard
@@ -263,12 +267,12 @@ class _Examination:
         if not self._step.derived:
             first.append("repeats")
         elif self._rng.random() >= 0.25:
-            # There are hundreds of these; on one in four contents elsewhere are looked at too.
+            # There are hundreds of these steps; one in four launches on another set too.
             later.remove("other_set")
         return [name for name in first + later + last if name in CHECKS]
 
     def result(self) -> WrongResult | None:
-        """The first launch against the reference, and what its set holds besides."""
+        """The first launch against the reference, and the other contents of its set."""
         found = self._measure(self._index)
         if isinstance(found, WrongResult):
             return found
@@ -328,7 +332,7 @@ class _Examination:
         return found if isinstance(found, WrongResult) else None
 
     def surroundings_at_the_end(self) -> WrongResult | None:
-        """What no launch may change, after all of them."""
+        """The memory that no launch may change, after all launches."""
         return check_surroundings(self._data, set(range(self._data.sets)))
 
     def _launch(self, index: int) -> None:
@@ -336,19 +340,19 @@ class _Examination:
         self._device.synchronize()
 
     def _measure(self, index: int) -> WrongResult | dict[str, Deviation]:
-        return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._own)
+        return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._step.own)
 
 
-CHECKS: dict[str, Callable[[_Examination], WrongResult | None]] = {
-    "result": _Examination.result,
-    "surroundings": _Examination.surroundings,
-    "accuracy": _Examination.accuracy,
-    "repeats": _Examination.repeats,
-    "stale": _Examination.stale,
-    "other_set": _Examination.other_set,
-    "surroundings_at_the_end": _Examination.surroundings_at_the_end,
+CHECKS: dict[str, Callable[[_StepLaunches], WrongResult | None]] = {
+    "result": _StepLaunches.result,
+    "surroundings": _StepLaunches.surroundings,
+    "accuracy": _StepLaunches.accuracy,
+    "repeats": _StepLaunches.repeats,
+    "stale": _StepLaunches.stale,
+    "other_set": _StepLaunches.other_set,
+    "surroundings_at_the_end": _StepLaunches.surroundings_at_the_end,
 }
-"""What is looked at in a step, by name: a test has a kernel for each that only it catches."""
+"""The checks of a step by name; a test has for each a kernel that no other check rejects."""
 
 
 def growth(task: Task, workload: Workload) -> float:

@@ -2,28 +2,25 @@
 
 Owns the strategy: first points, when the model is fitted anew, candidates, what is asked. The scheme is Bayesian
 optimisation on the logarithm of the objective with expected improvement (Jones et al., 1998), over listed feasible
-points instead of a box. The model is in `gaussian`, the acquisition in `acquisition`. Failures are information: a
-second process (`failures`) gives the chance of success, by which the expectation is multiplied, and of the candidates
-only those count whose chance is above a limit drawn anew for each ask (Hellsten et al., "BaCO: a fast and portable
-Bayesian compiler optimization framework", 2023), so that the search returns to where all fails as seldom as it should.
-
-Model-based search: a Gaussian process over the feasible points, its targets, failures and acquisition.
+points instead of a box; the model is `tunesmith.kernels.search.model`. Failures are information: a second process gives
+the chance of success, by which the expectation is multiplied, and of the candidates only those count whose chance is
+above a limit drawn anew for each ask (Hellsten et al., "BaCO: a fast and portable Bayesian compiler optimization
+framework", 2023), so that the search returns to where all fails as seldom as it should.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.search.base import Observation, Prior, Strategy
+from tunesmith.kernels.search.base import Observation, Strategy
 from tunesmith.kernels.search.model import (
+    CovarianceKernel,
     FailureModel,
     Floats,
-    Hyperparameters,
-    Kernel,
     Posterior,
     Targets,
     best_candidate,
@@ -31,7 +28,6 @@ from tunesmith.kernels.search.model import (
     single_threaded,
 )
 from tunesmith.kernels.space import Space
-from tunesmith.kernels.spec.template import Config
 
 
 class SurrogateSearch(Strategy):
@@ -64,19 +60,10 @@ class SurrogateSearch(Strategy):
     """The chance that an ask goes to the best expected value, whatever the model's certainty: `MEAN_SHARE` times the
     share of the results since the last improvement, to the power of `MEAN_EXPONENT`."""
 
-    def __init__(
-        self,
-        space: Space,
-        *,
-        seed: int,
-        budget: int | None = None,
-        workers: int = 1,
-        seeds: Sequence[Config] = (),
-        prior: Prior | None = None,
-    ) -> None:
-        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds, prior=prior)
-        self._kernel = Kernel(space.domain)
-        self._chosen: Hyperparameters = self._kernel.prior()
+    def __init__(self, space: Space, *, workers: int = 1, **arguments: Any) -> None:
+        super().__init__(space, workers=workers, **arguments)
+        self._kernel = CovarianceKernel(space.domain)
+        self._theta = self._kernel.prior
         self._model: Posterior | None = None
         self._points: list[int] = []
         self._place: dict[int, int] = {}
@@ -89,7 +76,7 @@ class SurrogateSearch(Strategy):
         self._targets = Targets(space)
         self._failed: dict[int, None] = {}
         self._failure_model: FailureModel | None = None
-        self._failure_hyperparameters: Hyperparameters | None = None
+        self._failure_theta = self._kernel.failure_start
         self._improved_at = 0
         """Number of results known when the best one came."""
 
@@ -107,21 +94,18 @@ class SurrogateSearch(Strategy):
             self._improved_at = len(self.known)
         with single_threaded():
             self._targets.note(point, observation)
-            self._update(point)
+            if len(self.known) >= self._next_fit and len(self._targets) >= 4:
+                self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT_GROWTH))
+                self._rebuild()
+            elif self._model is not None:
+                if observation.dropped:
+                    self._targets.impute(self._kernel, self._theta, self.MODEL_POINTS, [point])
+                if point not in self._place:
+                    self._add(point)
+                if self.best is not None and self.best[0] == point:
+                    self._extend(self._around([point]))
             if self._failed and self._failure_model is None and self._model is not None:
                 self._failure_model = self._fit_failure_model()
-
-    def _update(self, point: int) -> None:
-        if len(self.known) >= self._next_fit and len(self._targets) >= 4:
-            self._next_fit = len(self.known) + max(3, round(len(self.known) * self.REFIT_GROWTH))
-            self._rebuild()
-        elif self._model is not None:
-            if self.known[point].dropped:
-                self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS, [point])
-            if point not in self._place:
-                self._add(point)
-            if self.best is not None and self.best[0] == point:
-                self._extend(self._around([point]))
 
     def _propose(self, rng: np.random.Generator) -> int | None:
         with single_threaded():
@@ -134,24 +118,19 @@ class SurrogateSearch(Strategy):
         by_mean = rng.random() < self._mean_chance
         scores = best - mean if by_mean else log_expected_improvement(best, mean, deviation)
         scores[self._taken_slots] = -np.inf
-        first = best_candidate(
-            scores, limit, lambda places: self._success([self._candidates[place] for place in places])
-        )
+        first = best_candidate(scores, limit, lambda at: self._success([self._candidates[place] for place in at]))
         if first is None:
-            found = self._fresh(rng)
-            return found[0] if found else None
-        chosen, score = self._candidates[first.place], first.score
+            return next(iter(self._fresh(rng)), None)
+        chosen, score = self._candidates[first[0]], first[1]
         # In a space too large to look at every point, climb from the best candidate to better neighbours of it.
         if not self._complete and not by_mean:
             others = [point for point in self._around([chosen]) if point not in self._slot]
             if others:
                 beside = log_expected_improvement(best, *model.expect(weights, self.space.codes_of(others)))
                 beside = np.where(beside > score, beside, -np.inf)
-                better = best_candidate(
-                    beside, limit, lambda places: self._success([others[place] for place in places])
-                )
-                if better is not None and better.likely and better.score > score:
-                    chosen = others[better.place]
+                better = best_candidate(beside, limit, lambda at: self._success([others[place] for place in at]))
+                if better is not None and better[2] and better[1] > score:
+                    chosen = others[better[0]]
         return chosen
 
     def _method(self) -> str:
@@ -185,22 +164,22 @@ class SurrogateSearch(Strategy):
         if len(self.known) >= self.INITIAL_POINTS and self._failed and len(self._failed) < len(self.known):
             known = list(self.known)
             labels = np.array([float(point in self._failed) for point in known])
-            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._failure_hyperparameters)
+            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._failure_theta)
             likely = np.argsort(-model.success(labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
             fresh, codes = [fresh[place] for place in likely], codes[likely]
-        tables = self._kernel.tables(self._chosen)
+        tables = self._kernel.tables(self._theta)
         near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), codes)
         return fresh[int(np.argmin(near.max(axis=0)))]
 
     def _rebuild(self) -> None:
         """Fits the hyperparameters, and sets up the posterior with new candidates."""
         rng = self._rng()
-        self._targets.impute(self._kernel, self._chosen, self.MODEL_POINTS)
+        self._targets.impute(self._kernel, self._theta, self.MODEL_POINTS)
         ranked, latest = self._targets.ranked(), self._targets.latest()
         chosen = list(dict.fromkeys(ranked[: self.FIT_POINTS // 2] + latest))[: self.FIT_POINTS]
         codes = self.space.codes_of(chosen)
         values, noise = self._targets.standardised(chosen)
-        self._chosen = self._kernel.fit(codes, values, noise, self._chosen, self.FIT_ITERATIONS)
+        self._theta = self._kernel.fit(codes, values, noise, self._theta, self.FIT_ITERATIONS)
         failed = list(self._failed)[::-1]
         keep = (
             ranked[: self.MODEL_POINTS // 2] + list(self.pending) + failed[: self.MODEL_POINTS // 5] + latest + failed
@@ -217,16 +196,15 @@ class SurrogateSearch(Strategy):
         self._taken_slots = []
         _, noise = self._targets.standardised(self._points)
         self._model = Posterior(
-            self._kernel, self._chosen, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
+            self._kernel, self._theta, self.space.codes_of(self._points), noise, self.space.codes_of(self._candidates)
         )
         self._failure_model = self._fit_failure_model() if self._failed else None
 
     def _fit_failure_model(self) -> FailureModel:
         assert self._model is not None
-        model = self._model
-        risk = FailureModel(self._kernel, model.codes, self._labels(), self._failure_hyperparameters)
-        self._failure_hyperparameters = risk.chosen
-        return risk
+        failures = FailureModel(self._kernel, self._model.codes, self._labels(), self._failure_theta)
+        self._failure_theta = failures.theta
+        return failures
 
     def _labels(self) -> Floats:
         """1 for the model's points that failed, 0 for those that did not, NaN for those in flight."""
@@ -238,9 +216,9 @@ class SurrogateSearch(Strategy):
         self._points.append(point)
         if point in self._slot:
             self._taken_slots.append(self._slot[point])
-        for model in (self._model, self._failure_model):
-            if model is not None:
-                model.add(self.space.codes_of([point]))
+        self._model.add(self.space.codes_of([point]))
+        if self._failure_model is not None:
+            self._failure_model.posterior.add(self.space.codes_of([point]))
 
     def _extend(self, points: Sequence[int]) -> None:
         assert self._model is not None
@@ -252,21 +230,17 @@ class SurrogateSearch(Strategy):
 
     def _around(self, points: Sequence[int]) -> list[int]:
         """Points not taken that differ from one of `points` in one parameter, about `MAX_NEIGHBOURS` each at most."""
-        found: dict[int, None] = {}
         for point in points:
-            found.update(dict.fromkeys(self._beside(point)))
-        return [point for point in found if not self.taken(point)]
-
-    def _beside(self, point: int) -> list[int]:
-        """What `_around` takes of one point, kept: the best points are looked around again and again."""
-        if point not in self._near:
-            near = self.space.neighbours(point, adjacent=False)
-            if len(near) > self.MAX_NEIGHBOURS:
-                # Parameters with very many values: the next values, and a fixed random choice among the far ones.
-                picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
-                near = self.space.neighbours(point) + [near[place] for place in picked[: self.MAX_NEIGHBOURS]]
-            self._near[point] = near
-        return self._near[point]
+            # Kept, as the best points are looked around again and again.
+            if point not in self._near:
+                near = self.space.neighbours(point, adjacent=False)
+                if len(near) > self.MAX_NEIGHBOURS:
+                    # Parameters with very many values: the next values, and a fixed random choice among the far ones.
+                    picked = np.random.default_rng([self.seed & ((1 << 64) - 1), point]).permutation(len(near))
+                    near = self.space.neighbours(point) + [near[place] for place in picked[: self.MAX_NEIGHBOURS]]
+                self._near[point] = near
+        around = dict.fromkeys(near for point in points for near in self._near[point])
+        return [point for point in around if not self.taken(point)]
 
     def _target(self, model: Posterior) -> tuple[Floats, float]:
         """The posterior's weights, and the best complete value, standardised, or a better one that is believed to be on

@@ -1,16 +1,13 @@
-"""A Gaussian process over the values of tuning parameters: its kernel, its hyperparameters, its posterior.
+"""The model of a search: a Gaussian process over the values of tuning parameters, its targets, a second process for
+which points fail, and expected improvement.
 
-Owns the model only: it knows positions of values and numbers, no space and no strategy.
+Owns the model only: which points are measured, and when the model is fitted, is `tunesmith.kernels.search.bayesian`.
 
 The kernel is a product over the parameters of (1 + a k) / (1 + a), with k a squared exponential on the parameter's
 own features: the ANOVA kernel (Durrande et al., "ANOVA kernels and RKHS of zero mean functions", 2013; compare
 Duvenaud et al., "Additive Gaussian processes", 2011). A small `a` makes a parameter act on its own, added to the
 rest, which takes few points to learn; a large one lets it interact. Since a parameter has few values, each factor is a
 small table, and the kernel between two points is a product of table entries.
-
-Where configurations fail: the chance of success, learned from what failed and what did not.
-What the model is told of each measured point: its logarithm, and how uncertain that is.
-Which point is most worth measuring: expected improvement, and the candidate with the largest.
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,59 +72,46 @@ def features(domain: Domain) -> list[tuple[int, Floats]]:
             continue
         parts = [domain.rank(column) / (count - 1)]
         if count > 4 and all(isinstance(value, int) for value in parameter.values):
-            twos = np.array([_twos(int(value)) for value in parameter.values], dtype=np.float64)
-            powers = all(value > 0 and value & (value - 1) == 0 for value in map(int, parameter.values))
+            values = [int(value) for value in parameter.values]
+            twos = np.array([max(0, (value & -value).bit_length() - 1) for value in values], dtype=np.float64)
+            powers = all(value > 0 and value & (value - 1) == 0 for value in values)
             if not powers and np.ptp(twos) > 0:
                 parts.append((twos - twos.min()) / np.ptp(twos))
         found.append((column, np.stack(parts, axis=1)))
     return found
 
 
-def _twos(value: int) -> int:
-    return 0 if value == 0 else (value & -value).bit_length() - 1
+class CovarianceKernel:
+    """The kernel over the parameters of one domain. Without parameters that vary it is constant.
 
-
-@dataclass(frozen=True, slots=True)
-class Hyperparameters:
-    """Logarithms: a length per feature, an interaction `a` per parameter, the variance, the noise's variance."""
-
-    lengths: tuple[Floats, ...]
-    interactions: Floats
-    scale: float
-    noise: float
-
-
-class Kernel:
-    """The kernel over the parameters of one domain. Without parameters that vary it is constant."""
+    Its hyperparameters are one vector of logarithms: a length for each feature, an interaction `a` for each parameter,
+    the variance, the noise's variance. prior: their most probable values before seeing data; failure_start: where the
+    fit of which points fail begins, smooth and nearly free of noise.
+    """
 
     def __init__(self, domain: Domain) -> None:
-        self._recent: tuple[Hyperparameters, list[Floats]] | None = None
+        self._recent: tuple[Floats, list[Floats]] | None = None
         described = features(domain)
         self.columns = [column for column, _ in described]
         # Squared differences of every pair of values, shape (values, values, features).
         self._apart = [np.square(table[:, None, :] - table[None, :, :]) for _, table in described]
-        self._widths = [table.shape[1] for _, table in described]
+        self._edges = np.cumsum([0, *(table.shape[1] for _, table in described)])
+        lengths, groups = int(self._edges[-1]), len(described)
+        self.prior, self._deviations = (
+            np.r_[np.full(lengths, LENGTH[at]), np.full(groups, INTERACTION[at]), SCALE[at], NOISE[at]] for at in (0, 1)
+        )
+        self.failure_start = np.r_[np.full(lengths, math.log(0.4)), np.full(groups, 1.0), 0.0, math.log(0.01)]
 
-    def prior(self) -> Hyperparameters:
-        """The hyperparameters before seeing data."""
-        lengths = tuple(np.full(width, LENGTH[0]) for width in self._widths)
-        return Hyperparameters(lengths, np.full(len(self._widths), INTERACTION[0]), SCALE[0], NOISE[0])
-
-    def failures(self) -> Hyperparameters:
-        """Where the fit of which points fail begins: smooth, and nearly free of noise."""
-        lengths = tuple(np.full(width, math.log(0.4)) for width in self._widths)
-        return Hyperparameters(lengths, np.full(len(self._widths), 1.0), 0.0, math.log(0.01))
-
-    def tables(self, chosen: Hyperparameters) -> list[Floats]:
+    def tables(self, theta: Floats) -> list[Floats]:
         """The factor of each parameter for every pair of its values; not to be written to."""
-        if self._recent is not None and self._recent[0] is chosen:
-            return self._recent[1]
-        result = []
-        for apart, lengths, interaction in zip(self._apart, chosen.lengths, chosen.interactions, strict=True):
-            weight = math.exp(float(interaction))
-            result.append((1.0 + weight * np.exp(-0.5 * (apart @ np.exp(-2.0 * lengths)))) / (1.0 + weight))
-        self._recent = chosen, result
-        return result
+        if self._recent is None or self._recent[0] is not theta:
+            result = []
+            for group, apart in enumerate(self._apart):
+                lengths = theta[self._edges[group] : self._edges[group + 1]]
+                weight = math.exp(theta[self._edges[-1] + group])
+                result.append((1.0 + weight * np.exp(-0.5 * (apart @ np.exp(-2.0 * lengths)))) / (1.0 + weight))
+            self._recent = theta, result
+        return self._recent[1]
 
     def between(self, tables: Sequence[Floats], first: Codes, second: Codes) -> Floats:
         """The correlation of each of `first` with each of `second`, shape (len(first), len(second))."""
@@ -148,14 +130,12 @@ class Kernel:
                 part *= factor[rows[start : start + step]]
         return result
 
-    def fit(
-        self, codes: Codes, values: Floats, noise: Floats, start: Hyperparameters, iterations: int
-    ) -> Hyperparameters:
+    def fit(self, codes: Codes, values: Floats, noise: Floats, start: Floats, iterations: int) -> Floats:
         """The most probable hyperparameters given standardised `values` at `codes`, from `start` by L-BFGS.
 
         noise: variance known of each value, in units of `values`, added to the noise that is fitted.
         """
-        count, groups = len(values), len(self._widths)
+        count, groups, total = len(values), len(self.columns), int(self._edges[-1])
         # The matrices are symmetric: of each pair of points, and of each point with itself, one entry is computed.
         rows, others = np.tril_indices(count)
         below, twice = rows + count * others, np.where(rows == others, 1.0, 2.0)
@@ -169,10 +149,6 @@ class Kernel:
         # The tables of all parameters one after the other, shape (entries, features of all): exponentials of one array.
         apart = block_diag(*blocks) if groups else np.empty((0, 0))
         group_of = np.repeat(np.arange(groups), np.array([len(block) for block in blocks], dtype=np.intp))
-        edges = np.cumsum([0, *self._widths])
-        total = int(edges[-1])
-        centre = np.r_[np.full(total, LENGTH[0]), np.full(groups, INTERACTION[0]), SCALE[0], NOISE[0]]
-        spread = np.r_[np.full(total, LENGTH[1]), np.full(groups, INTERACTION[1]), SCALE[1], NOISE[1]]
         diagonal = np.arange(count) * (count + 1)
 
         def loss(theta: Floats) -> tuple[float, Floats]:
@@ -193,11 +169,11 @@ class Kernel:
             if failed:
                 return 1e10, np.zeros_like(theta)
             solved = dpotrs(lower, values, lower=1)[0]
-            deviation = (theta - centre) / spread
+            deviation = (theta - self.prior) / self._deviations
             value = 0.5 * float(values @ solved + deviation @ deviation) + float(np.log(lower.diagonal()).sum())
             inverted = dpotri(lower, lower=1, overwrite_c=1)[0].T.ravel()
             pull = (solved[rows] * solved[others] - inverted[below]) * covariance * twice
-            slope = deviation / spread
+            slope = deviation / self._deviations
             whole = float(pull.sum())
             # All pairs with the same two values share a derivative: sum the pull by table entry first.
             summed = weighted / (1.0 + weighted)
@@ -210,11 +186,9 @@ class Kernel:
             slope[-1] -= 0.5 * float(solved @ solved - inverted[diagonal].sum()) * fitted
             return value, slope
 
-        first = np.r_[np.concatenate([*start.lengths, np.empty(0)]), start.interactions, start.scale, start.noise]
         bounds = [(-4.0, 4.0)] * total + [(-6.0, 6.0)] * groups + [(-3.0, 5.0), (-14.0, 0.0)]
-        found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations}).x
-        split = tuple(found[edges[group] : edges[group + 1]] for group in range(groups))
-        return Hyperparameters(split, found[total : total + groups], float(found[-2]), float(found[-1]))
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+        return np.asarray(found.x)
 
 
 class Posterior:
@@ -225,10 +199,9 @@ class Posterior:
     there does (the "kriging believer" of Ginsbourger et al., 2010). Adding a point to n others costs O(n candidates).
     """
 
-    def __init__(self, kernel: Kernel, chosen: Hyperparameters, codes: Codes, noise: Floats, candidates: Codes) -> None:
-        self.kernel, self.chosen = kernel, chosen
-        self._tables = kernel.tables(chosen)
-        self._scale, self._noise = math.exp(chosen.scale), math.exp(chosen.noise)
+    def __init__(self, kernel: CovarianceKernel, theta: Floats, codes: Codes, noise: Floats, candidates: Codes) -> None:
+        self.kernel, self._tables = kernel, kernel.tables(theta)
+        self._scale, self._noise = math.exp(theta[-2]), math.exp(theta[-1])
         self.codes = codes
         covariance = self._covariance(codes, codes)
         covariance[np.diag_indices(len(codes))] += self._noise + noise + JITTER
@@ -319,23 +292,18 @@ _FIT_POINTS = 100
 class FailureModel:
     """The chance of success of points. A label is 1 (failed), 0 (did not) or NaN (not known yet)."""
 
-    def __init__(self, kernel: Kernel, codes: Codes, labels: Floats, start: Hyperparameters | None) -> None:
+    def __init__(self, kernel: CovarianceKernel, codes: Codes, labels: Floats, start: Floats) -> None:
         """codes: the points, shape (points, parameters), with their labels; start: hyperparameters to begin from."""
         known = np.flatnonzero(np.isfinite(labels))
         # As many of both kinds as there are, up to half each.
         failed, fine = known[labels[known] > 0.5], known[labels[known] <= 0.5]
         few = np.concatenate([failed[: max(_FIT_POINTS // 2, _FIT_POINTS - len(fine))], fine])[:_FIT_POINTS]
-        start = start or kernel.failures()
-        self.chosen = kernel.fit(codes[few], labels[few] / _LABEL_DEVIATION, np.zeros(len(few)), start, _FIT_ITERATIONS)
-        self._posterior = Posterior(kernel, self.chosen, codes, np.zeros(len(codes)), codes[:0])
-
-    def add(self, code: Codes) -> None:
-        """Adds one point, shape (1, parameters)."""
-        self._posterior.add(code)
+        self.theta = kernel.fit(codes[few], labels[few] / _LABEL_DEVIATION, np.zeros(len(few)), start, _FIT_ITERATIONS)
+        self.posterior = Posterior(kernel, self.theta, codes, np.zeros(len(codes)), codes[:0])
 
     def success(self, labels: Floats, others: Codes) -> Floats:
         """The chance of success, at most 1, at `others`, given the points' labels in the order added."""
-        mean = self._posterior.mean(self._posterior.weights(labels / _LABEL_DEVIATION), others)
+        mean = self.posterior.mean(self.posterior.weights(labels / _LABEL_DEVIATION), others)
         return np.asarray(np.clip(ndtr((0.5 - _LABEL_DEVIATION * mean) / _STEP_DEVIATION), MIN_SUCCESS, 1.0))
 
 
@@ -375,7 +343,7 @@ class Targets:
             self._dropped[point] = level, highest
         self._known[point] = level, variance
 
-    def impute(self, kernel: Kernel, chosen: Hyperparameters, most: int, points: Sequence[int] | None = None) -> None:
+    def impute(self, kernel: CovarianceKernel, theta: Floats, most: int, points: Sequence[int] | None = None) -> None:
         """Gives dropped points (all, or `points`) the mean and the variance that the model has for them above their
         bounds, from at most `most` of the complete points, the best and the latest. Without any it changes nothing."""
         wanted = list(self._dropped if points is None else points)
@@ -386,7 +354,7 @@ class Targets:
             return
         values, noise = self.standardised(complete)
         codes = self._space.codes_of
-        model = Posterior(kernel, chosen, codes(complete), noise, codes(wanted))
+        model = Posterior(kernel, theta, codes(complete), noise, codes(wanted))
         mean, deviation = model.expect(model.weights(values))
         centre, unit, _ = self.moments()
         bounds = np.array([self._dropped[point] for point in wanted])
@@ -461,25 +429,19 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
     return np.asarray(np.log(deviation) + np.where(gain > -1.0, head, density + tail))
 
 
-class Choice(NamedTuple):
-    """The place of a candidate, the logarithm of its expected improvement times its chance of success, and whether
-    that chance is at least the limit."""
-
-    place: int
-    score: float
-    likely: bool
-
-
-def best_candidate(scores: Floats, limit: float, chance: Callable[[list[int]], Floats]) -> Choice | None:
-    """The candidate with the largest sum of `scores` (logarithms of expected improvements, -inf for candidates that do
-    not count) and of the logarithm of its chance of success, the first one of equals. Those with a chance of at least
-    `limit` come before all others, whatever is expected of them. None where no candidate counts.
+def best_candidate(
+    scores: Floats, limit: float, chance: Callable[[list[int]], Floats]
+) -> tuple[int, float, bool] | None:
+    """The place of the candidate with the largest sum of `scores` (logarithms of expected improvements, -inf for
+    candidates that do not count) and of the logarithm of its chance of success, the first one of equals; that sum; and
+    whether its chance is at least `limit`. Candidates of which it is come before all others, whatever is expected of
+    them. None where no candidate counts.
 
     chance: the chances of success, at most 1, of the candidates at the given places. Since they are at most 1, it is
     asked from the largest score down, and no further than where those left could not win with a chance of 1.
     """
     left = np.flatnonzero(scores > -np.inf)
-    best: Choice | None = None
+    best: tuple[bool, float, int] | None = None
     many = _FIRST_BATCH
     while len(left):
         many = min(many, len(left))
@@ -489,8 +451,8 @@ def best_candidate(scores: Floats, limit: float, chance: Callable[[list[int]], F
         totals = scores[few] + np.log(chances)
         likely = chances >= limit
         top = np.lexsort((few, -totals, ~likely))[0]
-        found = Choice(int(few[top]), float(totals[top]), bool(likely[top]))
-        best = found if best is None else max(best, found, key=lambda one: (one.likely, one.score, -one.place))
-        if best.likely and (not len(left) or best.score > scores[left].max()):
+        found = bool(likely[top]), float(totals[top]), -int(few[top])
+        best = found if best is None else max(best, found)
+        if best[0] and (not len(left) or best[1] > scores[left].max()):
             break
-    return best
+    return None if best is None else (-best[2], best[1], best[0])

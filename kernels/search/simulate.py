@@ -22,9 +22,6 @@ from tunesmith.kernels.search import Observation, Prior, SearchError, Strategy, 
 from tunesmith.kernels.search.tables import Table, read_cache
 from tunesmith.kernels.space import Space
 
-NEAR = 1.05
-"""Within this factor of the optimum counts as arrived, for the simulated wall-clock time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -39,11 +36,6 @@ class Run:
     def after(self, budget: int) -> float:
         """Best found over the optimum after `budget` results (or all, when the space is smaller)."""
         return float(self.best[min(budget, len(self.best)) - 1])
-
-    def seconds_to(self, factor: float) -> float:
-        """Simulated seconds until within `factor` of the optimum, inf when that was not reached."""
-        arrived = np.flatnonzero(self.best <= factor)
-        return float(self.clock[arrived[0]]) if len(arrived) else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +61,6 @@ class TableResult:
         """The strategy's own time per asked point, asks and tells together."""
         return 1e3 * sum(run.own_seconds for run in self.runs) / max(1, sum(run.asks for run in self.runs))
 
-    def seconds_to(self, factor: float = NEAR) -> float:
-        """Median simulated seconds until within `factor` of the optimum."""
-        return float(np.quantile([run.seconds_to(factor) for run in self.runs], 0.5, method="nearest"))
-
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
@@ -94,23 +82,22 @@ class SimulationReport:
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values; a median is null where half of the runs had no success yet, a mean log ratio where
         one had none."""
-        tables = []
-        for table in self.tables:
-            results = []
-            for budget in self.budgets:
-                median, low, high = (_finite(value) for value in table.quantiles(budget))
-                row = {"budget": budget, "median": median, "p10": low, "p90": high}
-                results.append({**row, "mean_log_ratio": _finite(table.mean_log_ratio(budget))})
-            tables.append(
+
+        def row(table: TableResult, budget: int) -> dict[str, Any]:
+            figures = (*table.quantiles(budget), table.mean_log_ratio(budget))
+            names = ("median", "p10", "p90", "mean_log_ratio")
+            return {"budget": budget, **dict(zip(names, map(_finite, figures), strict=True))}
+
+        return {
+            "tables": [
                 {
                     "name": table.name,
                     "optimum": table.optimum,
-                    "results": results,
+                    "results": [row(table, budget) for budget in self.budgets],
                     "strategy_ms_per_ask": round(table.milliseconds_per_ask, 4),
                 }
-            )
-        return {
-            "tables": tables,
+                for table in self.tables
+            ],
             "geomean": {str(budget): _finite(self.geomean(budget)) for budget in self.budgets},
             "mean_log_ratio": {str(budget): _finite(self.mean_log_ratio(budget)) for budget in self.budgets},
         }
@@ -154,7 +141,7 @@ class ReplayedTable:
         order = [place[tuple(row)] for row in self.space.codes.tolist()]
         self.times = table.times[order]
         self.failures = [table.failures[position] for position in order]
-        self.seconds = (table.compile_times + table.benchmark_times)[order] * 1e-3
+        self.seconds = table.costs[order] * 1e-3
 
     def run(
         self, start: Callable[[int], Strategy], seed: int, budget: int, workers: int = 1, *, to_optimum: bool = False
@@ -163,10 +150,9 @@ class ReplayedTable:
 
         to_optimum: end as soon as the optimum is found, after which no further result can change `Run.after`.
         """
-        own = 0.0
         started = time.perf_counter()
         strategy = start(seed)
-        own += time.perf_counter() - started
+        own = time.perf_counter() - started
         flight: list[tuple[float, int, int]] = []
         now, asks, best = 0.0, 0, math.inf
         found: list[float] = []

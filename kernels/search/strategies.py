@@ -1,22 +1,16 @@
-"""Exhaustive search: every feasible point once, in the order of the space.
+"""The search strategies without a model (exhaustive, local, random), and the choice of a strategy for a space.
 
-For small spaces and for recording tables.
-
-Local search: the neighbours of the best known points, nearest first.
-The default: picks a strategy from the size of the space, the budget and the workers, and says why.
-Random search: every feasible point equally likely, none twice.
+The strategy with a model is `tunesmith.kernels.search.bayesian`, which needs SciPy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tunesmith.kernels.search.base import Prior, Strategy
+from tunesmith.kernels.search import Strategy, make_strategy
 from tunesmith.kernels.space import Space
-from tunesmith.kernels.spec.template import Config
 
 
 class ExhaustiveSearch(Strategy):
@@ -24,18 +18,7 @@ class ExhaustiveSearch(Strategy):
 
     name: ClassVar[str] = "exhaustive"
 
-    def __init__(
-        self,
-        space: Space,
-        *,
-        seed: int,
-        budget: int | None = None,
-        workers: int = 1,
-        seeds: Sequence[Config] = (),
-        prior: Prior | None = None,
-    ) -> None:
-        super().__init__(space, seed=seed, budget=budget, workers=workers, seeds=seeds, prior=prior)
-        self._cursor = 0
+    _cursor = 0
 
     def _propose(self, rng: np.random.Generator) -> int | None:
         size = len(self.space)
@@ -69,8 +52,7 @@ class LocalSearch(Strategy):
                     around = [near for near in self.space.neighbours(point, adjacent=adjacent) if not self.taken(near)]
                     if around:
                         return int(around[int(rng.integers(len(around)))])
-        found = self._fresh(rng)
-        return found[0] if found else None
+        return next(iter(self._fresh(rng)), None)
 
     def _method(self) -> str:
         return (
@@ -97,13 +79,7 @@ def choose(size: int, budget: int | None, workers: int) -> tuple[str, str]:
 def default_search(space: Space, **arguments: Any) -> Strategy:
     """The strategy that `choose` names for this space, with `arguments` as for any strategy."""
     name, why = choose(len(space), arguments.get("budget"), arguments.get("workers", 1))
-    kinds: dict[str, type[Strategy]] = {kind.name: kind for kind in (ExhaustiveSearch, LocalSearch)}
-    if name not in kinds:
-        # Imported here: the model needs SciPy, the other choices do not.
-        from tunesmith.kernels.search.bayesian import SurrogateSearch
-
-        kinds[SurrogateSearch.name] = SurrogateSearch
-    strategy = kinds[name](space, **arguments)
+    strategy = make_strategy(name, space, **arguments)
     strategy.because = f"default picked {name}, since {why}"
     return strategy
 
@@ -114,8 +90,7 @@ class RandomSearch(Strategy):
     name: ClassVar[str] = "random"
 
     def _propose(self, rng: np.random.Generator) -> int | None:
-        found = self._fresh(rng)
-        return found[0] if found else None
+        return next(iter(self._fresh(rng)), None)
 
     def _method(self) -> str:
         return "random: feasible points in random order, each at most once; learns nothing from the results"

@@ -1,13 +1,11 @@
-"""Kernel Tuner's cache files, in and out: every configuration of a search with what became of it.
+"""Files of measured configurations, in and out: Kernel Tuner's cache files, and T4 of Kernel Tuner, KTT and BAT.
 
-Owns the file format (JSON, plain or gzip, also cut short by a killed run) and `Table`, its contents as arrays. What a
-search would have done on a table is the business of `tunesmith.kernels.search.simulate`.
+Owns the formats (a cache file is JSON, plain or gzip, also cut short by a killed run) and `Table`, a cache file as
+arrays. What a search would have done on a table is in `tunesmith.kernels.search.simulate`.
 
-The format: `tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
+A cache file: `tune_params` maps a name to its values, `tune_params_keys` gives their order, and `cache` maps the values
 of a configuration, joined by commas, to its record with `time`, `times`, `compile_time` and `benchmark_time` in
 milliseconds; `time` is a text such as "RuntimeFailedConfig" where the configuration failed.
-
-The results format T4 of Kernel Tuner, KTT and BAT, in and out: every configuration with what became of it.
 """
 
 from __future__ import annotations
@@ -37,8 +35,9 @@ _FAILURE_OF_ERROR = {
     "RuntimeFailedConfig": "launch_failed",
     "InvalidConfig": "rejected",
 }
-_ERRORS = {"compile_failed": "CompilationFailedConfig", "rejected": "InvalidConfig"}
-_REPAIRS = 64
+_ERROR_OF_FAILURE = {failure: error for error, failure in _FAILURE_OF_ERROR.items()}
+MAX_REPAIRS = 64
+"""Ends of records that are tried as the end of a file that was cut short."""
 
 
 class CacheFileError(TunesmithError):
@@ -46,7 +45,7 @@ class CacheFileError(TunesmithError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConfigResult:
     """What became of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
 
     config: Config
@@ -62,20 +61,15 @@ class Table:
     """A cache file as arrays, one element a configuration, in the order of the file.
 
     codes: positions of the values, shape (configurations, parameters). times: milliseconds, NaN where it failed.
-    failures: kind of failure or None. compile_times, benchmark_times: milliseconds. whole: False when the file was cut
-    short.
+    failures: kind of failure or None. costs: milliseconds of compiling and measuring.
     """
 
     name: str
-    device: str
-    kernel: str
     parameters: tuple[Parameter, ...]
     codes: Codes
     times: NDArray[np.float64]
     failures: tuple[str | None, ...]
-    compile_times: NDArray[np.float64]
-    benchmark_times: NDArray[np.float64]
-    whole: bool
+    costs: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -93,9 +87,8 @@ class Table:
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
-class _Entry(BaseModel):
-    """A record: what is read of it here, and in `model_extra` the values of its configuration, among what else there
-    is."""
+class _CacheEntry(BaseModel):
+    """A record: the fields read here, and in `model_extra` the values of its configuration, among other fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -105,14 +98,12 @@ class _Entry(BaseModel):
     benchmark_time: Milliseconds = None
 
 
-class _File(BaseModel):
+class _CacheFile(BaseModel):
     """The object that a cache file holds, as far as it is read here."""
 
-    device_name: str = ""
-    kernel_name: str = ""
     tune_params: dict[str, list[bool | int | float | str]]
     tune_params_keys: list[str] | None = None
-    cache: dict[str, _Entry]
+    cache: dict[str, _CacheEntry]
 
 
 def read_cache(path: Path) -> Table:
@@ -120,11 +111,11 @@ def read_cache(path: Path) -> Table:
 
     Raises `CacheFileError` when it is not such a file or holds no configuration that was measured.
     """
-    data, whole = _parse(path, _text(path))
+    data = _parse(path)
     try:
-        file = _File.model_validate(data)
+        file = _CacheFile.model_validate(data)
     except ValidationError as error:
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, _File, data)}.") from error
+        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: {explain(error, _CacheFile, data)}.") from error
     names = file.tune_params_keys or list(file.tune_params)
     if missing := sorted(set(names) - set(file.tune_params)) or sorted({n for n in names if names.count(n) > 1}):
         raise CacheFileError(
@@ -137,7 +128,7 @@ def read_cache(path: Path) -> Table:
         why = explain(error, Parameter, data)
         raise CacheFileError(f"{path}: tune_params cannot be the parameters of a search: {why}.") from error
     domain = Domain(parameters)
-    rows, times, failures, compiled, benchmarked = [], [], [], [], []
+    rows, times, failures, costs = [], [], [], []
     for key, record in file.cache.items():
         values = {name: value for name, value in (record.model_extra or {}).items() if name in names}
         if odd := [name for name, value in values.items() if not isinstance(value, bool | int | float | str)]:
@@ -149,28 +140,23 @@ def read_cache(path: Path) -> Table:
         rows.append(row)
         times.append(time)
         failures.append(failure)
-        compiled.append(record.compile_time or 0.0)
-        benchmarked.append(record.benchmark_time or 0.0)
+        costs.append((record.compile_time or 0.0) + (record.benchmark_time or 0.0))
     if all(failure is not None for failure in failures):
         raise CacheFileError(f"{path} holds no configuration that was measured; record it again.")
     return Table(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
-        device=file.device_name,
-        kernel=file.kernel_name,
         parameters=parameters,
         codes=np.array(rows, dtype=np.uint16),
         times=np.array(times, dtype=np.float64),
         failures=tuple(failures),
-        compile_times=np.array(compiled, dtype=np.float64),
-        benchmark_times=np.array(benchmarked, dtype=np.float64),
-        whole=whole,
+        costs=np.array(costs, dtype=np.float64),
     )
 
 
 def write_cache(
     path: Path,
     parameters: Sequence[Parameter],
-    records: Iterable[Record],
+    records: Iterable[ConfigResult],
     *,
     device: str,
     kernel: str,
@@ -183,16 +169,18 @@ def write_cache(
     names = [parameter.name for parameter in parameters]
     cache: dict[str, Any] = {}
     for record in records:
-        entry: dict[str, Any] = {name: record.config[name] for name in names}
-        entry["time"] = record.time
+        time: Any = {"time": record.time}
         if record.failure is not None:
-            entry["time"] = _ERRORS.get(record.failure, "RuntimeFailedConfig")
-            entry["failure"] = record.failure
-        entry["times"] = list(record.times)
-        entry["compile_time"] = record.compile_time
-        entry["verification_time"] = 0
-        entry["benchmark_time"] = record.benchmark_time
-        cache[",".join(str(record.config[name]) for name in names)] = entry
+            error = _ERROR_OF_FAILURE.get(record.failure, "RuntimeFailedConfig")
+            time = {"time": error, "failure": record.failure}
+        cache[",".join(str(record.config[name]) for name in names)] = {
+            **{name: record.config[name] for name in names},
+            **time,
+            "times": list(record.times),
+            "compile_time": record.compile_time,
+            "verification_time": 0,
+            "benchmark_time": record.benchmark_time,
+        }
     data = {
         "device_name": device,
         "kernel_name": kernel,
@@ -212,7 +200,7 @@ def write_cache(
     return len(cache)
 
 
-def _outcome(path: Path, key: str, record: _Entry) -> tuple[float, str | None]:
+def _outcome(path: Path, key: str, record: _CacheEntry) -> tuple[float, str | None]:
     time = record.time
     if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < _FAILED_VALUE:
         return float(time), None
@@ -221,59 +209,42 @@ def _outcome(path: Path, key: str, record: _Entry) -> tuple[float, str | None]:
     raise CacheFileError(f"{path}: the configuration {key} has no time; remove it or record it again.")
 
 
-def _text(path: Path) -> str:
+def _parse(path: Path) -> dict[str, Any]:
+    """The file's object; that of a file that was cut short ends after its last complete record."""
     try:
         raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            # Not gzip.decompress: this gives the readable part of a file that ends too early.
+            raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw)
     except OSError as error:
         raise CacheFileError(f"The cache file {path} cannot be read: {error.strerror}.") from error
-    if raw[:2] == b"\x1f\x8b":
+    except zlib.error as error:
+        raise CacheFileError(f"The cache file {path} is damaged ({error}); copy it again.") from error
+    text, ending = raw.decode("utf-8", errors="replace"), ""
+    for _ in range(1 + MAX_REPAIRS):
         try:
-            # Not gzip.decompress: this gives what there is of a file that ends too early.
-            raw = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(raw)
-        except zlib.error as error:
-            raise CacheFileError(f"The cache file {path} is damaged ({error}); copy it again.") from error
-    return raw.decode("utf-8", errors="replace")
+            data = json.loads(text + ending)
+        except json.JSONDecodeError:
+            # Up to the closing brace before the last one that was tried.
+            text, ending = text[: text.rfind("}", 0, len(text) - len(ending[:1])) + 1], "}}"
+            continue
+        if isinstance(data, dict):
+            return data
+        break
+    raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
 
 
-def _parse(path: Path, text: str) -> tuple[dict[str, Any], bool]:
-    """The file's object, and whether it was whole; a cut file ends after its last complete record."""
-    try:
-        data = json.loads(text)
-        whole = True
-    except json.JSONDecodeError:
-        data, whole = None, False
-        end = len(text)
-        for _ in range(_REPAIRS):
-            end = text.rfind("}", 0, end)
-            if end < 0:
-                break
-            try:
-                data = json.loads(text[: end + 1] + "}}")
-                break
-            except json.JSONDecodeError:
-                continue
-    if not isinstance(data, dict):
-        raise CacheFileError(f"{path} is not a Kernel Tuner cache file: it holds no JSON object that can be completed.")
-    return data, whole
-
-
-VERSION = "1.0.0"
+T4_VERSION = "1.0.0"
 _INVALIDITIES = {
     "compile_failed": "compile",
     "rejected": "constraints",
     "timed_out": "timeout",
     "wrong_result": "correctness",
 }
-_FAILURES = {
-    "compile": "compile_failed",
-    "constraints": "rejected",
-    "timeout": "timed_out",
-    "correctness": "wrong_result",
-    "runtime": "launch_failed",
-}
+_FAILURES = {invalidity: failure for failure, invalidity in _INVALIDITIES.items()}
 
 
-def write_t4(path: Path, records: Iterable[Record]) -> int:
+def write_t4(path: Path, records: Iterable[ConfigResult]) -> int:
     """Writes `records` to `path`, and gives their number. A file that exists is replaced."""
     results = []
     for record in records:
@@ -295,13 +266,13 @@ def write_t4(path: Path, records: Iterable[Record]) -> int:
                 "objectives": ["time"],
             }
         )
-    data = {"results": results, "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
+    data = {"results": results, "schema_version": T4_VERSION, "metadata": {"timeunit": "milliseconds"}}
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return len(results)
 
 
 def is_t4(path: Path) -> bool:
-    """Whether the file at `path` says that it is a results file; one that cannot be read is none."""
+    """Whether the file at `path` can be read and says that it is a results file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -309,13 +280,13 @@ def is_t4(path: Path) -> bool:
     return isinstance(data, dict) and "results" in data and "schema_version" in data
 
 
-def read_t4(path: Path) -> list[Record]:
+def read_t4(path: Path) -> list[ConfigResult]:
     """The results in the file at `path`, times in milliseconds. Raises `CacheFileError`."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
-        if str(data["schema_version"]).split(".")[0] != VERSION.split(".")[0]:
+        if str(data["schema_version"]).split(".")[0] != T4_VERSION.split(".")[0]:
             raise CacheFileError(
-                f"{path} has the schema version {data['schema_version']}; this version reads {VERSION}."
+                f"{path} has the schema version {data['schema_version']}; this version reads {T4_VERSION}."
             )
         return [_record(path, number, one) for number, one in enumerate(data["results"], 1)]
     except OSError as error:
@@ -324,14 +295,14 @@ def read_t4(path: Path) -> list[Record]:
         raise CacheFileError(f"{path} is not a results file in the format T4: {error!r}.") from error
 
 
-def _record(path: Path, number: int, one: dict[str, Any]) -> Record:
+def _record(path: Path, number: int, one: dict[str, Any]) -> ConfigResult:
     times, valid = one["times"], one["invalidity"] == "correct"
     objective = (one.get("objectives") or ["time"])[0]
     values = {item["name"]: item["value"] for item in one.get("measurements", [])}
     time = values.get(objective)
     if valid and not (isinstance(time, int | float) and math.isfinite(time) and time > 0):
         raise CacheFileError(f"{path}, result {number}: it is correct, but has no measurement of {objective}.")
-    return Record(
+    return ConfigResult(
         config=dict(one["configuration"]),
         time=float(time) if valid and time is not None else None,
         failure=None if valid else _FAILURES.get(one["invalidity"], "launch_failed"),

@@ -187,7 +187,9 @@ def test_what_no_tool_had_time_for_is_told(pretended: Callable[[str], sanitize.S
 @pytest.mark.parametrize("tool", sanitize.SANITIZER_TOOLS)
 def test_what_one_tool_finds_is_found(tool: str, pretended: Callable[[str], sanitize.Sanitized]) -> None:
     other = "another tool that cannot be run"
-    found = pretended(f"[ $tool = {tool} ] && echo '========= Oh' && exit {sanitize.FOUND}; echo '{other}'; exit 1")
+    found = pretended(
+        f"[ $tool = {tool} ] && echo '========= Oh' && exit {sanitize.ERROR_EXIT_CODE}; echo '{other}'; exit 1"
+    )
     assert found.found == f"{tool}: Oh"
 
 

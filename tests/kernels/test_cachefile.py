@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.kernels.search.tables import CacheFileError, Record, read_cache, write_cache
+from tunesmith.kernels.search.tables import CacheFileError, ConfigResult, read_cache, write_cache
 from tunesmith.kernels.spec.template import Parameter
 
 PARAMETERS = [
@@ -19,7 +19,7 @@ PARAMETERS = [
 ]
 
 
-def records() -> list[Record]:
+def records() -> list[ConfigResult]:
     found = []
     for position, block in enumerate((32, 64, 128)):
         for mode in ("row", "column"):
@@ -27,7 +27,7 @@ def records() -> list[Record]:
             failure = "wrong_result" if (block, mode) == (32, "row") else failure
             value = None if failure else 1.5 + position
             times = () if failure else (1.5, 1.5 + position)
-            found.append(Record({"BLOCK": block, "MODE": mode, "FAST": True}, value, failure, times, 40.0, 2.5))
+            found.append(ConfigResult({"BLOCK": block, "MODE": mode, "FAST": True}, value, failure, times, 40.0, 2.5))
     return found
 
 
@@ -36,12 +36,12 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     assert write_cache(path, PARAMETERS, records(), device="GPU", kernel="gemm", problem_size=(64, 64)) == 6
     table = read_cache(path)
-    assert (table.name, table.device, table.kernel, table.whole, len(table)) == ("table", "GPU", "gemm", True, 6)
+    assert (table.name, len(table)) == ("table", 6)
     assert table.parameters == tuple(PARAMETERS) and table.optimum == 1.5
     assert table.failures == tuple(record.failure for record in records())
     wanted = [np.nan if record.time is None else record.time for record in records()]
     assert np.array_equal(table.times, wanted, equal_nan=True)
-    assert set(table.compile_times) == {40.0} and set(table.benchmark_times) == {2.5}
+    assert set(table.costs) == {42.5}
     space = table.space()
     assert len(space) == 6 and space.reject({"BLOCK": 32, "MODE": "row", "FAST": False}) is not None
     # The same records give the same bytes.
@@ -71,19 +71,19 @@ def test_a_file_cut_short_gives_its_whole_records(tmp_path: Path, share: float, 
     cut = text[: int(len(text) * share)]
     path.write_bytes(gzip.compress(cut) if zipped else cut)
     table = read_cache(path)
-    assert not table.whole and 1 <= len(table) <= 6
+    assert 1 <= len(table) <= 6
     assert np.array_equal(table.times, read_cache(whole).times[: len(table)], equal_nan=True)
 
 
 def test_a_compressed_stream_that_ends_too_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     listed = [Parameter(name="X", values=tuple(range(2000)))]
     rng = np.random.default_rng(0)
-    measured = [Record({"X": x}, float(value)) for x, value in enumerate(rng.random(2000) + 0.1)]
+    measured = [ConfigResult({"X": x}, float(value)) for x, value in enumerate(rng.random(2000) + 0.1)]
     path = tmp_path / "table.json.gz"
     write_cache(path, listed, measured, device="GPU", kernel="k")
     path.write_bytes(path.read_bytes()[:-4000])
     table = read_cache(path)
-    assert not table.whole and 100 < len(table) < 2000
+    assert 100 < len(table) < 2000
 
 
 def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:

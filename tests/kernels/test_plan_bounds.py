@@ -13,16 +13,16 @@ import pytest
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.plan import (
-    MOST_BYTES,
-    MOST_ELEMENTS_A_BYTE,
-    MOST_FLOPS,
-    MOST_NEAR,
+    MAX_BYTES,
+    MAX_ELEMENTS_PER_BYTE,
+    MAX_FLOPS,
+    MAX_NEIGHBOUR_BYTES,
     Step,
     extents,
     plan,
     reaching_steps,
     small_workload,
-    sought_steps,
+    source_size_steps,
 )
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -157,7 +157,7 @@ def planned(task: Task, limits: DeviceLimits, sources: Sequence[str]) -> list[St
     own = [one for one in task.workloads if limits.kind in one.devices]
     return [
         *(step for step in plan(task, limits, 3) if step.derived),
-        *(step for source in sources for step in sought_steps(task, limits, own[0], 5, source)),
+        *(step for source in sources for step in source_size_steps(task, limits, own[0], 5, source)),
         *reaching_steps(task, limits, own[-1], [own[-1].types], 6, tried=True),
     ]
 
@@ -167,20 +167,20 @@ def require_bounds(task: Task, limits: DeviceLimits, steps: Sequence[Step]) -> N
     own = [one for one in task.workloads if limits.kind in one.devices]
     long = extents(task, own)
     smallest = min(own, key=lambda one: array_bytes(task, one))
-    most_bytes = max(MOST_BYTES[limits.kind], array_bytes(task, smallest))
-    most_flops = max(MOST_FLOPS[limits.kind], task.flops_of(smallest))
+    most_bytes = max(MAX_BYTES[limits.kind], array_bytes(task, smallest))
+    most_flops = max(MAX_FLOPS[limits.kind], task.flops_of(smallest))
     for step in steps:
         workload = step.workload
         assert task.allows(workload), step.name
         near = workload.name.endswith("(near)")
-        assert array_bytes(task, workload) <= (MOST_NEAR[limits.kind] if near else most_bytes), step.name
+        assert array_bytes(task, workload) <= (MAX_NEIGHBOUR_BYTES[limits.kind] if near else most_bytes), step.name
         assert near or task.flops_of(workload) <= most_flops, step.name
         for name, size in workload.sizes.items():
             usual = {one.sizes[name] for one in own}
             beside = {value for one in usual for value in (one, one // 2, one - 1, one + 1, 2 * one) if value >= 1}
             related = any(name in parse(text).names for text in task.requires)
             assert name in long or related or size in beside, f"{step.name}: {name} is no extent"
-            assert 1 <= size <= max(MOST_ELEMENTS_A_BYTE * MOST_BYTES[limits.kind], max(usual) + 3), step.name
+            assert 1 <= size <= max(MAX_ELEMENTS_PER_BYTE * MAX_BYTES[limits.kind], max(usual) + 3), step.name
 
 
 @pytest.mark.parametrize("limits", [GPU, CPU], ids=["gpu", "cpu"])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
-from contextlib import closing
+import pickle
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +14,10 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Candidate, types_key
 from tunesmith.kernels.check.plan import plan
 from tunesmith.kernels.check.sanitizer import (
-    FOUND,
-    LARGEST_BYTES,
+    ERROR_EXIT_CODE,
+    MAX_DERIVED_WORKLOADS,
+    MAX_WORKLOAD_BYTES,
     SANITIZER_TOOLS,
-    WORKLOADS,
-    Inspection,
     chosen_workloads,
     sanitize,
 )
@@ -29,9 +27,9 @@ from tunesmith.kernels.spec.taskfile import load_task
 def test_all_own_workloads_and_made_up_ones_of_all_sizes_and_types() -> None:
     task = load_task("softmax")
     every = [step.workload for step in plan(task, resolve_target("h200"), seed=0)]
-    own = {one.name for one in every if one in task.workloads and task.bytes_of(one) <= LARGEST_BYTES}
+    own = {one.name for one in every if one in task.workloads and task.bytes_of(one) <= MAX_WORKLOAD_BYTES}
     chosen = chosen_workloads(task, every)
-    assert len({(one.name, types_key(one)) for one in chosen}) == len(chosen) == len(own) + WORKLOADS
+    assert len({(one.name, types_key(one)) for one in chosen}) == len(chosen) == len(own) + MAX_DERIVED_WORKLOADS
     assert own <= {one.name for one in chosen}
     assert {types_key(one) for one in chosen} == {types_key(one) for one in every}
     made_up = [task.bytes_of(one) for one in chosen if one.name not in own]
@@ -53,27 +51,30 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def begun(suspects: Sequence[Any]) -> Inspection:
-    return Inspection(suspects, TASK, LIMITS, 0, 0)
-
-
 def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of two launches is that of both, and the smaller one is guilty.
     name = SUSPECTS[0][1][0].name
-    script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {FOUND}; printf 1 > "$done"'
+    script = f'grep -q "{name}" "$job" && echo "========= Oh" && exit {ERROR_EXIT_CODE}; printf 1 > "$done"'
     pretend(tmp_path, monkeypatch, script)
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     found = sanitize(SUSPECTS, TASK, LIMITS, 0, 0)
     assert [one.found != "" for one in found] == [True, False]
 
 
-def test_at_its_end_no_tool_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(tmp_path, monkeypatch, f"echo $$ >> {tmp_path}/began; exec sleep 600")
-    with closing(begun(SUSPECTS)):
-        deadline = time.monotonic() + 60
-        while not (file := tmp_path / "began").exists() or len(file.read_text().split()) < len(SANITIZER_TOOLS):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    for number in file.read_text().split():
+def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = tmp_path / "began"
+    all_began = f"until [ $(wc -l < {began}) = {len(SANITIZER_TOOLS)} ]; do sleep 0.01; done"
+    script = f"echo $$ >> {began}; [ $1 = --tool=memcheck ] && {all_began} && exit {ERROR_EXIT_CODE}; exec sleep 600"
+    pretend(tmp_path, monkeypatch, script)
+    (found,) = sanitize(SUSPECTS[:1], TASK, LIMITS, 0, 0)
+    assert found.found.startswith("memcheck")
+    for number in began.read_text().split():
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
+
+
+def test_the_process_that_a_tool_watches_makes_its_launches_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "job").write_bytes(pickle.dumps(([], TASK, 0, 0)))
+    program = [sys.executable, "-m", "tunesmith.kernels.check.sanitizer", str(tmp_path / "done"), str(tmp_path / "job")]
+    subprocess.run(program, check=True)
+    assert (tmp_path / "done").read_text() == "0"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tunesmith.kernels.search.base import Prior
-from tunesmith.kernels.search.tables import CacheFileError, Record, is_t4, read_t4, write_t4
+from tunesmith.kernels.search.tables import CacheFileError, ConfigResult, is_t4, read_t4, write_t4
 
 RECORDS = [
-    Record({"BLOCK": 32, "MODE": "row"}, 1.5, None, (1.4, 1.6), 40.0, 2.5),
-    Record({"BLOCK": 64, "MODE": "row"}, None, "compile_failed", (), 40.0, 0.0),
-    Record({"BLOCK": 64, "MODE": "column"}, None, "wrong_result", (), 40.0, 1.0),
-    Record({"BLOCK": 128, "MODE": "row"}, None, "launch_failed", (), 40.0, 1.0),
+    ConfigResult({"BLOCK": 32, "MODE": "row"}, 1.5, None, (1.4, 1.6), 40.0, 2.5),
+    ConfigResult({"BLOCK": 64, "MODE": "row"}, None, "compile_failed", (), 40.0, 0.0),
+    ConfigResult({"BLOCK": 64, "MODE": "column"}, None, "wrong_result", (), 40.0, 1.0),
+    ConfigResult({"BLOCK": 128, "MODE": "row"}, None, "launch_failed", (), 40.0, 1.0),
 ]
 
 

@@ -112,9 +112,9 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
 def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
-    from tunesmith.kernels.check.sanitizer import executable
+    from tunesmith.kernels.check.sanitizer import find_tool
 
-    if fixture.judge == "sanitizer" and executable() is None:
+    if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
     verdict = verdict_of(fixture, cuda.limits, cuda.index, Limits(compile=20.0, run=30.0))
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"

@@ -19,23 +19,23 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.compare import Deviation, deviation
 from tunesmith.kernels.check.plan import (
     LADDER,
-    MOST_BYTES,
-    MOST_NEAR,
-    NEIGHBOURS,
-    REACHED,
+    MAX_BYTES,
+    MAX_COVERAGE_STEPS,
+    MAX_NEIGHBOUR_BYTES,
+    MAX_NEIGHBOUR_STEPS,
     SECOND_SEED,
     Step,
     derived_steps,
     plan,
     reaching_steps,
-    sought_steps,
+    source_size_steps,
 )
-from tunesmith.kernels.check.source_sizes import whole_numbers
+from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.check.verify import (
     ACCURACY_ELEMENTS,
     ACCURACY_FREE,
     Passed,
-    _Examination,
+    _StepLaunches,
     growth,
     infeasible_on,
     less_accurate,
@@ -80,7 +80,7 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     task = load_task("silu_and_mul")
     workload = task.workloads[0]
     steps = reaching_steps(task, GPU, workload, [workload.types], seed=0, tried=False)
-    assert 8 < len(steps) <= REACHED + NEIGHBOURS
+    assert 8 < len(steps) <= MAX_COVERAGE_STEPS + MAX_NEIGHBOUR_STEPS
     assert all(one.derived and one.workload.types == workload.types for one in steps)
     first = [math.prod(one.workload.sizes.values()) for one in steps[:8]]
     assert min(first) < 100 and max(first) > 1e5 and sum(1e3 < size < 1e5 for size in first) > 1
@@ -100,11 +100,11 @@ def test_a_look_at_what_did_not_run_makes_each_size_as_long_as_the_memory_budget
             assert {one[size] % 16 for one in mine if one[size] >= 1536} == {0, 1}
     near = [one.workload for one in steps if one.workload.name.endswith("(near)")]
     moved = [task.bytes_of(one.workload) for one in steps if one.workload not in near]
-    assert max(moved) <= 2 * MOST_BYTES["gpu"]
+    assert max(moved) <= 2 * MAX_BYTES["gpu"]
     # Large arrays whose rows no vector divides, too, in both types.
     for types in both:
         large = [one for one in near if one.types == types and one.sizes["d"] % 2 and one.sizes["n"] > 1000]
-        assert large and max(map(task.bytes_of, large)) <= 2 * MOST_NEAR["gpu"]
+        assert large and max(map(task.bytes_of, large)) <= 2 * MAX_NEIGHBOUR_BYTES["gpu"]
 
 
 def test_derived_sizes_keep_to_what_the_task_requires() -> None:
@@ -113,7 +113,7 @@ def test_derived_sizes_keep_to_what_the_task_requires() -> None:
     steps = [
         *derived_steps(task, GPU, own, seed=0),
         *reaching_steps(task, GPU, own, [own.types], seed=0, tried=True),
-        *sought_steps(task, GPU, own, 0, "if (k > 300 && e < 5000)"),
+        *source_size_steps(task, GPU, own, 0, "if (k > 300 && e < 5000)"),
     ]
     assert len(steps) > 60 and all(one.workload.sizes["k"] <= one.workload.sizes["e"] for one in steps)
     assert {one.workload.sizes["k"] for one in steps} >= {1, 2, 8, 16, 80}
@@ -155,7 +155,7 @@ def test_derived_workloads_stay_cheap_but_reach_the_longest_rows() -> None:
     task, found = derived("fused_add_rmsnorm", CPU)
     longest = max(one.sizes["d"] for one in task.workloads if "cpu" in one.devices)
     assert max(sizes["d"] for sizes, _, _, _ in found) >= longest
-    assert all(2 * sizes["n"] * sizes["d"] * 2 <= 2 * MOST_BYTES["cpu"] for sizes, _, _, _ in found)
+    assert all(2 * sizes["n"] * sizes["d"] * 2 <= 2 * MAX_BYTES["cpu"] for sizes, _, _, _ in found)
 
 
 def test_scalars_take_the_values_a_task_lists() -> None:
@@ -210,21 +210,21 @@ def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
     ],
 )
 def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, wanted: tuple[int, ...]) -> None:
-    assert whole_numbers(source)[: len(wanted)] == wanted
+    assert source_integers(source)[: len(wanted)] == wanted
 
 
 @pytest.mark.parametrize(
     "source", ["(" * 20_000, "-" * 20_000, "f(" * 20_000, "(a)" * 20_000, "9+x+" * 5000, "1+" * 20_000, "x[" * 20_000]
 )
 def test_a_source_of_any_depth_is_read(source: str) -> None:
-    assert len(whole_numbers(source)) <= 2
+    assert len(source_integers(source)) <= 2
 
 
 def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
     task = load_task("silu_and_mul")
     plain = task.sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
-    numbers = whole_numbers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
+    numbers = source_integers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
@@ -235,7 +235,7 @@ def test_made_up_workloads_are_judged_beside_the_baseline_and_are_not_the_tasks_
     allowed = {}
     for is_derived in (False, True):
         step = Step(workload, Contents(), is_derived)
-        allowed[is_derived] = _Examination(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
+        allowed[is_derived] = _StepLaunches(cast(Any, None), [], data, step, standard)._allowed[0]["out"]
     assert allowed == {False: 1.0, True: 1.9}
     for name in ("3x448 float16 (from the source)", "3x1536 (long)", "257x4096 (near)", "3x7 (derived)"):
         assert not Passed(f"{name}, task", {}, {}, True, derived=True).own

@@ -11,7 +11,7 @@ from search_cases import listed_space, observe, resume
 
 from tunesmith.kernels.search import STRATEGIES, Observation, Prior, SearchError, Strategy, make_strategy
 from tunesmith.kernels.search.simulate import simulate
-from tunesmith.kernels.search.tables import Record, write_cache
+from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -109,7 +109,7 @@ def test_simulate_takes_a_table_as_prior(tmp_path: Path) -> None:
     listed = [Parameter(name=name, values=tuple(range(size))) for name, size in SIZES.items()]
     paths = []
     for shift in (0, 1):
-        records = [Record(SPACE.config(point), value(SPACE.config(point), shift)) for point in range(len(SPACE))]
+        records = [ConfigResult(SPACE.config(point), value(SPACE.config(point), shift)) for point in range(len(SPACE))]
         paths.append(tmp_path / f"device{shift}.json.gz")
         write_cache(paths[-1], listed, records, device=f"GPU {shift}", kernel="k")
     alone = simulate(paths[:1], "default", (12,), seeds=3)

@@ -17,21 +17,21 @@ from search_cases import PARAMETERS, listed_space, observe
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.search import model as gaussian
 from tunesmith.kernels.search.bayesian import SurrogateSearch
-from tunesmith.kernels.search.model import Kernel, Posterior, best_candidate, features
-from tunesmith.kernels.space import Domain, Space, SpaceRule
+from tunesmith.kernels.search.model import CovarianceKernel, Posterior, best_candidate, features
+from tunesmith.kernels.space import Domain, Space
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Parameter
 
 
-def model(count: int, candidates: int = 12) -> tuple[Space, Kernel, Posterior, np.ndarray]:
+def model(count: int, candidates: int = 12) -> tuple[Space, CovarianceKernel, Posterior, np.ndarray]:
     space = listed_space()
-    kernel = Kernel(space.domain)
+    kernel = CovarianceKernel(space.domain)
     rng = np.random.default_rng(0)
     values = rng.normal(size=count)
     return (
         space,
         kernel,
-        Posterior(kernel, kernel.prior(), space.codes[:count], np.zeros(count), space.codes[-candidates:]),
+        Posterior(kernel, kernel.prior, space.codes[:count], np.zeros(count), space.codes[-candidates:]),
         values,
     )
 
@@ -46,7 +46,7 @@ def test_features_know_order_powers_of_two_and_kinds() -> None:
 
 def test_points_added_one_at_a_time_give_the_same_posterior() -> None:
     space, kernel, whole, values = model(30)
-    grown = Posterior(kernel, kernel.prior(), space.codes[:10], np.zeros(10), space.codes[-12:-6])
+    grown = Posterior(kernel, kernel.prior, space.codes[:10], np.zeros(10), space.codes[-12:-6])
     for place in range(10, 30):
         grown.add(space.codes[place : place + 1])
         if place == 20:
@@ -59,7 +59,7 @@ def test_a_point_without_a_value_lowers_the_uncertainty_and_leaves_the_expectati
     space, kernel, whole, values = model(30)
     values[20:] = np.nan
     mean, deviation = whole.expect(whole.weights(values))
-    first = Posterior(kernel, kernel.prior(), space.codes[:20], np.zeros(20), space.codes[-12:])
+    first = Posterior(kernel, kernel.prior, space.codes[:20], np.zeros(20), space.codes[-12:])
     alone, wider = first.expect(first.weights(values[:20]))
     assert np.allclose(mean, alone, atol=1e-6) and np.all(deviation <= wider + 1e-9)
     others = whole.expect(whole.weights(values), space.codes[-12:])
@@ -68,11 +68,12 @@ def test_a_point_without_a_value_lowers_the_uncertainty_and_leaves_the_expectati
 
 def test_fitting_finds_which_parameter_matters() -> None:
     space = listed_space()
-    kernel = Kernel(space.domain)
+    kernel = CovarianceKernel(space.domain)
     codes = space.codes[np.random.default_rng(0).permutation(len(space))[:60]]
     values = np.where(codes[:, 1] == 2, -2.0, 0.5) + 0.01 * np.random.default_rng(1).normal(size=60)
-    chosen = kernel.fit(codes, (values - values.mean()) / values.std(), np.zeros(60), kernel.prior(), 30)
-    assert chosen.lengths[1][0] < min(chosen.lengths[0][0], chosen.lengths[2][0], chosen.lengths[3][0])
+    theta = kernel.fit(codes, (values - values.mean()) / values.std(), np.zeros(60), kernel.prior, 30)
+    # The lengths of the features: two of the first parameter, then one, three and one.
+    assert theta[2] < min(theta[0], theta[3], theta[6])
 
 
 def test_the_mean_alone_is_the_mean() -> None:
@@ -87,10 +88,10 @@ def test_the_kernel_is_a_product_of_table_entries(first: int, monkeypatch: pytes
     # Fewer points than values, more points than values, and more pairs than are computed together.
     monkeypatch.setattr(gaussian, "_CACHED", 200)
     space = Space.build([*PARAMETERS, Parameter(name="MANY", values=tuple(range(20)))], [])
-    kernel = Kernel(space.domain)
+    kernel = CovarianceKernel(space.domain)
     rng = np.random.default_rng(0)
     one, two = (space.codes[rng.permutation(len(space))[:count]] for count in (first, 45))
-    tables = kernel.tables(kernel.prior())
+    tables = kernel.tables(kernel.prior)
     wanted = np.ones((first, 45))
     for column, table in zip(kernel.columns, tables, strict=True):
         wanted *= table[one[:, column]][:, two[:, column]]
@@ -99,7 +100,7 @@ def test_the_kernel_is_a_product_of_table_entries(first: int, monkeypatch: pytes
 
 def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     space = listed_space()
-    kernel = Kernel(space.domain)
+    kernel = CovarianceKernel(space.domain)
     rng = np.random.default_rng(0)
     codes, values, noise = space.codes[rng.permutation(len(space))[:40]], rng.normal(size=40), 0.1 * rng.random(40)
     seen: list[float] = []
@@ -110,15 +111,10 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
         numeric = approx_fprime(point, lambda theta: loss(theta)[0], 1e-6)
         assert np.allclose(slope, numeric, rtol=1e-3, atol=1e-3)
         # The value itself, written out: half the quadratic form, half the log determinant, and the prior.
-        split = np.split(point[:-2], [len(point) - 2 - len(kernel.columns)])
-        edges = np.cumsum([len(length) for length in kernel.prior().lengths])[:-1]
-        chosen = gaussian.Hyperparameters(tuple(np.split(split[0], edges)), split[1], point[-2], point[-1])
-        matrix = np.exp(point[-2]) * kernel.between(kernel.tables(chosen), codes, codes)
+        matrix = np.exp(point[-2]) * kernel.between(kernel.tables(point), codes, codes)
         matrix += np.diag(np.exp(point[-1]) + noise + gaussian.JITTER)
-        fixed = kernel.prior()
-        centre = np.r_[np.concatenate(fixed.lengths), fixed.interactions, fixed.scale, fixed.noise]
         spread = np.r_[np.ones(len(point) - 1), gaussian.NOISE[1]]
-        prior = np.square((point - centre) / spread).sum()
+        prior = np.square((point - kernel.prior) / spread).sum()
         assert 2 * value == pytest.approx(
             values @ np.linalg.solve(matrix, values) + np.linalg.slogdet(matrix)[1] + prior
         )
@@ -127,7 +123,7 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gaussian, "minimize", minimize)
     with pytest.raises(StopIteration):
-        kernel.fit(codes, values, noise, kernel.prior(), 10)
+        kernel.fit(codes, values, noise, kernel.prior, 10)
     assert seen
 
 
@@ -156,8 +152,8 @@ def test_the_foremost_is_found_without_asking_for_every_chance(pairs: list[tuple
     if not ranked:
         assert found is None
         return
-    assert found is not None and found.place == ranked[0][2] and found.score == -ranked[0][1]
-    assert found.likely == (chances[found.place] >= limit)
+    place = ranked[0][2]
+    assert found == (place, -ranked[0][1], chances[place] >= limit)
     assert len(asked) == len(set(asked))
 
 
@@ -169,13 +165,13 @@ def test_candidates_that_cannot_win_are_not_asked_for_their_chance() -> None:
         return np.full(len(places), 0.5)
 
     found = best_candidate(np.linspace(-50.0, 0.0, 5000), 0.1, chance)
-    assert found is not None and found.place == 4999 and len(asked) < 600
+    assert found is not None and found[0] == 4999 and len(asked) < 600
 
 
 def test_a_domain_without_a_choice_can_be_fitted() -> None:
-    kernel = Kernel(Domain([Parameter(name="FIXED", values=(7,))]))
-    chosen = kernel.fit(np.zeros((6, 1), dtype=np.uint16), np.arange(6.0), np.zeros(6), kernel.prior(), 10)
-    assert chosen.lengths == () and np.isfinite(chosen.scale)
+    kernel = CovarianceKernel(Domain([Parameter(name="FIXED", values=(7,))]))
+    theta = kernel.fit(np.zeros((6, 1), dtype=np.uint16), np.arange(6.0), np.zeros(6), kernel.prior, 10)
+    assert theta.shape == (2,) and np.isfinite(theta).all()
 
 
 def drive(strategy: Strategy, count: int) -> None:

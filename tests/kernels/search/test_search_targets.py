@@ -9,7 +9,7 @@ import pytest
 
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.search.bayesian import SurrogateSearch
-from tunesmith.kernels.search.model import Kernel, Targets, log_expected_improvement, truncated
+from tunesmith.kernels.search.model import CovarianceKernel, Targets, log_expected_improvement, truncated
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -62,8 +62,8 @@ def impute(interval: tuple[float, float] | None) -> tuple[np.ndarray, np.ndarray
             dropped.append(point)
         else:
             targets.note(point, Observation(true))
-    kernel = Kernel(SPACE.domain)
-    targets.impute(kernel, kernel.prior(), 320)
+    kernel = CovarianceKernel(SPACE.domain)
+    targets.impute(kernel, kernel.prior, 320)
     centre, unit, _ = targets.moments()
     got, noise = targets.standardised(dropped)
     assert np.all(noise >= 0.0) and len(dropped) > 10
