@@ -190,9 +190,9 @@ def write_kernels(package: Package, folder: Path) -> None:
     _write(folder / "provenance.json", json.dumps(package.provenance, indent=2) + "\n")
 
 
-def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any]:
-    """What the templates of Python forms need. needs_given: a call learns its types and sizes from arrays."""
-    if needs_given and not package.given:
+def python_names(package: Package) -> dict[str, Any]:
+    """What the templates of Python forms need: a call learns its types and sizes from arrays."""
+    if not package.given:
         raise ExportError(
             f"The task {package.name} reads no array, so that a call has no device and no types to follow."
         )
@@ -201,7 +201,7 @@ def python_names(package: Package, *, needs_given: bool = True) -> dict[str, Any
         name: next((identifier(one.name) for one in package.given if one.dtype == name), None) for name in package.types
     }
     for name, source in sources.items():
-        if needs_given and source is None:
+        if source is None:
             raise ExportError(
                 f"The task {package.name}: the type {name} stands in no array that is passed, so that a call does not "
                 "tell it; this form cannot hold the kernel."
@@ -340,8 +340,8 @@ def _digests(folder: Path) -> dict[str, str]:
 def _require_cuda(package: Package) -> None:
     if package.backend != "cuda":
         raise ExportError(
-            f"The run in {package.folder} was tuned with {package.backend}, and this form holds CUDA kernels: export "
-            "it --as opencl, or tune with --backend cuda."
+            f"The run in {package.folder} was tuned with {package.backend}, and this form holds CUDA kernels: use the "
+            "files of its best/, or tune with --backend cuda."
         )
 
 
@@ -349,68 +349,18 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-OPENCL_SCALARS = {
-    "bool": "cl_uchar",
-    "float32": "cl_float",
-    "float64": "cl_double",
-    **{
-        f"{sign}int{bits}": f"cl_{sign}{name}"
-        for sign in ("", "u")
-        for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
-    },
-}
-
-
 def write_header(package: Package, out: Path) -> None:
     """`<name>.hpp`: machine code, dispatch and launcher in one file for C++. Raises `ExportError`."""
-    if package.backend != "cuda":
-        raise ExportError(
-            f"The run in {package.folder} was tuned with {package.backend}, and a header holds CUDA kernels: export it "
-            "--as opencl, or tune with --backend cuda."
-        )
+    _require_cuda(package)
     out.mkdir(parents=True)
-    names = _names(package, "cuda")
+    names = _names(package)
     architectures = sorted({code.arch for kernel in package.kernels for code in kernel.codes.values() if code.cubin})
     text = render("header.hpp.j2", **names, architectures=architectures or ["no GPU"])
     (out / f"{names['name']}.hpp").write_text(text, encoding="utf-8")
     (out / "provenance.json").write_text(json.dumps(package.provenance, indent=2) + "\n", encoding="utf-8")
 
 
-def write_opencl(package: Package, out: Path) -> None:
-    """`<name>.h` and example.c with host code in C, and the package `<name>_opencl` for pyopencl. Raises
-    `ExportError`."""
-    if package.backend != "opencl":
-        raise ExportError(
-            f"The run in {package.folder} was tuned with {package.backend}, and this form holds OpenCL kernels: export "
-            "it --as torch, cupy, header or hf-kernels, or tune with --backend opencl."
-        )
-    out.mkdir(parents=True)
-    names = _names(package, "opencl")
-    python = python_names(package, needs_given=False)
-    module = f"{names['name']}_opencl"
-    inner = out / module
-    inner.mkdir()
-    write_kernels(package, inner)
-    storage = {name: kind.array.name for name, kind in DTYPES.items()}
-    signature = ["queue", *(one["name"] for one in names["arrays"]), "sizes", "types=()"]
-    signature += [f"{one['name']}={one['default']}" for one in names["chosen"]]
-    both = {**python, **names, "storage": storage, "package": module, "rule_file": f"{module}/_dispatch.py"}
-    both |= {"signature": ", ".join(signature), "returned": "event"}
-    files = {
-        f"{names['name']}.h": "opencl.h.j2",
-        "example.c": "opencl_example.c.j2",
-        f"{module}/__init__.py": "pyopencl.py.j2",
-        f"test_{names['name']}.py": "opencl_test.py.j2",
-    }
-    for file, template in files.items():
-        (out / file).write_text(render(template, **both), encoding="utf-8")
-    readme = render("README.md.j2", **both, form="opencl")
-    (out / "README.md").write_text(readme, encoding="utf-8")
-    for path in inner.glob("*.cl"):
-        shutil.copyfile(path, out / path.name)
-
-
-def _names(package: Package, backend: str) -> dict[str, Any]:
+def _names(package: Package) -> dict[str, Any]:
     """What the templates of C forms need."""
     name = identifier(package.name)
     prefix = f"{name}_"
@@ -453,7 +403,7 @@ def _names(package: Package, backend: str) -> dict[str, Any]:
         "kernels": package.kernels,
         "combinations": combinations,
     }
-    arguments = _arguments(package, backend, prefix)
+    arguments = _arguments(package, prefix)
     return {
         **shared,
         "codes": codes,
@@ -484,21 +434,21 @@ def _names(package: Package, backend: str) -> dict[str, Any]:
     }
 
 
-def _arguments(package: Package, backend: str, prefix: str) -> list[dict[str, Any]]:
+def _arguments(package: Package, prefix: str) -> list[dict[str, Any]]:
     defaults = {one.name: value for one, value in package.scalars}
     found = []
     for position, one in enumerate(package.task.arguments):
         entry: dict[str, Any] = {"name": identifier(one.name), "position": position, "kind": "pointer"}
         entry |= {"chosen": False, "derived": False, "c_type": "", "value": "", "python_value": "", "default": ""}
         if one.role == "scalar":
-            if one.dtype not in OPENCL_SCALARS:
+            if one.dtype not in SCALARS:
                 raise ExportError(
                     f"The task {package.name}: the scalar {one.name} is of the type {one.dtype}, which this form does "
                     "not pass; use float32."
                 )
             assert one.value is not None
             chosen = one.name in defaults
-            c_type = DTYPES[one.dtype].c_name("cuda") if backend == "cuda" else OPENCL_SCALARS[one.dtype]
+            c_type = DTYPES[one.dtype].c_name("cuda")
             needed = parse(one.value).names - set(package.sizes)
             if needed:
                 raise ExportError(
@@ -541,7 +491,6 @@ FORMS: Mapping[str, Callable[[Package, Path], None]] = {
     "cupy": write_cupy,
     "header": write_header,
     "hf-kernels": write_hf_kernels,
-    "opencl": write_opencl,
     "t4": write_results,
 }
 

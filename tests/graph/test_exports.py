@@ -213,9 +213,6 @@ def test_every_python_file_of_every_form_compiles(task: str, tmp_path: Path) -> 
     found = [*(package.folder / "best").rglob("*.py")]
     for form in ("torch", "cupy", "hf-kernels", "header"):
         found += export_run(package.folder, form).rglob("*.py")
-    if "opencl" in package.task.backends:
-        opencl = write_cuda_run(tmp_path / "opencl", task, {}, most=1, backend="opencl")
-        found += [*(opencl.folder / "best").rglob("*.py"), *export_run(opencl.folder, "opencl").rglob("*.py")]
     for path in found:
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
     own = {path.parent.name for path in found if path.name.startswith("test_")}
@@ -308,9 +305,6 @@ def test_a_shape_with_other_sizes_than_the_tasks_is_damaged(package: Package, tm
 def test_mistakes_are_told_in_a_sentence_and_leave_nothing(package: Package, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="--as: there is no form 'rust'; choose one of torch, cupy"):
         export_run(package.folder, "rust")
-    with pytest.raises(ExportError, match=r"was tuned with cuda.*export it --as torch"):
-        export_run(package.folder, "opencl", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(OutputError, match="is not empty; name a new"):
