@@ -425,20 +425,14 @@ def finish(context: Context, run: OpenRun, done: str = "") -> RunResult:
     journal does not have it yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
-    from tunesmith.graph.results.exports import dispatch_module
-    from tunesmith.graph.results.package import Package
     from tunesmith.graph.results.report import render_report
 
     done, verdict = done or ended_by(context.log), context.log.verdict()
     if verdict is not None and done:
         learn(context, verdict, run.folder.name)
     summary = summarise(context, done)
-    best = run.folder / "best"
     try:
-        export_best(context, best, summary)
-        if best.is_dir():
-            rule = dispatch_module(Package(run.folder, run.task), runnable=True)
-            (best / "dispatch.py").write_text(rule, encoding="utf-8")
+        export_best(context, run.folder / "best", summary)
         (run.folder / "summary.json").write_text(json.dumps(summary.to_json(), indent=2) + "\n", encoding="utf-8")
         (run.folder / "report.html").write_text(render_report(context.log, summary), encoding="utf-8")
     except OSError as error:

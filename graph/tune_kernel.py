@@ -57,7 +57,7 @@ class ExampleError(TunesmithError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TunedWorkload:
     """The tuned kernel on one workload. seconds: of a launch with cold caches; baseline_seconds: of the kernel as it
     came; speedup, low, high: over it, with the 99 % interval; opponents: the same over each, by name and label."""
 
@@ -80,7 +80,7 @@ class TunedKernel:
         self._loaded: dict[str, Any] = {}
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[TunedWorkload, ...]:
         """One for each workload for which something right was found."""
         found = []
         for one in self.result.summary.tuned:
@@ -93,7 +93,7 @@ class TunedKernel:
                 if entry.seconds is not None
             }
             found.append(
-                Row(
+                TunedWorkload(
                     one.workload,
                     best.seconds,
                     one.baseline_seconds,

@@ -53,7 +53,7 @@ COMMANDS = {
     "tune": "Tune a task on the device, and report what was found.",
     "resume": "Continue a run, or let it measure more.",
     "report": "Print what a run found.",
-    "export": "Export what a run found for PyTorch, CuPy, C++, OpenCL or other tuners.",
+    "export": "Export what a run found for PyTorch, CuPy, C++ or other tuners.",
     "compare": "Put runs of one task beside each other.",
     "ablate": "Compare rewriting, templates, search and the whole tree.",
     "check": "Say whether a kernel is right, and if not why.",

@@ -10,6 +10,7 @@ The files of `best/` as they are read back: dispatch.json and each folder's laun
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -36,7 +37,8 @@ from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.launch.reference import runnable_reference
 from tunesmith.kernels.space import device_names
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template, config_key
 from tunesmith.kernels.spec.translate import folded
 from tunesmith.kernels.spec.validation import MAX_BLOCKS
@@ -146,13 +148,12 @@ def _digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()[:16]
 
 
-LAUNCHERS = Path(__file__).resolve().parent / "launchers"
-
-
+HERE = Path(__file__).resolve().parent
+RUNTIME = HERE / "runtime.py"
 BASELINE, GENERAL = "baseline", "general"
 """Names of folders."""
-GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
-"""Most blocks of a device that does not say."""
+MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)
+"""Blocks in a grid on a device that does not say."""
 
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
@@ -211,10 +212,52 @@ def _export_all(context: Context, folder: Path, verdict: Verdict, codes: Machine
         "rule_tried_on": 0 if found is None else found.tested,
         "rule_that_lost_to_general": [] if found is None else found.lost,
         "policies": [] if found is None else [policy.to_json() for policy in found.policies],
+        "signature": call_signature(context.task),
         "ratio_is": "time over the baseline's time with its 99 % interval: below 1 is faster",
         "shapes": shapes,
     }
     (folder / "dispatch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(RUNTIME, folder / "runtime.py")
+    shutil.copyfile(HERE / "launchers" / "dispatch.py", folder / "dispatch.py")
+
+
+def call_signature(task: Task) -> dict[str, Any]:
+    """How a call of the kernel is read, for dispatch.json: its arguments in their order, with expressions over sizes
+    and types; for each size the array whose shape tells it (`shape[dimension] // factor`), and for each type the array
+    that has it: None where no array that a caller passes does."""
+    given = [one for one in task.arguments if one.role in ("in", "inout")]
+    sources: dict[str, dict[str, Any]] = {}
+    for plain in (True, False):
+        for argument in given:
+            for dimension, text in enumerate(argument.shape):
+                size, factor = _multiple_of_a_name(text)
+                if (factor == 1) == plain:
+                    sources.setdefault(size, {"argument": argument.name, "dimension": dimension, "factor": factor})
+    return {
+        "sizes": [{"name": size, **sources.get(size, {"argument": None})} for size in task.workloads[0].sizes],
+        "types": [
+            {"name": name, "argument": next((one.name for one in given if one.dtype == name), None)}
+            for name in task.types
+        ],
+        "arguments": [
+            {"name": one.name, "role": one.role, "dtype": one.dtype}
+            | ({"value": one.value} if one.role == "scalar" else {"shape": list(one.shape)})
+            for one in task.arguments
+        ],
+    }
+
+
+def _multiple_of_a_name(text: str) -> tuple[str, int]:
+    """The name and the factor of `n`, `2 * n` or `n * 2`; an empty name for anything else."""
+    match ast.parse(parse(text).text, mode="eval").body:
+        case ast.Name(id=name):
+            return name, 1
+        case (
+            ast.BinOp(left=ast.Constant(value=int(factor)), op=ast.Mult(), right=ast.Name(id=name))
+            | ast.BinOp(left=ast.Name(id=name), op=ast.Mult(), right=ast.Constant(value=int(factor)))
+        ):
+            return name, factor
+    return "", 0
 
 
 def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[str, str], str]) -> dict[str, Any]:
@@ -310,7 +353,7 @@ def _export(
         "workloads": launches,
     }
     (folder / "launch.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    shutil.copyfile(LAUNCHERS / f"{template.backend}_launcher.py", folder / "launch.py")
+    shutil.copyfile(HERE / "launchers" / "launch.py", folder / "launch.py")
 
 
 def _examined(context: Context, template: Template, config: Config) -> str:
@@ -329,7 +372,7 @@ def _requirements(context: Context, template: Template) -> list[str]:
     limits, launch = context.device.limits, template.launch
     device = device_names(limits)
     found = [folded(constraint.expression, device) for constraint in template.constraints]
-    for texts, most in ((launch.block, limits.max_block_dims), (launch.grid, limits.max_grid_dims or GRID)):
+    for texts, most in ((launch.block, limits.max_block_dims), (launch.grid, limits.max_grid_dims or MAX_GRID)):
         found += [f"1 <= ({folded(text, {})}) <= {bound}" for text, bound in zip(texts, most, strict=False)]
     threads = " * ".join(f"({text})" for text in launch.block)
     return [*found, f"{threads} <= {limits.max_threads_per_block}"]
@@ -384,16 +427,23 @@ def _launch(context: Context, template: Template, config: Config, workload: Work
             tolerance = task.tolerance_of(entry["dtype"], entry["name"])
             entry["tolerance"] = {"rtol": tolerance.rtol, "atol": tolerance.atol}
         arguments.append(entry)
-    return {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes, "arguments": arguments}
+    return {
+        "sizes": workload.sizes,
+        "types": workload.types,
+        "grid": shape.grid,
+        "block": shape.block,
+        "shared_bytes": shape.shared_bytes,
+        "arguments": arguments,
+    }
 
 
-class _Part(BaseModel):
+class _BestFile(BaseModel):
     """Further keys are for people, and are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-class RuleNode(_Part):
+class RuleNode(_BestFile):
     """Either a folder, or a test with what follows from both answers."""
 
     folder: str | None = None
@@ -418,7 +468,7 @@ class RuleNode(_Part):
         return [self.test, *self.yes.tests(), *self.no.tests()]
 
 
-class ShapeFigures(_Part):
+class ShapeFigures(_BestFile):
     """Time over the baseline's, with its interval where there is one."""
 
     ratio: float
@@ -438,7 +488,7 @@ class Shape(ShapeFigures):
     general: ShapeFigures | None
 
 
-class DispatchFile(_Part):
+class DispatchFile(_BestFile):
     """dispatch.json."""
 
     device: str
@@ -449,9 +499,10 @@ class DispatchFile(_Part):
     rule: RuleNode
     shapes: list[Shape]
     policies: list[dict[str, Any]]
+    signature: dict[str, Any]
 
 
-class MachineCode(_Part):
+class MachineCode(_BestFile):
     """The machine code of a source; file: None where there is none."""
 
     file: str | None = None
@@ -460,7 +511,7 @@ class MachineCode(_Part):
     measured: bool = False
 
 
-class SourceFile(_Part):
+class SourceFile(_BestFile):
     """A kernel for one combination of types."""
 
     types: dict[str, str]
@@ -470,7 +521,7 @@ class SourceFile(_Part):
     machine_code: MachineCode | None = None
 
 
-class Geometry(_Part):
+class LaunchExpressions(_BestFile):
     """Expressions over sizes, types and the configuration."""
 
     grid: list[str]
@@ -478,12 +529,12 @@ class Geometry(_Part):
     shared_bytes: str
 
 
-class LaunchFile(_Part):
+class LaunchFile(_BestFile):
     """launch.json."""
 
     template: str
     config: dict[str, bool | int | float | str]
     entry: str
-    launch: Geometry
+    launch: LaunchExpressions
     requires: list[str]
     sources: list[SourceFile] = Field(min_length=1)

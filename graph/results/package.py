@@ -1,22 +1,20 @@
-"""What every form of export is made of: a run's task, its kernels as `best/` has them, and which serves which shape.
+"""The contents of an export: a run's task, its kernels as best/ has them, and the kernel that serves each shape.
 
-Reads the folder of a run, which may have been copied from another machine; needs no device.
-
-All measurements of a run for other tuners: a results file in the format T4 for each template.
+`Package` reads the folder of a run, which may have been copied from another machine, and needs no device.
+`write_results` writes a run's measurements in the format T4, for other tuners.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,19 +22,19 @@ from tunesmith import __version__
 from tunesmith.graph.journal.events import RunStarted
 from tunesmith.graph.journal.log import RunLog, seconds_of, weighted_geomean
 from tunesmith.graph.journal.store import Journal, run_around
-from tunesmith.graph.results.best import DispatchFile, LaunchFile, MachineCode, RuleNode
+from tunesmith.graph.results.best import BASELINE, DispatchFile, LaunchFile, MachineCode, RuleNode, call_signature
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
-from tunesmith.kernels.spec.dtypes import DTYPES, DataType
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.translate import folded
 
 M = TypeVar("M", bound=BaseModel)
 
-BASELINE = "baseline"
-
+SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
+"""The data types of scalars that a caller may pass."""
 Types = tuple[str, ...]
 """A data type for each of the task's type names, in their order."""
 
@@ -48,29 +46,27 @@ class ExportError(TunesmithError):
 @dataclass(frozen=True, slots=True)
 class Code:
     """One kernel for one combination of types. source: its file in the run's best/; cubin: the machine code's, None
-    where there is none; measured: whether that is what was timed."""
+    where there is none; arch: its architecture, such as "sm_90"; measured: whether it is what was timed."""
 
     source: Path
     cubin: Path | None
     arch: str
-    sha256: str
     measured: bool
     fast_math: bool
     max_registers: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A folder of best/. launch: grid, block and shared_bytes as expressions; requires: what a shape must meet."""
+class ExportedKernel:
+    """A folder of best/. grid, block (of three axes), shared_bytes: expressions; requires: what a shape must meet."""
 
     folder: str
     template: str
     config: Mapping[str, Any]
-    entry: str
-    grid: tuple[str, ...]
-    block: tuple[str, ...]
-    shared: str
-    requires: tuple[str, ...]
+    grid: Sequence[str]
+    block: Sequence[str]
+    shared_bytes: str
+    requires: Sequence[str]
     codes: Mapping[Types, Code]
 
     def text(self, expression: str, types: Mapping[str, str]) -> str:
@@ -79,13 +75,19 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeSource:
-    """Where a size is read: `shape[dimension] / factor` of an argument."""
+class Binding:
+    """An argument of the kernel as exports pass it. name: one that Python, C and C++ take; position: in the kernel's
+    signature; shape: for people; dtype: a data type or type name, and types: the same for people; value: a scalar's
+    expression; default: of a scalar that a caller may choose, None for any other."""
 
-    size: str
-    argument: str
-    dimension: int
-    factor: int
+    name: str
+    position: int
+    role: Literal["in", "out", "inout", "scalar"]
+    shape: str
+    dtype: str
+    types: str
+    value: str
+    default: float | int | None
 
 
 class Package:
@@ -110,13 +112,14 @@ class Package:
             ) from error
         except ValueError as error:
             raise self._damaged("a file", str(error)) from error
-        self._dispatched = self._read(DispatchFile, "dispatch.json", raw)
-        self.dispatch: dict[str, Any] = self._dispatched.model_dump(exclude_unset=True)
+        self.dispatch = self._read(DispatchFile, "dispatch.json", raw)
         about = {name: self._read(LaunchFile, f"{name}/launch.json", text) for name, text in sorted(found.items())}
         self.task = _task(folder) if task is None else task
-        self.backend: str = self._dispatched.backend
+        self.backend: str = self.dispatch.backend
         self._require_known(about)
-        self.kernels = [_kernel(best, name, about[name], self.types) for name in self._folders(about)]
+        used = {one.folder for one in self.dispatch.shapes} | self.dispatch.rule.folders()
+        folders = [BASELINE, *sorted(name for name in about if name != BASELINE and name in used)]
+        self.kernels = [_kernel(best, name, about[name], self.types) for name in folders]
 
     def _damaged(self, file: str, why: str) -> ExportError:
         again = f"`tunesmith resume {self.folder}` writes it anew"
@@ -133,15 +136,15 @@ class Package:
     def _require_known(self, about: Mapping[str, LaunchFile]) -> None:
         """That all files name one another, and what the task has."""
         known, best = {one.name for one in self.task.workloads}, self.folder / "best"
-        for name in sorted(
-            {BASELINE, *self._dispatched.rule.folders(), *(one.folder for one in self._dispatched.shapes)}
-        ):
+        for name in sorted({BASELINE, *self.dispatch.rule.folders(), *(one.folder for one in self.dispatch.shapes)}):
             if name not in about:
                 raise self._damaged("dispatch.json", f"there is no folder {name!r} with a launch.json")
-        for one in self._dispatched.shapes:
+        if self.dispatch.signature != call_signature(self.task):
+            raise self._damaged("dispatch.json", "its signature is not that of the task")
+        for one in self.dispatch.shapes:
             if one.workload not in known or set(one.sizes) != set(self.sizes) or set(one.types) != set(self.types):
                 raise self._damaged("dispatch.json", f"the task has no workload like {one.workload!r}")
-        self._require_expressions("dispatch.json", self._dispatched.rule.tests())
+        self._require_expressions("dispatch.json", self.dispatch.rule.tests())
         for name, launch in about.items():
             of = launch.launch
             self._require_expressions(f"{name}/launch.json", [*of.grid, *of.block, of.shared_bytes, *launch.requires])
@@ -181,114 +184,90 @@ class Package:
     def named(self, types: Types) -> dict[str, str]:
         return dict(zip(self.types, types, strict=True))
 
-    @property
-    def arrays(self) -> list[Argument]:
-        return [one for one in self.task.arguments if one.role != "scalar"]
+    @cached_property
+    def arguments(self) -> list[Binding]:
+        """In the order of the kernel's signature."""
+        return [self._binding(position, one) for position, one in enumerate(self.task.arguments)]
+
+    def _binding(self, position: int, one: Argument) -> Binding:
+        default, types = None, one.dtype
+        if one.dtype in self.types:
+            types = f"{one.dtype} of {', '.join(self.task.types[one.dtype])}"
+        # A caller may choose the scalars that follow from no size.
+        if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
+            number = parse(one.value).number({})
+            default = float(number) if DTYPES[one.dtype].is_float else int(number)
+        shape, value = ", ".join(one.shape), one.value or ""
+        return Binding(identifier(one.name), position, one.role, shape, one.dtype, types, value, default)
 
     @property
-    def given(self) -> list[Argument]:
+    def arrays(self) -> list[Binding]:
+        return [one for one in self.arguments if one.role != "scalar"]
+
+    @property
+    def given(self) -> list[Binding]:
         """The arrays that a caller passes."""
         return [one for one in self.arrays if one.role != "out"]
 
     @property
-    def made(self) -> list[Argument]:
+    def made(self) -> list[Binding]:
         """The arrays that a call returns."""
         return [one for one in self.arrays if one.role == "out"]
 
-    @cached_property
-    def scalars(self) -> list[tuple[Argument, float]]:
-        """The scalars that a caller may choose, with the task's value: those that follow from no size."""
-        found = []
-        for one in self.task.arguments:
-            if one.role == "scalar" and one.value is not None and not parse(one.value).names:
-                value = parse(one.value).number({})
-                found.append((one, float(value) if DTYPES[one.dtype].is_float else int(value)))
-        return found
+    @property
+    def chosen(self) -> list[Binding]:
+        """The scalars that a caller may choose."""
+        return [one for one in self.arguments if one.default is not None]
 
-    @cached_property
-    def size_sources(self) -> list[SizeSource]:
-        """Where a size can be read from the arrays that are passed; one that is missing has to be passed itself."""
-        found: dict[str, SizeSource] = {}
-        for plain in (True, False):
-            for argument in self.given:
-                for dimension, text in enumerate(argument.shape):
-                    size, factor = _multiple_of_a_name(text)
-                    if size in self.sizes and (factor == 1) == plain:
-                        found.setdefault(size, SizeSource(size, argument.name, dimension, factor))
-        return [found[size] for size in self.sizes if size in found]
-
-    @cached_property
+    @property
     def explicit_sizes(self) -> list[str]:
         """The sizes that no array tells."""
-        known = {one.size for one in self.size_sources}
-        return [size for size in self.sizes if size not in known]
-
-    def dtype(self, argument: Argument, types: Types) -> DataType:
-        return DTYPES[self.named(types).get(argument.dtype, argument.dtype)]
-
-    def tolerance(self, argument: Argument, types: Types) -> tuple[float, float]:
-        """rtol, atol."""
-        found = self.task.tolerance_of(self.dtype(argument, types).name, argument.name)
-        return found.rtol, found.atol
-
-    def expression(self, text: str, types: Types) -> str:
-        """A shape or a scalar of the task, over sizes alone."""
-        return folded(text, {**{name: name for name in DTYPES}, **self.named(types)})
+        return [one["name"] for one in self.dispatch.signature["sizes"] if one["argument"] is None]
 
     def rule(self, types: Types) -> dict[str, Any]:
         """The rule for one combination of types: {"use": number} or {"test", "yes", "no"}, over sizes alone."""
-        return self._rule(self._dispatched.rule, types)
+        return self._rule(self.dispatch.rule, types)
 
     def exact(self, types: Types) -> dict[tuple[int, ...], int]:
         """The measured shapes: sizes in their order, and the number of the kernel."""
         numbers = {kernel.folder: number for number, kernel in enumerate(self.kernels)}
         return {
-            tuple(row["sizes"][size] for size in self.sizes): numbers[row["folder"]]
-            for row in self.dispatch["shapes"]
-            if tuple(row["types"][name] for name in self.types) == types
+            tuple(row.sizes[size] for size in self.sizes): numbers[row.folder]
+            for row in self.dispatch.shapes
+            if tuple(row.types[name] for name in self.types) == types
         }
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """Where the kernels come from, and what was found of them."""
+        with Journal(self.folder, create=False, reading=True) as journal:
+            begun = RunLog(journal).entries(RunStarted)[-1]
         measured = [code.measured for kernel in self.kernels for code in kernel.codes.values() if code.cubin]
         return {
             "task": self.name,
             "summary": self.task.summary,
-            "device": self.dispatch["device"],
-            "driver": self.dispatch["driver"],
-            "compiler": self.dispatch["compiler"],
+            "device": self.dispatch.device,
+            "driver": self.dispatch.driver,
+            "compiler": self.dispatch.compiler,
             "tunesmith": __version__,
-            **self._origin(),
-            "verdict": self.dispatch["verdict"],
+            # An ISO date, and the commit of the task's files, empty where there is none.
+            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
+            "commit": begun.event.origin.commit,
+            "command": begun.event.origin.command,
+            "verdict": self.dispatch.verdict,
             "machine_code_is_what_was_measured": bool(measured) and all(measured),
             "kernels": [
                 {"kernel": kernel.folder, "template": kernel.template, "config": dict(kernel.config)}
                 for kernel in self.kernels
             ],
-            "shapes": self.dispatch["shapes"],
-            "policies": self.dispatch["policies"],
+            "shapes": [shape.model_dump() for shape in self.dispatch.shapes],
+            "policies": self.dispatch.policies,
         }
-
-    def _origin(self) -> dict[str, str]:
-        """When and how the run was begun, and the commit of the task's files, empty where there is none."""
-        with Journal(self.folder, create=False, reading=True) as journal:
-            begun = RunLog(journal).entries(RunStarted)[-1]
-        return {
-            "tuned_at": datetime.fromtimestamp(begun.at, UTC).isoformat(timespec="seconds"),
-            "commit": begun.event.origin.commit,
-            "command": begun.event.origin.command,
-        }
-
-    def _folders(self, about: Mapping[str, LaunchFile]) -> list[str]:
-        """Those that some shape uses, the baseline first."""
-        used = {one.folder for one in self._dispatched.shapes} | self._dispatched.rule.folders()
-        return [BASELINE, *sorted(name for name in about if name != BASELINE and name in used)]
 
     def _rule(self, node: RuleNode, types: Types) -> dict[str, Any]:
         if node.test is None or node.yes is None or node.no is None:
             return {"use": next(n for n, kernel in enumerate(self.kernels) if kernel.folder == node.folder)}
-        test = self.expression(node.test, types)
+        test = folded(node.test, {**{name: name for name in DTYPES}, **self.named(types)})
         if test in ("True", "False"):
             return self._rule(node.yes if test == "True" else node.no, types)
         return {"test": test, "yes": self._rule(node.yes, types), "no": self._rule(node.no, types)}
@@ -315,7 +294,7 @@ _C_WORDS = frozenset(
 )
 
 
-def _kernel(best: Path, name: str, about: LaunchFile, types: Types) -> Kernel:
+def _kernel(best: Path, name: str, about: LaunchFile, types: Types) -> ExportedKernel:
     codes = {}
     for source in about.sources:
         code = source.machine_code or MachineCode()
@@ -323,35 +302,13 @@ def _kernel(best: Path, name: str, about: LaunchFile, types: Types) -> Kernel:
             source=best / name / source.source,
             cubin=None if code.file is None else best / name / code.file,
             arch=code.architecture,
-            sha256=code.sha256,
             measured=code.measured,
             fast_math=source.fast_math,
             max_registers=source.max_registers or 0,
         )
-    return Kernel(
-        folder=name,
-        template=about.template,
-        config=about.config,
-        entry=about.entry,
-        grid=tuple(about.launch.grid),
-        block=tuple(about.launch.block),
-        shared=about.launch.shared_bytes,
-        requires=tuple(about.requires),
-        codes=codes,
-    )
-
-
-def _multiple_of_a_name(text: str) -> tuple[str, int]:
-    """The name and the factor of `n`, `2 * n` or `n * 2`; an empty name for anything else."""
-    node = ast.parse(parse(text).text, mode="eval").body
-    match node:
-        case ast.Name(id=name):
-            return name, 1
-        case ast.BinOp(left=ast.Constant(value=int(factor)), op=ast.Mult(), right=ast.Name(id=name)):
-            return name, factor
-        case ast.BinOp(left=ast.Name(id=name), op=ast.Mult(), right=ast.Constant(value=int(factor))):
-            return name, factor
-    return "", 0
+    grid, block = ((*texts, "1", "1")[:3] for texts in (about.launch.grid, about.launch.block))
+    shared, requires = about.launch.shared_bytes, about.requires
+    return ExportedKernel(name, about.template, about.config, grid, block, shared, requires, codes)
 
 
 def write_results(package: Package, out: Path) -> None:

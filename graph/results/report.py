@@ -60,7 +60,7 @@ Mark = tuple[int, float | None, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """An axis from `low` to `high`, logarithmic or linear, or the values `names` side by side."""
 
     label: str
@@ -100,15 +100,15 @@ class Axis:
         return found[:: math.ceil(len(found) / 6)]
 
 
-def axis_of(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
+def axis_of(label: str, values: Iterable[float], *, log: bool = False) -> ChartAxis:
     """An axis with room for all of `values`, of which there is at least one; for `log` all are positive."""
     found = list(values)
     low, high = min(found), max(found)
     if log:
         room = max(math.log(high / low) * AXIS_MARGIN, 0.02)
-        return Axis(label, low * math.exp(-room), high * math.exp(room), log=True)
+        return ChartAxis(label, low * math.exp(-room), high * math.exp(room), log=True)
     room = (high - low) * AXIS_MARGIN or abs(high) * AXIS_MARGIN or 1.0
-    return Axis(label, low - room, high + room)
+    return ChartAxis(label, low - room, high + room)
 
 
 def rounded(value: float, digits: int = 3) -> str:
@@ -126,8 +126,8 @@ class Chart:
     labels: texts at a height on the right edge."""
 
     title: str
-    across: Axis
-    up: Axis
+    across: ChartAxis
+    up: ChartAxis
     caption: str = ""
     height: int = 230
     marks: list[tuple[float, float, str, str]] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Bar:
 class Bars:
     """Bars over one axis. line: where the value to compare with stands, in percent; unit: of the axis's numbers."""
 
-    axis: Axis
+    axis: ChartAxis
     line: float
     unit: str
     bars: tuple[Bar, ...]
@@ -361,7 +361,7 @@ def limit_bars(log: RunLog, summary: Summary) -> Bars | None:
     if log.started is None or not rows:
         return None
     task, bars = log.started.task, []
-    axis = Axis("", 0.0, max(1.0, *(row.share_of_floor or 0.0 for row in rows)) * 100 * (1 + AXIS_MARGIN))
+    axis = ChartAxis("", 0.0, max(1.0, *(row.share_of_floor or 0.0 for row in rows)) * 100 * (1 + AXIS_MARGIN))
     for row in rows:
         share, seconds = row.share_of_floor or 0.0, row.general.seconds if row.general else math.inf
         rate = task.bytes_of(task.workload(row.workload)) / seconds / 1e9
@@ -518,7 +518,7 @@ def effect_charts(log: RunLog, summary: Summary, template_id: str, space: Space)
     for effect in (one for one in found.parameters if one.share >= LEAST_SHARE):
         parameter = space.parameters[space.domain.column[effect.parameter]]
         place = {value: at for at, value in enumerate(parameter.values)}
-        across = Axis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
+        across = ChartAxis(effect.parameter, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
         title = f"{effect.parameter}: {effect.share * 100:.0f} % of the differences"
         chart = Chart(title, across, up, parameter.doc, height=150)
         for taken, config in drawn:

@@ -35,6 +35,7 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.launch.contents import Contents, draw, spread
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.template import BACKENDS
 
 TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
 """Where tools are looked for besides PATH."""

@@ -122,7 +122,7 @@ def test_a_file_of_best_without_sources(ended: Path, capsys: pytest.CaptureFixtu
     path = ended / "best" / "general" / "launch.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sources": []}))
     with pytest.raises(SystemExit) as done:
-        main(["export", str(ended), "--as", "opencl"])
+        main(["export", str(ended), "--as", "t4"])
     said = capsys.readouterr().err
     assert done.value.code == 2 and "is damaged or of another version (general/launch.json, sources" in said, said
 

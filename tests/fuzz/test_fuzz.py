@@ -259,11 +259,11 @@ def test_files_of_best(ended: Path, tmp_path: Path, said: Callable[..., int]) ->
     def check(change: tuple[Path, str]) -> None:
         path, text = change
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        said("export", ended, "--as", "opencl", "--out", tmp_path / "package")
+        said("export", ended, "--as", "t4", "--out", tmp_path / "package")
         path.write_text(whole[path])
         shutil.rmtree(tmp_path / "package", ignore_errors=True)
 
-    assert said("export", ended, "--as", "opencl", "--out", tmp_path / "package") == 0
+    assert said("export", ended, "--as", "t4", "--out", tmp_path / "package") == 0
     fuzz("files of best", 20, changed, check)
 
 

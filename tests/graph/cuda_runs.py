@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
@@ -25,21 +24,14 @@ LIMITS = resolve_target("sm_90")
 ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")
 
 
-def write_cuda_run(
-    folder: Path,
-    task_name: str,
-    ratios: Mapping[str, float],
-    most: int = 3,
-    backend: Literal["cuda", "opencl"] = "cuda",
-) -> Package:
+def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], most: int = 3) -> Package:
     """A run on `most` workloads of a task. ratios: time over baseline of the general configuration, by workload; others
-    take 0.9 of the baseline's. backend: OpenCL's export needs no machine code."""
+    take 0.9 of the baseline's."""
     whole = load_task(task_name)
     on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
     task = whole.model_copy(update={"workloads": on_gpu})
-    template = task.sources(backend).templates[0]
-    limits = replace(LIMITS, backend=backend)
-    device = Device(backend=backend, index=0, name="a test's GPU", limits=limits, driver="0")
+    template = task.sources("cuda").templates[0]
+    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
     settings = make_settings(task=task_name)
 
     def no_pool() -> Any:
@@ -48,7 +40,7 @@ def write_cuda_run(
     with Journal(folder, create=True) as journal:
         journal.append(RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
         journal.append(TemplateAdded(template=template))
-        context = Context(task, device, (limits,), settings, journal, no_pool)
+        context = Context(task, device, (LIMITS,), settings, journal, no_pool)
         found = []
         for workload in on_gpu:
             ratio = ratios.get(workload.name, 0.9)

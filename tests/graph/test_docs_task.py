@@ -15,8 +15,6 @@ import pytest
 from tunesmith.actors.judging.judge import judge
 from tunesmith.graph.journal.records import Verdict
 from tunesmith.graph.results.best import export_best
-from tunesmith.graph.results.exports import dispatch_module
-from tunesmith.graph.results.package import Package
 from tunesmith.graph.run import tune
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
@@ -133,7 +131,6 @@ def best(task: Task, device: Any, tmp_path: Path) -> Path:
         }
     )
     export_best(context, tmp_path / "best", verdict)  # type: ignore[arg-type]
-    (tmp_path / "best" / "dispatch.py").write_text(dispatch_module(Package(tmp_path, task), runnable=True))
     return tmp_path / "best"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import statistics
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tunesmith.graph.journal.events import Compared, TemplateAdded
 from tunesmith.graph.journal.records import FinalistResult, Verdict, Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import _requirements, export_best
+from tunesmith.graph.results.runtime import ELEMENT_BYTES, KernelChoice, Kernels, PreparedLaunch, compile_source
+from tunesmith.graph.run import tune
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.probe import Device
 from tunesmith.hw.targets import resolve_target
@@ -102,25 +105,19 @@ def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
     assert "does not say which machine code" in baseline["sources"][0]["machine_code"]["note"]
 
 
-def test_the_launcher_loads_what_was_measured_and_compiles_elsewhere_with_the_same_options(
-    context: Context, measured: Artifact, tmp_path: Path
+def test_the_runtime_loads_what_was_measured_and_compiles_elsewhere_with_the_same_options(
+    context: Context, measured: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "compiled"))
     export(context, tmp_path / "best", measured.code_digest, "gone")
-    spec = spec_from_file_location("launch", tmp_path / "best" / "general" / "launch.py")
-    assert spec is not None and spec.loader is not None
-    launcher = module_from_spec(spec)
-    spec.loader.exec_module(launcher)
-    (kernel,) = json.loads((tmp_path / "best" / "general" / "launch.json").read_text())["sources"]
-    assert launcher.machine_code(kernel, "sm_90") == measured.code
-    assert launcher.machine_code(kernel, "sm_80") is None
-    assert instructions(launcher.compile_source(kernel, "sm_90")) == instructions(measured.code)
-    assert launcher.compile_source(kernel, "sm_80") != measured.code
-    file = tmp_path / "best" / "general" / kernel["source"]
-    file.write_text(f"#include <mma.h>\n#include <cooperative_groups.h>\n{file.read_text()}")
-    assert launcher.compile_source(kernel, "sm_90").startswith(b"\x7fELF")
-    (tmp_path / "best" / "general" / kernel["machine_code"]["file"]).write_bytes(b"something else")
-    with pytest.raises(SystemExit, match="its sha256 differs"):
-        launcher.machine_code(kernel, "sm_90")
+    kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)
+    assert kernels.machine_code("general", types, "sm_90") == measured.code
+    about = json.loads((tmp_path / "best" / "general" / "launch.json").read_text())["sources"][0]
+    source = (tmp_path / "best" / "general" / about["source"]).read_text()
+    options = about["fast_math"], about["max_registers"] or 0, "p"
+    assert instructions(compile_source(source, "sm_90", *options)) == instructions(measured.code)
+    headers = "#include <mma.h>\n#include <cooperative_groups.h>\n"
+    assert compile_source(headers + source, "sm_90", *options).startswith(b"\x7fELF")
 
 
 def instructions(cubin: bytes) -> list[bytes]:
@@ -144,3 +141,34 @@ def test_a_block_that_depends_on_a_condition_has_its_bounds(context: Context, d:
     found = [bool(parse(one).evaluate(names)) for one in _requirements(context, template)]
     # Extent of the block, extents of the grid, threads in all.
     assert found == [fits, *[True] * (len(found) - 2), fits]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+def test_an_exported_kernel_takes_the_time_that_was_reported(tmp_path: Path) -> None:
+    cupy = pytest.importorskip("cupy")
+    result = tune("silu_and_mul", run_dir=tmp_path / "run", backend="cuda", evaluations=8, rounds=1, wisdom=False)
+    # The longest launch: beside it the time between two events counts for little.
+    row = max((one for one in result.summary.tuned if one.general), key=lambda one: one.baseline_seconds or 0.0)
+    kernels = Kernels(result.folder / "best")
+    about = kernels.launches["general"]["workloads"][row.workload]
+    types, sizes = (tuple(about[key][name] for name in getattr(kernels, key)) for key in ("types", "sizes"))
+    choice = KernelChoice("general", tuple(about["grid"]), tuple(about["block"]), about["shared_bytes"])
+    launch = PreparedLaunch(kernels, 0, types, choice, kernels.values(types, sizes))
+    arrays = [
+        cupy.zeros(math.prod(one["shape"]) * ELEMENT_BYTES[one["dtype"]], cupy.uint8)
+        for one in about["arguments"]
+        if one["role"] != "scalar"
+    ]
+    for slot, array in zip(launch.slots, arrays, strict=False):
+        slot.value = array.data.ptr
+    flushed, start, end, times = cupy.empty(1 << 28), cupy.cuda.Event(), cupy.cuda.Event(), list[float]()
+    for _ in range(50):
+        flushed.fill(0)
+        start.record()
+        launch.start(cupy.cuda.get_current_stream().ptr)
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(start, end) * 1e-3)
+    assert row.general is not None
+    assert statistics.median(times) == pytest.approx(row.general.seconds, rel=0.1)

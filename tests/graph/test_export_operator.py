@@ -37,8 +37,8 @@ class Operator:
             self.module = importlib.import_module(FOLDER.format(task))
         finally:
             sys.path.remove(str(folder))
-        driver = importlib.import_module(f"{FOLDER.format(task)}._driver")
-        self.module._KERNELS._driver = driver.Driver(str(stub))
+        runtime = importlib.import_module(f"{FOLDER.format(task)}.runtime")
+        self.module._KERNELS._driver = runtime.Driver(str(stub))
         self.module._current_device = lambda: -1
         self.module._stream = lambda device: 77
         self.stub = ctypes.CDLL(str(stub))
@@ -284,8 +284,11 @@ def test_torch_finds_nothing_wrong_with_the_operator(merge: Operator) -> None:
 WRONG: dict[str, tuple[Callable[[list[Any]], list[Any]], str]] = {
     "rank": (lambda given: [given[0][None], *given[1:]], "input has 2 dimensions (n, d), not 3"),
     "size": (lambda given: [given[0][:, :512].contiguous(), *given[1:]], "residual must have the shape (n, d)"),
-    "type": (lambda given: [given[0], given[1].float(), given[2]], "residual must be of the type torch.float16"),
-    "no kernel": (lambda given: [one.to(torch.complex64) for one in given], "there is no kernel for torch.complex64"),
+    "type": (lambda given: [given[0], given[1].float(), given[2]], "residual must be of the type float16"),
+    "no kernel": (
+        lambda given: [one.to(torch.complex64) for one in given],
+        "there is no kernel for T = complex64",
+    ),
     "gaps": (
         lambda given: [given[0], torch.ones(16, 2048).half()[:, ::2], given[2]],
         "residual must be contiguous; pass residual.contiguous().",

@@ -47,7 +47,7 @@ def resumed(run: Any = "empty", **more: Any) -> Any:
     return lambda: resume(run, **more)
 
 
-def exported(run: Any = "empty", form: Any = "opencl", *out: Any) -> Any:
+def exported(run: Any = "empty", form: Any = "t4", *out: Any) -> Any:
     return lambda: export_run(run, form, *out)
 
 
@@ -114,8 +114,8 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (exported(None), "run: give the path of a folder, not None"),
     (exported("nothing"), "There is no folder nothing"),
     (exported(form=None), "--as: there is no form 'None'"),
-    (exported("empty", "opencl", "file"), "--out: file is a file; name a new or an empty folder"),
-    (exported("empty", "opencl", 3), "--out: give the path of a folder, not 3"),
+    (exported("empty", "t4", "file"), "--out: file is a file; name a new or an empty folder"),
+    (exported("empty", "t4", 3), "--out: give the path of a folder, not 3"),
 ]
 
 

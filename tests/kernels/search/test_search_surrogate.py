@@ -18,7 +18,7 @@ from tunesmith.kernels.search import Observation, Strategy, make_strategy
 from tunesmith.kernels.search import model as gaussian
 from tunesmith.kernels.search.bayesian import SurrogateSearch
 from tunesmith.kernels.search.model import CovarianceKernel, Posterior, best_candidate, features
-from tunesmith.kernels.space import Domain, Space
+from tunesmith.kernels.space import Domain, Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import Parameter
 

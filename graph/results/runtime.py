@@ -1,0 +1,608 @@
+"""The tuned kernels of a folder, for programs without Tunesmith: which kernel serves a shape, and how it is launched.
+
+`Kernels` reads dispatch.json, and launch.json of each folder beside it, once. CUDA is called through ctypes alone: the
+driver's library and, where the machine code is for another GPU, NVRTC. OpenCL needs pyopencl, and arrays of NumPy.
+This file is copied as it is: beside the winners of a run (best/), whose dispatch.py and launch.py are programs over it,
+and into each exported package.
+"""
+# ruff: noqa: B905 - packages are for Python 3.9 too, whose zip() has no `strict`
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import glob
+import hashlib
+import json
+import math
+import os
+import runpy
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1, "bool": 1}
+ELEMENT_BYTES.update({f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)})
+ARRAY_TYPES = {"float8_e4m3": "float8_e4m3fn"}
+"""Data types by the names that PyTorch and ml_dtypes have for them, where these differ."""
+STORAGE_TYPES = {"bfloat16": "uint16", "float8_e4m3": "uint8", "float8_e5m2": "uint8"}
+"""Data types that CuPy lacks, and the type of the arrays that hold their bits."""
+FUNCTIONS: dict[str, Any] = {
+    "__builtins__": {},
+    **{name: name for name in ELEMENT_BYTES},
+    **{"abs": abs, "ceil": math.ceil, "floor": math.floor, "log2": math.log2, "max": max, "min": min},
+    "ceil_div": lambda a, b: -(-a // b),
+    "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
+    "round_up": lambda a, b: -(-a // b) * b,
+    "sizeof": ELEMENT_BYTES.__getitem__,
+}
+"""The names that expressions of the files know beside sizes, data types and parameters."""
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")
+C_TYPES: Mapping[str, Any] = {
+    **{name: getattr(ctypes, f"c_{name}") for name in ELEMENT_BYTES if "int" in name or name == "bool"},
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+    "pointer": ctypes.c_void_p,
+}
+HEADER_FOLDERS = (".", "cccl", "crt", "cooperative_groups", "cooperative_groups/details")
+"""Below the folders of CUDA's headers, which include each other by their bare names."""
+
+
+class DriverError(RuntimeError):
+    """The CUDA driver refuses a call, or machine code is damaged; the message says which."""
+
+
+class CompilationError(RuntimeError):
+    """A source does not compile, or there is no NVRTC; the message says which."""
+
+
+class KernelChoice(NamedTuple):
+    """The kernel for a shape: its folder; grid in blocks, block in threads, bytes of dynamic shared memory."""
+
+    folder: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+
+
+@cache
+def _compiled(text: str) -> Any:
+    return compile(text, text, "eval")
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of dispatch.json or launch.json, which is Python over `names` and FUNCTIONS."""
+    return eval(_compiled(text), FUNCTIONS, names)
+
+
+class Kernels:
+    """The kernels of `folder`, which has a dispatch.json. driver: the CUDA driver, opened when it is first needed."""
+
+    def __init__(self, folder: str | os.PathLike[str], driver: Driver | None = None) -> None:
+        self.folder = Path(folder)
+        about = json.loads((self.folder / "dispatch.json").read_text(encoding="utf-8"))
+        self.name, self.backend, self.device = about["task"], about["backend"], about["device"]
+        self.arguments: list[dict[str, Any]] = about["signature"]["arguments"]
+        self._size_sources, self._type_sources = about["signature"]["sizes"], about["signature"]["types"]
+        self.sizes = tuple(one["name"] for one in self._size_sources)
+        self.types = tuple(one["name"] for one in self._type_sources)
+        self.launches = {
+            path.parent.name: json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted(self.folder.glob("*/launch.json"))
+        }
+        self._sources = {
+            (folder, tuple(source["types"][name] for name in self.types)): source
+            for folder, launch in self.launches.items()
+            for source in launch["sources"]
+        }
+        self.combinations = [types for folder, types in self._sources if folder == "baseline"]
+        self._rule = about["rule"]
+        self._exact = {
+            (tuple(row["types"][name] for name in self.types), tuple(row["sizes"][name] for name in self.sizes)): row
+            for row in about["shapes"]
+        }
+        self._driver = driver
+        self._functions: dict[Any, list[Any]] = {}
+        self._programs: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def choose(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> KernelChoice:
+        """The kernel for data types and sizes, in the order of `types` and `sizes`, and its launch.
+
+        A measured shape has its own kernel, any other the kernel that the rule selects; where that cannot be launched,
+        the baseline serves. Raises ValueError for types without a kernel, and for shapes that nothing serves.
+        """
+        self._require_types(types)
+        names = self._names(types, sizes)
+        row, rule = self._exact.get((types, sizes)), self._rule
+        while "test" in rule:
+            rule = rule["yes" if evaluate(rule["test"], names) else "no"]
+        for folder in (rule["folder"] if row is None else row["folder"], "baseline"):
+            launch = self.launches[folder]
+            known = {**launch["config"], **names}
+            if (folder, types) in self._sources and all(evaluate(text, known) for text in launch["requires"]):
+                grid, block = (
+                    tuple(int(evaluate(text, known)) for text in (*launch["launch"][name], "1", "1")[:3])
+                    for name in ("grid", "block")
+                )
+                return KernelChoice(folder, grid, block, int(evaluate(launch["launch"]["shared_bytes"], known)))
+        raise ValueError(f"{self.name}: no kernel can be launched for {_assignments(self.sizes, sizes)}.")
+
+    def read(
+        self,
+        shapes: Sequence[Sequence[int]],
+        dtypes: Sequence[str],
+        explicit: Sequence[int] = (),
+        types: tuple[str, ...] | None = None,
+        storage: Mapping[str, str] = {},
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Sizes and data types of a call; raises ValueError with a sentence where shapes or types do not fit.
+
+        shapes, dtypes: of the arrays that the kernel reads, in the order of its arguments; explicit: the sizes that
+        these do not tell; types: the data types, left out where the arrays tell them; storage: the types of the arrays
+        that hold certain data types.
+        """
+        given = [one for one in self.arguments if one["role"] in ("in", "inout")]
+        for argument, shape in zip(given, shapes):
+            rank = len(argument["shape"])
+            if len(shape) != rank:
+                many = f"{rank} dimension{'s' * (rank != 1)} ({', '.join(argument['shape'])})"
+                raise ValueError(f"{self.name}: {argument['name']} has {many}, not {len(shape)}.")
+        names = [one["name"] for one in given]
+        shape_of, dtype_of = dict(zip(names, shapes)), dict(zip(names, dtypes))
+        rest = iter(explicit)
+        sizes = tuple(
+            next(rest) if array is None else shape_of[array][source["dimension"]] // source["factor"]
+            for source in self._size_sources
+            for array in [source["argument"]]
+        )
+        found = tuple(dtype_of[one["argument"]] for one in self._type_sources) if types is None else types
+        known = self._names(found, sizes)
+        for argument, shape, dtype in zip(given, shapes, dtypes):
+            if tuple(shape) != self._shape(argument, known):
+                wanted = f"({', '.join(argument['shape'])}) with {_assignments(self.sizes, sizes)}"
+                raise ValueError(f"{self.name}: {argument['name']} must have the shape {wanted}, not {tuple(shape)}.")
+            wanted = known.get(argument["dtype"], argument["dtype"])
+            wanted = storage.get(wanted, wanted)
+            if dtype != wanted:
+                raise ValueError(f"{self.name}: {argument['name']} must be of the type {wanted}, not {dtype}.")
+        self._require_types(found)
+        return sizes, found
+
+    def outputs(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and data type of each array that a call returns."""
+        names = self._names(types, sizes)
+        made = [one for one in self.arguments if one["role"] == "out"]
+        return [(self._shape(one, names), names.get(one["dtype"], one["dtype"])) for one in made]
+
+    def prepare(self, device: int, types: tuple[str, ...], sizes: tuple[int, ...]) -> PreparedLaunch:
+        """CUDA: the launch for a shape on a device, with the task's scalars; the arrays' addresses are still 0."""
+        return PreparedLaunch(self, device, types, self.choose(types, sizes), self.values(types, sizes))
+
+    def enqueue(
+        self,
+        queue: Any,
+        types: tuple[str, ...],
+        sizes: tuple[int, ...],
+        given: Mapping[str, Any],
+        choice: KernelChoice | None = None,
+    ) -> Any:
+        """OpenCL: enqueues the kernel for a shape on a queue of pyopencl, and returns the event.
+
+        given: buffers by the arguments' names, and numbers for scalars that are not to have the task's value; choice:
+        another kernel than that of `choose`. Raises ValueError where there is no kernel for types or sizes, or a buffer
+        is too small.
+        """
+        import pyopencl
+
+        choice, names, arguments = choice or self.choose(types, sizes), self._names(types, sizes), list[Any]()
+        for argument, (dtype, value) in zip(self.arguments, self.values(types, sizes)):
+            name = argument["name"]
+            if argument["role"] == "scalar":
+                arguments.append(numpy_type(dtype).type(given.get(name, value)))
+                continue
+            shape, dtype = self._shape(argument, names), names.get(argument["dtype"], argument["dtype"])
+            needed = math.prod(shape) * ELEMENT_BYTES[dtype]
+            if given[name].size < needed:
+                wanted = f"the shape {shape} of {dtype} takes {needed}"
+                raise ValueError(f"{self.name}: {name} has {given[name].size} bytes, but {wanted}.")
+            arguments.append(given[name])
+        arguments += [pyopencl.LocalMemory(choice.shared_bytes)] * (choice.shared_bytes > 0)
+        kernel = self._built(queue.context, types, choice.folder)
+        kernel.set_args(*arguments)
+        work_items = tuple(many * size for many, size in zip(choice.grid, choice.block))
+        return pyopencl.enqueue_nd_range_kernel(queue, kernel, work_items, choice.block)
+
+    def _built(self, context: Any, types: tuple[str, ...], folder: str) -> Any:
+        import pyopencl
+
+        key = context.int_ptr, types, folder
+        if key not in self._programs:
+            about = self._sources[folder, types]
+            options = ["-cl-std=CL1.2"] + ["-cl-fast-relaxed-math"] * about["fast_math"]
+            source = (self.folder / folder / about["source"]).read_text(encoding="utf-8")
+            program = pyopencl.Program(context, source).build(options=options)
+            # The context is kept with it, so that another context cannot get its address.
+            self._programs[key] = context, pyopencl.Kernel(program, self.launches[folder]["entry"])
+        return self._programs[key][1]
+
+    def values(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[str, Any]]:
+        """Type and value of each argument of the kernel: scalars as the task has them, arrays as the address 0."""
+        names = self._names(types, sizes)
+        return [
+            (names.get(one["dtype"], one["dtype"]), evaluate(one["value"], names))
+            if one["role"] == "scalar"
+            else ("pointer", 0)
+            for one in self.arguments
+        ]
+
+    def load(self, device: int) -> None:
+        """CUDA: loads all kernels onto a device, as is needed before a CUDA graph is captured."""
+        for folder, types in self._sources:
+            self.function(device, types, folder, 0)
+
+    def function(self, device: int, types: tuple[str, ...], folder: str, shared: int) -> Any:
+        """CUDA: the handle of a kernel's function, ready for `shared` bytes of dynamic shared memory."""
+        with self._lock:
+            known = self._functions.get((device, types, folder))
+            if known is None:
+                self.driver.use(device)
+                code = self.machine_code(folder, types, self.driver.arch(device))
+                function = self.driver.load(code, self.launches[folder]["entry"])
+                known = self._functions[device, types, folder] = [function, 0]
+            if shared > known[1]:
+                self.driver.allow_shared(known[0], shared)
+                known[1] = shared
+            return known[0]
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            self._driver = Driver()
+        return self._driver
+
+    def machine_code(self, folder: str, types: tuple[str, ...], arch: str) -> bytes:
+        """The code that was measured, if it is for `arch` (such as "sm_90"), else the compiled source."""
+        about = self._sources[folder, types]
+        measured = about["machine_code"]
+        if measured["file"] is not None and measured["architecture"] == arch:
+            code: bytes = (self.folder / folder / measured["file"]).read_bytes()
+            if hashlib.sha256(code).hexdigest() != measured["sha256"]:
+                raise DriverError(f"{measured['file']} is not the file that was exported: its sha256 differs.")
+            return code
+        source = (self.folder / folder / about["source"]).read_text(encoding="utf-8")
+        return compile_source(source, arch, about["fast_math"], about["max_registers"] or 0, f"{self.name}_tuned")
+
+    def _names(self, types: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
+        return {**dict(zip(self.sizes, sizes)), **dict(zip(self.types, types))}
+
+    def _shape(self, argument: Mapping[str, Any], names: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(evaluate(text, names) for text in argument["shape"])
+
+    def _require_types(self, types: tuple[str, ...]) -> None:
+        if types not in self.combinations:
+            known = "; ".join(_assignments(self.types, one) for one in self.combinations)
+            wanted = _assignments(self.types, types)
+            raise ValueError(f"{self.name}: there is no kernel for {wanted}; there are kernels for {known}.")
+
+
+def _assignments(names: Sequence[str], values: Sequence[Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, values))
+
+
+def numpy_type(name: str) -> Any:
+    """The NumPy type of a data type; types that NumPy lacks are those of the package ml_dtypes."""
+    import numpy
+
+    name = ARRAY_TYPES.get(name, name)
+    if not hasattr(numpy, name):
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
+    return numpy.dtype(name)
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in GEOMETRY),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("number_of_attributes", ctypes.c_uint),
+    ]
+
+
+class Driver:
+    """The CUDA driver's library. name: its file."""
+
+    def __init__(self, name: str = "libcuda.so.1") -> None:
+        self._library = ctypes.CDLL(name)
+        # The lock of the interpreter is kept during a launch, which returns at once.
+        self._launching = ctypes.PyDLL(name)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function of the library; raises `DriverError` for any status but 0."""
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise DriverError(f"{name} fails with CUDA status {status}.")
+
+    def arch(self, device: int) -> str:
+        """Such as "sm_90"."""
+        number, values = ctypes.c_int(), list[int]()
+        self.call("cuDeviceGet", ctypes.byref(number), device)
+        for attribute in (MAJOR, MINOR):
+            value = ctypes.c_int()
+            self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, number)
+            values.append(value.value)
+        return f"sm_{values[0]}{values[1]}"
+
+    def use(self, device: int) -> None:
+        """Makes the primary context, in which PyTorch and CuPy work, current on this thread."""
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuDeviceGet", ctypes.byref(number), device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+        self.call("cuCtxSetCurrent", context)
+
+    def load(self, code: bytes, entry: str) -> Any:
+        """The handle of the function `entry` in machine code."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), code)
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
+        return function.value
+
+    def allow_shared(self, function: Any, size: int) -> None:
+        """Lets a function have `size` bytes of dynamic shared memory."""
+        self.call("cuFuncSetAttribute", ctypes.c_void_p(function), MAX_DYNAMIC_SHARED, ctypes.c_int(size))
+
+    def prepare(self, config: LaunchConfig, function: int, arguments: Any) -> Any:
+        """A call without arguments that launches `function` with the array `arguments` of addresses of its arguments,
+        as config says at that time, and returns the status."""
+        handle, packed = ctypes.c_void_p(function), ctypes.byref(arguments)
+        try:
+            launch = self._launching.cuLaunchKernelEx
+        except AttributeError:
+            # Drivers before CUDA 11.8 have only the form that takes every value by itself.
+            geometry = [getattr(config, name) for name in GEOMETRY]
+            stream = ctypes.c_void_p.from_buffer(config, LaunchConfig.stream.offset)
+            return partial(self._launching.cuLaunchKernel, handle, *geometry, stream, packed, None)
+        return partial(launch, ctypes.byref(config), handle, packed, None)
+
+
+class PreparedLaunch:
+    """One CUDA launch, prepared: only addresses, and scalars that a caller chooses, are still to be set in `slots`.
+
+    A launch through ctypes takes no longer than one through the bindings if ctypes has nothing to convert: to make the
+    eleven parameters of cuLaunchKernel of Python's numbers costs several times the call itself. So all is prepared,
+    and the driver reads configuration and arguments where they lie. arguments: type ("pointer", or that of a scalar)
+    and value of each, in the kernel's order.
+    """
+
+    __slots__ = ("_config", "_device", "_driver", "_launch", "slots")
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        device: int,
+        types: tuple[str, ...],
+        choice: KernelChoice,
+        arguments: list[tuple[str, Any]],
+    ) -> None:
+        self.slots: list[Any] = [
+            C_TYPES[kind](value)
+            if kind in C_TYPES
+            else ctypes.create_string_buffer(numpy_type(kind).type(value).tobytes())
+            for kind, value in arguments
+        ]
+        packed = (ctypes.c_void_p * len(self.slots))(*map(ctypes.addressof, self.slots))
+        self._driver, self._device = kernels.driver, device
+        self._config = LaunchConfig(*choice.grid, *choice.block, choice.shared_bytes)
+        function = kernels.function(device, types, choice.folder, choice.shared_bytes)
+        self._launch = self._driver.prepare(self._config, function, packed)
+
+    def start(self, stream: int) -> None:
+        """Launches on a stream (its handle). Raises `DriverError`."""
+        self._config.stream = stream
+        status = self._launch()
+        if status == INVALID_CONTEXT:
+            # A thread that has not used the device before.
+            self._driver.use(self._device)
+            status = self._launch()
+        if status != 0:
+            raise DriverError(f"The launch fails with CUDA status {status}.")
+
+
+def compile_source(source: str, arch: str, fast_math: bool, max_registers: int, package: str) -> bytes:
+    """The machine code of `source` for `arch`, such as "sm_90", by NVRTC with the options it was measured with.
+
+    NVRTC comes with PyTorch, with CuPy's wheels (nvidia-cuda-nvrtc) or with a CUDA toolkit. fast_math: relaxed
+    arithmetic; max_registers: cap per thread, 0 for none; package: the folder in ~/.cache (XDG_CACHE_HOME) that keeps
+    machine code by the content of source and options. Raises `CompilationError`.
+    """
+    # From 9.0 on an "a" allows the instructions that only this architecture has.
+    target = f"{arch}a" if int("".join(filter(str.isdigit, arch))) >= 90 else arch
+    options = [f"--gpu-architecture={target}", "--std=c++17", "--no-source-include"]
+    options += ["--use_fast_math"] * fast_math + [f"--maxrregcount={max_registers}"] * (max_registers > 0)
+    library, place = _nvrtc()
+    key = hashlib.sha256("\0".join([source, *options, place]).encode()).hexdigest()
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), package)
+    path = os.path.join(cache, f"{key}.cubin")
+    if os.path.isfile(path):
+        return Path(path).read_bytes()
+    code = _compile(library, source, [*options, *(f"--include-path={folder}" for folder in _headers())])
+    try:
+        os.makedirs(cache, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)
+    except OSError as error:
+        print(f"{package}: the machine code is not kept in {cache}: {error.strerror}.", file=sys.stderr)
+    return code
+
+
+def _nvrtc() -> tuple[Any, str]:
+    """The library, and where it was found."""
+    names = [path for folder in _nvidia("lib") for path in glob.glob(os.path.join(folder, "libnvrtc.so.1?"))]
+    names += ["libnvrtc.so.13", "libnvrtc.so.12", ctypes.util.find_library("nvrtc") or "libnvrtc.so"]
+    for name in names:
+        try:
+            return ctypes.CDLL(name), name
+        except OSError:
+            continue
+    raise CompilationError(
+        "NVRTC is not installed, and the machine code here is for another GPU: install nvidia-cuda-nvrtc."
+    )
+
+
+def _headers() -> Iterator[str]:
+    roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)] + ["/usr/local/cuda"]
+    for folder in (*_nvidia("include"), *(os.path.join(root, "include") for root in roots)):
+        if any(os.path.exists(os.path.join(folder, name)) for name in ("cuda_fp16.h", "crt", "cccl")):
+            yield from filter(os.path.isdir, (os.path.join(folder, name) for name in HEADER_FOLDERS))
+
+
+def _nvidia(kind: str) -> list[str]:
+    """Folders of NVIDIA's wheels, which are laid out by component before CUDA 13 and together from then on."""
+    return [path for root in sys.path for path in sorted(glob.glob(os.path.join(root, "nvidia", "*", kind)))]
+
+
+def _compile(library: Any, source: str, options: list[str]) -> bytes:
+    def call(name: str, *arguments: Any) -> int:
+        status: int = getattr(library, name)(*arguments)
+        if status != 0 and name != "nvrtcCompileProgram":
+            raise CompilationError(f"{name} fails with status {status}.")
+        return status
+
+    program = ctypes.c_void_p()
+    call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    try:
+        texts = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        size = ctypes.c_size_t()
+        if call("nvrtcCompileProgram", program, len(options), texts) != 0:
+            call("nvrtcGetProgramLogSize", program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            call("nvrtcGetProgramLog", program, log)
+            raise CompilationError(f"The source does not compile ({options[0]}):\n{log.value.decode(errors='replace')}")
+        call("nvrtcGetCUBINSize", program, ctypes.byref(size))
+        code = ctypes.create_string_buffer(size.value)
+        call("nvrtcGetCUBIN", program, code)
+        return code.raw
+    finally:
+        call("nvrtcDestroyProgram", ctypes.byref(program))
+
+
+def show_choice(folder: Path, given: Sequence[str]) -> str:
+    """What `python dispatch.py n=1000 T=float32` prints: the kernel of a shape, and its launch. Raises SystemExit."""
+    kernels = Kernels(folder)
+    values, known = dict(item.partition("=")[::2] for item in given), (*kernels.sizes, *kernels.types)
+    wrong = [f"there is no {name}; give {', '.join(known)}" for name in values if name not in known]
+    wrong += [f"{name} is missing" for name in known if name not in values]
+    wrong += [
+        f"{name} is a whole number of at least 1, not {values[name]!r}"
+        for name in kernels.sizes
+        if name in values and not (values[name].isdecimal() and int(values[name]))
+    ]
+    if wrong:
+        examples = (*("16" for _ in kernels.sizes), *kernels.combinations[0])
+        sys.exit(f"{wrong[0]}, as in: python dispatch.py {' '.join(map('='.join, zip(known, examples)))}")
+    types, sizes = (tuple(values[name] for name in names) for names in (kernels.types, kernels.sizes))
+    try:
+        choice = kernels.choose(types, tuple(map(int, sizes)))
+    except ValueError as error:
+        sys.exit(str(error))
+    return "{}: grid {}, block {}, {} bytes of dynamic shared memory".format(*choice)
+
+
+def run_workload(folder: Path, given: Sequence[str]) -> int:
+    """What `python launch.py [WORKLOAD]` does: one launch of a folder's kernel, on a measured shape, compared with the
+    reference. CUDA needs CuPy. Returns the exit code."""
+    import numpy
+
+    kernels = Kernels(folder.parent)
+    about = kernels.launches[folder.name]
+    name = given[0] if given else next(iter(about["workloads"]))
+    if name not in about["workloads"]:
+        sys.exit(f"There is no workload '{name}'; choose one of {', '.join(about['workloads'])}.")
+    launch, random = about["workloads"][name], numpy.random.default_rng(0)
+    arrays, read = dict[str, Any](), dict[str, Any]()
+    for argument in launch["arguments"]:
+        if argument["role"] == "scalar":
+            read[argument["name"]] = argument["value"]
+            continue
+        drawn = random.standard_normal(argument["shape"], dtype=numpy.float32).astype(numpy_type(argument["dtype"]))
+        arrays[argument["name"]] = drawn
+        if argument["role"] != "out":
+            read[argument["name"]] = drawn.astype(numpy.float64)
+    expected = runpy.run_path(str(folder.parent / "reference.py"))[about["reference"]](**read)
+    types, sizes = (tuple(launch[key][name] for name in getattr(kernels, key)) for key in ("types", "sizes"))
+    choice = KernelChoice(folder.name, tuple(launch["grid"]), tuple(launch["block"]), launch["shared_bytes"])
+    try:
+        milliseconds = (_run_opencl if kernels.backend == "opencl" else _run_cuda)(
+            kernels, types, sizes, choice, arrays
+        )
+    except (DriverError, CompilationError) as error:
+        sys.exit(str(error))
+    right = True
+    for argument in launch["arguments"]:
+        if argument["role"] in ("out", "inout"):
+            want = expected[argument["name"]]
+            got = arrays[argument["name"]].astype(numpy.float64).reshape(want.shape)
+            right &= numpy.allclose(got, want, **argument["tolerance"], equal_nan=True)
+    print(f"{kernels.name} on {name}: {'right' if right else 'WRONG'}, first launch {milliseconds:.3f} ms")
+    return 0 if right else 1
+
+
+def _run_cuda(
+    kernels: Kernels, types: tuple[str, ...], sizes: tuple[int, ...], choice: KernelChoice, arrays: dict[str, Any]
+) -> float:
+    """Milliseconds of a launch, which changes `arrays` as the kernel does."""
+    import cupy
+    import numpy
+
+    held = {name: cupy.asarray(array.view(numpy.uint8)) for name, array in arrays.items()}
+    launch = PreparedLaunch(kernels, cupy.cuda.Device().id, types, choice, kernels.values(types, sizes))
+    for slot, argument in zip(launch.slots, kernels.arguments):
+        if argument["role"] != "scalar":
+            slot.value = held[argument["name"]].data.ptr
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    launch.start(cupy.cuda.get_current_stream().ptr)
+    end.record()
+    end.synchronize()
+    arrays.update({name: array.get().view(arrays[name].dtype) for name, array in held.items()})
+    return float(cupy.cuda.get_elapsed_time(start, end))
+
+
+def _run_opencl(
+    kernels: Kernels, types: tuple[str, ...], sizes: tuple[int, ...], choice: KernelChoice, arrays: dict[str, Any]
+) -> float:
+    """As `_run_cuda`, on the device that was tuned on, or the first."""
+    import numpy
+    import pyopencl
+
+    devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+    device = next((one for one in devices if one.name.strip() == kernels.device), devices[0])
+    try:
+        # The embedded CPU driver needs help on processors newer than itself; other drivers do not.
+        from tunesmith.kernels.backends.opencl import name_processor
+
+        name_processor(device)
+    except ImportError:
+        pass
+    profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
+    queue = pyopencl.CommandQueue(pyopencl.Context([device]), properties=profiling)
+    flags = pyopencl.mem_flags.READ_WRITE | pyopencl.mem_flags.COPY_HOST_PTR
+    held = {name: pyopencl.Buffer(queue.context, flags, hostbuf=one.view(numpy.uint8)) for name, one in arrays.items()}
+    event = kernels.enqueue(queue, types, sizes, held, choice)
+    event.wait()
+    for name, array in arrays.items():
+        pyopencl.enqueue_copy(queue, array.view(numpy.uint8), held[name]).wait()
+    return float((event.profile.end - event.profile.start) * 1e-6)
