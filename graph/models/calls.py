@@ -171,6 +171,12 @@ class Completion(BaseModel):
         return self.choices[0].message.text
 
 
+def answer_text(body: Mapping[str, Any]) -> str:
+    """The model's answer, or its refusal, in a chat completion."""
+    completion = Completion.model_validate(body)
+    return completion.choices[0].message.refusal or completion.text
+
+
 def completion_error(body: object) -> str | None:
     """The reason why `body` is not a chat completion with an answer; None if it is."""
     try:
@@ -185,22 +191,9 @@ MAX_ERRORS = 8
 """Errors of an unusable answer that the model gets to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Valid:
-    value: BaseModel
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """An answer that does not fit the schema. why: the errors, for the model to read."""
-
-    text: str
-    why: str
-
-
-def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> Valid | Invalid | ModelFailed:
-    """The answer in a chat completion as a value of `schema`, or the reason why it is not one."""
+def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel | ModelFailed:
+    """The answer in a chat completion as a value of `schema`. The detail of "unstructured" has the errors, for the
+    model to read."""
     completion = Completion.model_validate(body)
     choice, text = completion.choices[0], completion.text
     if refusal := choice.message.refusal:
@@ -212,9 +205,9 @@ def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> Valid | Inv
     return _validate(text, schema)
 
 
-def again(call: Call, wrong: Invalid) -> Call:
+def again(call: Call, wrong: ModelFailed) -> Call:
     """The call once more, with the unusable answer and its errors."""
-    feedback = f"That answer cannot be used: {wrong.why}\nAnswer again with one JSON object that fits the schema."
+    feedback = f"That answer cannot be used: {wrong.detail}\nAnswer again with one JSON object that fits the schema."
     messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", feedback))
     return Call(call.role, call.stage, again_name(call.name), messages, call.schema)
 
@@ -224,22 +217,22 @@ def again_name(name: str) -> str:
     return f"{name}-again"
 
 
-def _validate(text: str, schema: type[BaseModel]) -> Valid | Invalid:
+def _validate(text: str, schema: type[BaseModel]) -> BaseModel | ModelFailed:
     first: ValidationError | None = None
     for candidate in _candidates(text):
         try:
-            return Valid(schema.model_validate_json(candidate), text)
+            return schema.model_validate_json(candidate)
         except ValidationError as error:
             # Of several readings, the first that is JSON at all says most.
             if first is None or _is_not_json(first):
                 first = error
     if first is None:
-        return Invalid(text, "it is empty.")
+        return ModelFailed("unstructured", "it is empty.", text)
     if _is_not_json(first):
-        return Invalid(text, "it is not a JSON object.")
+        return ModelFailed("unstructured", "it is not a JSON object.", text)
     problems = [f"{'.'.join(map(str, e['loc'])) or 'the whole'}: {e['msg']}" for e in first.errors(include_url=False)]
     more = f"; and {len(problems) - MAX_ERRORS} more" if len(problems) > MAX_ERRORS else ""
-    return Invalid(text, "; ".join(problems[:MAX_ERRORS]) + more + ".")
+    return ModelFailed("unstructured", "; ".join(problems[:MAX_ERRORS]) + more + ".", text)
 
 
 def _is_not_json(error: ValidationError) -> bool:

@@ -35,17 +35,16 @@ from tunesmith.graph.models.calls import (
     Call,
     Completion,
     FailureKind,
-    Invalid,
     Message,
     ModelFailed,
     Reply,
-    Valid,
     Waiting,
     again,
     again_name,
+    answer_text,
     read_answer,
 )
-from tunesmith.graph.models.recorded import Recording
+from tunesmith.graph.models.recorded import Outcome, write_recording
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.settings import METHODS, Method, ModelSettings
 from tunesmith.hw.errors import TunesmithError
@@ -211,19 +210,12 @@ class Prices:
         return ((prompt - cached) * price.input + cached * cheap + completion * price.output) / 1e6
 
 
-def user_file() -> Path:
-    """Where a user keeps prices for all runs."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "tunesmith" / "prices.toml"
-
-
 def load_prices(path: str | None) -> Prices:
     """The packaged prices, under those of `path`, or, where that is None, of the user's own file."""
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tunesmith" / "prices.toml"
     models = dict(_read_prices(PACKAGED))
-    if path is not None:
-        models |= _read_prices(Path(path))
-    elif user_file().is_file():
-        models |= _read_prices(user_file())
+    if path is not None or own.is_file():
+        models |= _read_prices(own if path is None else Path(path))
     return Prices(models)
 
 
@@ -250,7 +242,7 @@ BYTES_PER_TOKEN = 2
 PROMPT_OVERHEAD_TOKENS = 64
 """Of chat templates around the messages."""
 
-Answer = Valid | Invalid | ModelFailed
+Answer = BaseModel | ModelFailed
 
 
 class Question:
@@ -282,18 +274,14 @@ class Question:
         """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
         if self.failure is not None:
             await self._client.retry(self, self.failure)
-        self.compose(body)
-        await self._client.room(self.bound)
-        return self.begin_now()
+        await self._client.wait_for_caps(self._client.bound(body))
+        return self.begin_now(body)
 
-    def compose(self, body: dict[str, Any]) -> None:
-        """Takes the body of the next attempt."""
-        self.body, self.bound = body, self._client.log.bound(body, self._client.settings.answer_tokens)
+    def begin_now(self, body: dict[str, Any]) -> bool:
+        """Journals an attempt; False where it must not be made."""
+        self.body, self.bound = body, self._client.bound(body)
         self.failure, self.seconds = None, 0.0
         self.served = self.transient = self.rejected = False
-
-    def begin_now(self) -> bool:
-        """Journals an attempt; False where it must not be made."""
         if not self._client.log.usage.is_open(self.call.request_id):  # else of an earlier session
             self.failure = self._client.refusal(self.bound)
             if self.failure is not None:
@@ -319,24 +307,20 @@ class Question:
 
 
 class CallLog:
-    """The model calls of a run, written to its journal and its recording. live: failures may have passed by the next
-    session; otherwise they hold for good, as answers do."""
+    """The model calls of a run, in its journal and in a recording in `folder`. live: failures may have passed by the
+    next session; otherwise they hold for good, as answers do."""
 
-    def __init__(self, journal: Store, prices: Prices, recording: Recording, *, live: bool) -> None:
-        self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
+    def __init__(self, journal: Store, prices: Prices, folder: Path, *, live: bool) -> None:
+        self._journal, self._prices, self._folder, self._live = journal, prices, folder, live
         self.usage, log = Usage(), RunLog(journal)
         self.methods: dict[str, Method] = {event.model: event.method for event in log.events(ModelMethodFound)}
         self._known: dict[str, ModelCalled] = {}
-        bodies: dict[str, dict[str, Any]] = {}
+        self._bodies: dict[str, dict[str, Any]] = {}
+        self._outcomes: dict[str, Outcome] = {}
         for event in log.model_calls():
-            self.usage.add(event)
-            if event.body:
-                bodies[event.id] = event.body
-            if isinstance(event, ModelCalled):
-                if self._stays(event):
-                    self._known[event.id] = event
-                recording.know(event.id, bodies.get(event.id, {}), event.answer or _failure_of(event))
-        recording.write()
+            self._take(event)
+        if self._outcomes:
+            write_recording(folder, self._bodies, self._outcomes)
         if live:
             self.usage.count_open()
 
@@ -357,16 +341,15 @@ class CallLog:
         body = None if question.attempts else question.body
         event = ModelAsked(**_about(question), attempt=attempt, worst=question.bound, body=body)
         self._journal.append(event, question.call.stage)
-        self.usage.add(event)
+        self._take(event)
 
     def ended(self, question: Question, answer: Answer, *, final: bool = True) -> ModelCalled:
         """Writes that an attempt was answered, failed, or was not made, and returns the event."""
-        if isinstance(answer, Valid):
-            status, detail = "ok", ""
-        elif isinstance(answer, Invalid):
-            status, detail = "unstructured", f"The answer cannot be used: {answer.why}"
-        else:
+        status, detail = "ok", ""
+        if isinstance(answer, ModelFailed):
             status, detail = answer.kind, answer.detail
+        if status == "unstructured":
+            detail = f"The answer cannot be used: {detail}"
         attempt, completion = self.usage.attempts(question.call.request_id), question.completion
         event = ModelCalled(
             **_about(question),
@@ -376,18 +359,16 @@ class CallLog:
             detail=detail,
             final=final,
             answer=completion,
-            text=answer.text,
+            text="" if completion is None else answer_text(completion),
             usage=None if completion is None else self._count(question, completion),
             served=question.served,
             seconds=round(question.seconds, 3),
             note=question.note,
         )
         self._journal.append(event, question.call.stage)
-        self.usage.add(event)
-        if self._stays(event):
-            self._known[event.id] = event
+        self._take(event)
         if final:
-            self._recording.add(event.id, question.body, event.answer or _failure_of(event))
+            write_recording(self._folder, self._bodies, self._outcomes)
         return event
 
     def learn_method(self, model: str, method: Method, stage: str) -> None:
@@ -403,7 +384,7 @@ class CallLog:
         if read.usage is not None:
             prompt, written = read.usage.prompt_tokens or 0, read.usage.completion_tokens or 0
             cached = (read.usage.prompt_tokens_details or {}).get("cached_tokens") or 0
-        text = read.choices[0].message.refusal or read.text
+        text = answer_text(completion)
         # Neither a prompt nor a text has no tokens: a count of 0 is missing.
         estimated = not prompt or (not written and bool(text))
         prompt = prompt or question.bound.prompt_tokens
@@ -416,8 +397,15 @@ class CallLog:
             cost=self._prices.cost(question.model, prompt, written, cached),
         )
 
-    def _stays(self, event: ModelCalled) -> bool:
-        return event.final and (event.answer is not None or not self._live)
+    def _take(self, event: ModelAsked | ModelCalled) -> None:
+        """The event was written."""
+        self.usage.add(event)
+        if event.body:
+            self._bodies[event.id] = event.body
+        if isinstance(event, ModelCalled) and event.final:
+            self._outcomes[event.id] = event.answer or _failure_of(event)
+            if event.answer is not None or not self._live:
+                self._known[event.id] = event
 
 
 def _about(question: Question) -> dict[str, Any]:
@@ -479,7 +467,11 @@ class ModelClient:
         finally:
             asking.cancel()  # after an interruption; without effect on a call that has ended
 
-    async def room(self, bound: Tokens) -> None:
+    def bound(self, body: Mapping[str, Any]) -> Tokens:
+        """The upper bound of a request's tokens and cost."""
+        return self.log.bound(body, self.settings.answer_tokens)
+
+    async def wait_for_caps(self, bound: Tokens) -> None:
         """Waits while a cap does not allow a call that may fit when the calls under way turn out cheaper."""
         usage = self.log.usage
         while (
@@ -532,21 +524,19 @@ class ModelClient:
             return end
         ended, answer = end
         used = [ended.usage]
-        if isinstance(answer, Invalid):
+        if isinstance(answer, ModelFailed) and answer.kind == "unstructured":
             second = again(call, answer)
             if self.log.known(second.request_id) is None:
-                self._say(f"the answer to {call.custom_id} is not usable: {answer.why.rstrip('.')}; asked again")
+                self._say(f"the answer to {call.custom_id} is not usable: {answer.detail.rstrip('.')}; asked again")
             call, end = second, await self._settle(second)
             if isinstance(end, Question):
                 return end
             ended, answer = end
             used.append(ended.usage)
-        if isinstance(answer, Valid):
-            return Reply(
-                answer.value, answer.text, str((ended.answer or {}).get("model") or ended.model), _sum_of(used)
-            )
-        if isinstance(answer, Invalid):
-            detail = f"The answer does not fit the schema, and neither did the one after a hint: {answer.why}"
+        if not isinstance(answer, ModelFailed):
+            return Reply(answer, ended.text, str((ended.answer or {}).get("model") or ended.model), _sum_of(used))
+        if answer.kind == "unstructured":
+            detail = f"The answer does not fit the schema, and neither did the one after a hint: {answer.detail}"
             answer = ModelFailed("unstructured", detail, answer.text)
         self._say(f"{call.custom_id}: {answer.detail}")
         return answer
@@ -580,8 +570,11 @@ class ModelClient:
                 await self._notify()
                 continue
             answer = failure
-            if question.rejected:
-                answer = _no_method(failure, self.settings)
+            if question.rejected and self.settings.model_method == "auto":
+                answer = ModelFailed("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
+            elif question.rejected:
+                detail = f"The server rejects {method}; try another --model-method, or auto: {failure.detail}"
+                answer = ModelFailed("server_error", detail)
             if self._live and failure.kind == "unauthorised":
                 self._closed = failure
             self._unreliable |= question.transient
@@ -690,11 +683,3 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="models", daemon=True).start()
     return loop
-
-
-def _no_method(failure: ModelFailed, settings: ModelSettings) -> ModelFailed:
-    """The failure of a server that takes no request of ours, for the user."""
-    if settings.model_method == "auto":
-        return ModelFailed("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
-    detail = f"The server rejects {settings.model_method}; try another --model-method, or auto: {failure.detail}"
-    return ModelFailed("server_error", detail)

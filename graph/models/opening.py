@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from tunesmith.graph.journal.store import Store
 from tunesmith.graph.models.calls import Models
 from tunesmith.graph.models.client import CallLog, ModelClient, Prices, load_prices, read_usage
-from tunesmith.graph.models.recorded import BatchModels, Recording, ReplayModels
+from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import ModelSettings, SettingsError
 
@@ -80,7 +80,7 @@ def open_models(
     url = settings.base_url or OPENAI_URL
     live = settings.transport == "live"
     fields = {limit_field(url if live else None): settings.answer_tokens, **settings.model_option}
-    log = CallLog(journal, prices, Recording(folder / TRANSCRIPTS), live=live)
+    log = CallLog(journal, prices, folder / TRANSCRIPTS, live=live)
     if live:
         # Imported here: it takes a second, and the other sources do without the package.
         from tunesmith.graph.models.chat import LiveModels

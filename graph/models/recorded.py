@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -54,15 +53,6 @@ def answer_line(request_id: str, outcome: Outcome) -> str:
     else:
         response = {"status_code": 200, "request_id": "", "body": outcome}
     return json.dumps({"id": f"tunesmith-{request_id}", "custom_id": request_id, "response": response, "error": error})
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Lets one process at a time read and replace the file; others wait. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The lock is of a file beside it: the file itself is another one each time it is replaced.
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        yield
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -212,8 +202,7 @@ class _Files:
         """A chat model for one question."""
 
         def exchange(body: dict[str, Any]) -> dict[str, Any]:
-            question.compose(body)
-            if not question.begin_now():
+            if not question.begin_now(body):
                 raise NoAnswer
             outcome, note = self._look_up(question.call.request_id, body)
             if isinstance(outcome, ModelFailed):
@@ -260,7 +249,9 @@ class BatchModels(_Files):
     def _write(self, pending: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
         try:
-            with held(self._requests):
+            self._requests.parent.mkdir(parents=True, exist_ok=True)
+            # The lock is of a file beside it: the file itself is another one each time it is replaced.
+            with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
                 wanted = {**read_requests(self._requests), **pending}
                 lines = [request_line(name, body) for name, body in wanted.items() if name not in self._answers]
                 write_lines(self._requests, lines)
@@ -270,41 +261,14 @@ class BatchModels(_Files):
             ) from error
 
 
-class Recording:
-    """requests.jsonl and answers.jsonl in `folder`; a request's outcome is the last it had."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._bodies: dict[str, Mapping[str, Any]] = {}
-        self._outcomes: dict[str, Outcome] = {}
-
-    def know(self, request_id: str, body: Mapping[str, Any], outcome: Outcome) -> None:
-        """Takes the end of a request that the journal has, for `write`. body: empty where none was composed."""
-        if body:
-            self._bodies[request_id] = body
-        self._outcomes[request_id] = outcome
-
-    def write(self) -> None:
-        """Writes all that is known."""
-        if self._outcomes:
-            write_lines(self._folder / REQUESTS, [request_line(*item) for item in self._bodies.items()])
-            write_lines(self._folder / ANSWERS, [answer_line(*item) for item in self._outcomes.items()])
-
-    def add(self, request_id: str, body: Mapping[str, Any], outcome: Outcome) -> None:
-        """Records the end of a request; of two for one request the later counts, as in any such file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if body and request_id not in self._bodies:
-            self._append(REQUESTS, request_line(request_id, body))
-        self._append(ANSWERS, answer_line(request_id, outcome))
-        self.know(request_id, body, outcome)
-
-    def _append(self, name: str, line: str) -> None:
-        with (self._folder / name).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
+    """Replaces the recording of a run: its requests and their last outcomes, by custom_id."""
+    write_lines(folder / REQUESTS, [request_line(*item) for item in bodies.items()])
+    write_lines(folder / ANSWERS, [answer_line(*item) for item in outcomes.items()])
 
 
-SHOWN = 70
-"""Characters of a line that differs."""
+MAX_SHOWN = 70
+"""Characters of a line that differs, in a note."""
 
 
 class ReplayError(TunesmithError):
@@ -377,5 +341,6 @@ def _difference(recorded: Mapping[str, Any] | None, body: Mapping[str, Any]) -> 
         lines = zip_longest(str(old["content"]).splitlines(), str(new["content"]).splitlines(), fillvalue="")
         for place, (was, now) in enumerate(lines, 1):
             if was != now:
-                return f"message {number} ({new['role']}), line {place}: '{was[:SHOWN]}' there, '{now[:SHOWN]}' here"
+                was, now = was[:MAX_SHOWN], now[:MAX_SHOWN]
+                return f"message {number} ({new['role']}), line {place}: '{was}' there, '{now}' here"
     return "the messages are the same, the schema of the answer is not"

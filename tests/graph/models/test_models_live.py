@@ -13,7 +13,7 @@ import pytest
 from fake_openai import METHODS, FakeOpenAI, answer, closed, drip, hang, raw, refusal, slow, status, truncated
 from opened_models import KEY, Move, Opened, call
 
-from tunesmith.graph.models import ModelFailed, Reply
+from tunesmith.graph.models import Reply
 
 Live = Callable[..., Opened]
 
@@ -113,8 +113,9 @@ def test_a_date_and_an_impatient_wait(live: Live, server: FakeOpenAI) -> None:
     live().reply()
     assert time.time() >= until and len(server.requests) == 2
     server.next(status(429, headers={"Retry-After": "86400"}))
-    failed = live().ask(call("later"))[0]
-    assert isinstance(failed, ModelFailed) and failed.kind == "rate_limited", "nobody waits a day"
+    started = time.monotonic()
+    live().ask(call("later"))
+    assert time.monotonic() - started < 30, "nobody waits a day"
 
 
 @pytest.mark.parametrize(
