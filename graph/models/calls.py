@@ -1,9 +1,8 @@
-"""The seam between roles and models: what a role asks, and what it gets.
+"""The seam between roles and models: the call that a role makes, and the reply or the typed failure that comes back.
 
-Pure: no network, no LangChain. A role makes `Call`s and hands them to the `Models` of its context, all that it can make
-at once together; each comes back as a `Reply` whose value has passed the call's schema, or as a `ModelFailed`.
-
-How the answer in a model's message is read: as a value of the call's schema, or what is wrong with it.
+A role makes calls and hands them to the `Models` of its context, as many together as it can; each comes back as a
+`Reply` whose value has passed the call's schema, or as a `ModelFailed`. Reading an answer out of a chat completion
+belongs here, too. Pure: no network, no files, no LangChain.
 """
 
 from __future__ import annotations
@@ -12,18 +11,15 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
+from tunesmith.graph.journal.records import Tokens
 from tunesmith.hw.errors import TunesmithError
-
-if TYPE_CHECKING:
-    from langchain_core.messages import AIMessage
-
 
 FailureKind = Literal[
     "unauthorised",  # the server does not accept the key
@@ -38,7 +34,7 @@ FailureKind = Literal[
     "out_of_time",  # the run's time limit does not allow it, or no further try
 ]
 HOPELESS: frozenset[FailureKind] = frozenset({"unauthorised", "capped", "out_of_time"})
-"""After these no further call of the session is answered; after the others the next one may be."""
+"""After these no further call of the session is answered; after the other kinds the next one may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +45,14 @@ class Message:
 
 @functools.cache
 def _schema_of(answer: type[BaseModel]) -> dict[str, Any]:
-    """Kept, as pydantic takes 2 ms to write one, and the digest of a call is asked for many times. For reading only."""
+    """A cached JSON schema, for reading only: pydantic takes 2 ms to write it, and a digest is computed many times."""
     return answer.model_json_schema()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One question. role: who asks; stage: in which round, such as "round-2"; name: which question of that role in that
-    stage, such as "template-1-repair-2", so that the three identify the call in a run; schema: what the answer is."""
+    """A question of `role` in a `stage` such as "round-2". name: such as "template-1-repair-2": the three identify the
+    call in a run; schema: of the answer."""
 
     role: str
     stage: str
@@ -69,20 +65,17 @@ class Call:
         return f"{self.stage}.{self.role}.{self.name}"
 
     @property
+    def request_id(self) -> str:
+        """The custom_id of its request: with the digest, so that an answer to another prompt never passes for one to
+        this."""
+        return f"{self.custom_id}@{self.digest}"
+
+    @property
     def digest(self) -> str:
-        """Hash of all that the model gets to read: an answer fits a call only when this is the same."""
+        """Hash of the messages and the schema: an answer fits a call only when this is the same."""
         content: Any = [[message.role, message.content] for message in self.messages]
         payload = json.dumps([content, self.schema.__name__, _schema_of(self.schema)], sort_keys=True)
         return hashlib.sha256(payload.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens as the server counts them, and their cost in US dollars (None where no price is known)."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +85,13 @@ class Reply:
     value: BaseModel
     text: str
     model: str
-    usage: Usage
+    usage: Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFailed:
-    """No usable answer. detail: one sentence for the user; text: what the model wrote, if it wrote anything; a role may
-    show it to the model in another call."""
+    """No usable answer. detail: one sentence for the user; text: the model's answer, if there was one, which a role may
+    show to the model in another call."""
 
     kind: FailureKind
     detail: str
@@ -107,7 +100,7 @@ class ModelFailed:
 
 class Waiting(TunesmithError):
     """The run waits for input from outside; `tunesmith resume` continues it. The message says what it waits for, where
-    to put it, and how to continue (exit code 4). requests: the file of requests to answer, where it is that."""
+    to put it, and how to continue (exit code 4). requests: the file of requests to answer, if answers are awaited."""
 
     def __init__(self, message: str, requests: Path | None = None) -> None:
         super().__init__(message)
@@ -123,54 +116,99 @@ class Models(Protocol):
         ...
 
 
+class _Function(BaseModel):
+    arguments: str
+
+
+class _ToolCall(BaseModel):
+    function: _Function
+
+
+class _Content(BaseModel):
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+    @property
+    def text(self) -> str:
+        """The arguments of the first tool call, or the content."""
+        if self.tool_calls:
+            arguments = self.tool_calls[0].function.arguments
+            try:
+                # Some models write line breaks into the strings of their arguments, which JSON does not allow.
+                text = json.dumps(json.loads(arguments, strict=False), ensure_ascii=False)
+            except (ValueError, RecursionError):
+                text = arguments
+        elif isinstance(self.content, list):
+            text = "".join(str(part.get("text", "")) for part in self.content)
+        else:
+            text = self.content or ""
+        # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
+        return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class _Choice(BaseModel):
+    message: _Content
+    finish_reason: str | None = None
+
+
+class _TokenCounts(BaseModel):
+    prompt_tokens: NonNegativeInt | None = None
+    completion_tokens: NonNegativeInt | None = None
+    prompt_tokens_details: dict[str, NonNegativeInt | None] | None = None
+
+
+class Completion(BaseModel):
+    """The fields of a chat completion that are read; servers add others."""
+
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _TokenCounts | None = None
+    model: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The model's answer."""
+        return self.choices[0].message.text
+
+
+def answer_text(body: Mapping[str, Any]) -> str:
+    """The model's answer, or its refusal, in a chat completion."""
+    completion = Completion.model_validate(body)
+    return completion.choices[0].message.refusal or completion.text
+
+
+def completion_error(body: object) -> str | None:
+    """The reason why `body` is not a chat completion with an answer; None if it is."""
+    try:
+        Completion.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+    return None
+
+
 MAX_ERRORS = 8
-"""Of a wrong answer, shown to the model."""
+"""Errors of an unusable answer that the model gets to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Valid:
-    value: BaseModel
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """An answer that does not fit the schema. why: what is wrong with it, for the model to read."""
-
-    text: str
-    why: str
-
-
-def read_answer(message: AIMessage, schema: type[BaseModel]) -> Valid | Invalid | ModelFailed:
-    """The answer in a message."""
-    text = answer_text(message)
-    refusal = message.additional_kwargs.get("refusal")
-    ending = message.response_metadata.get("finish_reason")
-    if refusal:
-        return ModelFailed("refused", f"The model declined: {refusal}", str(refusal))
-    if ending == "content_filter":
+def read_answer(body: Mapping[str, Any], schema: type[BaseModel]) -> BaseModel | ModelFailed:
+    """The answer in a chat completion as a value of `schema`. The detail of "unstructured" has the errors, for the
+    model to read."""
+    completion = Completion.model_validate(body)
+    choice, text = completion.choices[0], completion.text
+    if refusal := choice.message.refusal:
+        return ModelFailed("refused", f"The model declined: {refusal}", refusal)
+    if choice.finish_reason == "content_filter":
         return ModelFailed("refused", "The server's content filter stopped the answer.", text)
-    if ending == "length":
+    if choice.finish_reason == "length":
         return ModelFailed("truncated", "The answer ended at the token limit; raise --answer-tokens.", text)
     return _validate(text, schema)
 
 
-def answer_text(message: AIMessage) -> str:
-    """What the model wrote: the arguments of its tool call, or its content."""
-    if message.tool_calls:
-        text = json.dumps(message.tool_calls[0]["args"], ensure_ascii=False)
-    elif message.invalid_tool_calls:
-        text = message.invalid_tool_calls[0]["args"] or ""
-    else:
-        text = message.text
-    # Half of a surrogate pair, as JSON may carry it, cannot be written to a file.
-    return str(text).encode("utf-8", "replace").decode("utf-8")
-
-
-def again(call: Call, wrong: Invalid) -> Call:
-    """The call once more, with the answer that was wrong and what is wrong with it."""
-    objection = f"That answer cannot be used: {wrong.why}\nAnswer again with one JSON object that fits the schema."
-    messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", objection))
+def again(call: Call, wrong: ModelFailed) -> Call:
+    """The call once more, with the unusable answer and its errors."""
+    feedback = f"That answer cannot be used: {wrong.detail}\nAnswer again with one JSON object that fits the schema."
+    messages = (*call.messages, Message("assistant", wrong.text or "(nothing)"), Message("user", feedback))
     return Call(call.role, call.stage, again_name(call.name), messages, call.schema)
 
 
@@ -179,22 +217,22 @@ def again_name(name: str) -> str:
     return f"{name}-again"
 
 
-def _validate(text: str, schema: type[BaseModel]) -> Valid | Invalid:
+def _validate(text: str, schema: type[BaseModel]) -> BaseModel | ModelFailed:
     first: ValidationError | None = None
     for candidate in _candidates(text):
         try:
-            return Valid(schema.model_validate_json(candidate), text)
+            return schema.model_validate_json(candidate)
         except ValidationError as error:
             # Of several readings, the first that is JSON at all says most.
             if first is None or _is_not_json(first):
                 first = error
     if first is None:
-        return Invalid(text, "it is empty.")
+        return ModelFailed("unstructured", "it is empty.", text)
     if _is_not_json(first):
-        return Invalid(text, "it is not a JSON object.")
+        return ModelFailed("unstructured", "it is not a JSON object.", text)
     problems = [f"{'.'.join(map(str, e['loc'])) or 'the whole'}: {e['msg']}" for e in first.errors(include_url=False)]
     more = f"; and {len(problems) - MAX_ERRORS} more" if len(problems) > MAX_ERRORS else ""
-    return Invalid(text, "; ".join(problems[:MAX_ERRORS]) + more + ".")
+    return ModelFailed("unstructured", "; ".join(problems[:MAX_ERRORS]) + more + ".", text)
 
 
 def _is_not_json(error: ValidationError) -> bool:
@@ -202,8 +240,8 @@ def _is_not_json(error: ValidationError) -> bool:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """The readings of a text that may be the JSON: all of it, what follows the model's thoughts, what is fenced, what
-    is between the outermost braces."""
+    """The parts of a text that may be the JSON: the whole, the text after the model's thoughts, fenced blocks, the text
+    between the outermost braces."""
     spoken = re.sub(r"\A\s*<think>.*?</think>", "", text, flags=re.DOTALL).strip()
     fenced = re.findall(r"```(?:json)?\s*\n(.*?)\n\s*```", spoken, flags=re.DOTALL)
     braced = spoken[spoken.find("{") : spoken.rfind("}") + 1]

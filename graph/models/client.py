@@ -1,11 +1,9 @@
-"""What the models of a run have cost, and whether the caps allow one more call.
+"""The models of a run over any source of answers: the caps, the journal of calls, a second try for an unusable answer.
 
-Counted is what a server answered, and what it may have worked on without our seeing the answer: calls that timed out,
-or were under way when the process was killed. For these the worst is assumed: the estimate made before the call.
-
-What tokens cost: the packaged table, the user's before it.
-The journal of model calls: written before and after each attempt, read once when a run is opened.
-`Models` over any transport: the journal before and after each attempt, caps, retries, and a second try for an answer
+A source makes the chat model of a question: live (`chat`), batch files or a recording (`recorded`). Each attempt of a
+question is allowed here by the caps and the time limit, and journalled, before it is made, and journalled after it.
+Counted are the calls that a server answered, and those that it may have worked on although no answer came (timeouts,
+calls under way when the process was killed): these at their upper bound.
 """
 
 from __future__ import annotations
@@ -15,104 +13,73 @@ import functools
 import json
 import math
 import os
-import random
 import re
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
+from langchain_core.language_models import BaseChatModel
+from langsmith import tracing_context
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import CallUsage, Tokens
+from tunesmith.graph.journal.records import CallUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import (
     Call,
+    Completion,
     FailureKind,
-    Invalid,
+    Message,
     ModelFailed,
     Reply,
-    Usage,
-    Valid,
+    Waiting,
     again,
     again_name,
+    answer_text,
     read_answer,
 )
-from tunesmith.graph.models.chat import Completion, Failure, Pending, Request, Transport, identify
-from tunesmith.graph.models.recorded import Recording
+from tunesmith.graph.models.recorded import Outcome, write_recording
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.settings import METHODS, Method, ModelSettings
 from tunesmith.hw.errors import TunesmithError
 
-if TYPE_CHECKING:
-    from langchain_core.messages.ai import UsageMetadata
-    from langchain_core.rate_limiters import BaseRateLimiter
 
-    from tunesmith.graph.models.chat import Chats
-
-
-@dataclass(slots=True)
-class Row:
-    """One role's use of one model. calls: answered, or perhaps answered; unaccounted: those of them whose tokens are
-    an estimate; failed: questions that ended without a usable answer; seconds: spent waiting for answers."""
-
-    role: str
-    model: str
-    calls: int = 0
-    unaccounted: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = 0.0
-    seconds: float = 0.0
-
-    def add(self, tokens: Tokens, *, estimated: bool) -> None:
-        self.calls += 1
-        self.unaccounted += estimated
-        self.prompt_tokens += tokens.prompt_tokens
-        self.completion_tokens += tokens.completion_tokens
-        self.cost = None if self.cost is None or tokens.cost is None else self.cost + tokens.cost
-
-
-class Account:
-    """Fed with what was asked of models and how it ended, in the order of the journal."""
+class Usage:
+    """The calls and their cost, from the events of the journal in their order."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], Row] = {}
         self._open: dict[tuple[str, int], ModelAsked] = {}
-        self._ends: dict[str, tuple[Row, str]] = {}
-        """Row and status, by the call's custom_id."""
+        self._counted: list[tuple[ModelAsked | ModelCalled, Tokens, bool]] = []
+        """Event, tokens, and whether these are an estimate."""
+        self._ended: list[ModelCalled] = []
         self._attempts: dict[str, int] = {}
 
-    def asked(self, event: ModelAsked) -> None:
+    def add(self, event: ModelAsked | ModelCalled) -> None:
         """The event was written."""
-        self._attempts[event.id] = event.attempt
-        self._open[event.id, event.attempt] = event
-
-    def ended(self, event: ModelCalled) -> None:
-        """The event was written."""
-        row = self._row(event)
+        if isinstance(event, ModelAsked):
+            self._attempts[event.id] = event.attempt
+            self._open[event.id, event.attempt] = event
+            return
         asked = self._open.pop((event.id, event.attempt), None)
-        row.seconds += event.seconds
+        self._ended.append(event)
         if event.usage is not None:
-            row.add(event.usage, estimated=event.usage.estimated)
+            self._counted.append((event, event.usage, event.usage.estimated))
         elif event.served and asked is not None:
-            row.add(asked.worst, estimated=True)
-        self._ends[event.custom_id] = row, event.status
+            self._counted.append((event, asked.worst, True))
 
-    def give_up_open(self) -> None:
-        """Counts calls without an end as served: their process was killed."""
-        for event in self._open.values():
-            self._row(event).add(event.worst, estimated=True)
+    def count_open(self) -> None:
+        """Counts the calls without an end as served: their process was killed."""
+        self._counted += [(event, event.worst, True) for event in self._open.values()]
         self._open.clear()
 
     def attempts(self, request_id: str) -> int:
-        """How often a request was made."""
+        """The number of attempts of a request."""
         return self._attempts.get(request_id, 0)
 
     def is_open(self, request_id: str) -> bool:
@@ -123,59 +90,85 @@ class Account:
     def any_open(self) -> bool:
         return bool(self._open)
 
-    def calls(self, *, count_open: bool = True) -> int:
-        """Calls that count against a cap. count_open: with those that are under way."""
-        return sum(row.calls for row in self._rows.values()) + (len(self._open) if count_open else 0)
+    def calls(self, *, with_open: bool = True) -> int:
+        """Calls that count against a cap. with_open: also the calls under way."""
+        return len(self._counted) + (len(self._open) if with_open else 0)
 
-    def objection(self, settings: ModelSettings, worst: Tokens, *, count_open: bool) -> str | None:
-        """Why the caps do not allow a call that takes `worst`, or None. count_open: with the worst of the calls that
-        are under way."""
-        spent: list[Row | Tokens] = [*self._rows.values()]
-        open_now = [event.worst for event in self._open.values()] if count_open else []
-        spent += open_now
+    def cap_reached(self, settings: ModelSettings, bound: Tokens, *, with_open: bool = True) -> str | None:
+        """The cap that does not allow a call of at most `bound`, in a sentence; None if all do. with_open: the calls
+        under way take their upper bound."""
+        spent = [tokens for _, tokens, _ in self._counted]
+        spent += [event.worst for event in self._open.values()] if with_open else []
         tokens = sum(each.prompt_tokens + each.completion_tokens for each in spent)
         cost = sum(each.cost or 0.0 for each in spent)
-        if settings.max_calls is not None and self.calls(count_open=count_open) + 1 > settings.max_calls:
+        needs = bound.prompt_tokens + bound.completion_tokens
+        if settings.max_calls is not None and len(spent) + 1 > settings.max_calls:
             return f"--max-calls {settings.max_calls} allows no further call."
-        needs = worst.prompt_tokens + worst.completion_tokens
         if settings.max_tokens is not None and tokens + needs > settings.max_tokens:
             return (
                 f"--max-tokens {settings.max_tokens} does not allow the call: {tokens} are spent, and it may take "
                 f"{needs}."
             )
-        if settings.max_cost is not None and cost + (worst.cost or 0.0) > settings.max_cost:
+        if settings.max_cost is not None and cost + (bound.cost or 0.0) > settings.max_cost:
             return (
                 f"--max-cost {settings.max_cost:g} does not allow the call: ${cost:.4f} is spent, and it may cost "
-                f"${worst.cost or 0.0:.4f}."
+                f"${bound.cost or 0.0:.4f}."
             )
         return None
 
     def to_json(self) -> dict[str, Any]:
         """Totals, and `rows` by role and model."""
-        for row in self._rows.values():
-            row.failed = 0
-        kinds: dict[str, int] = {}
-        for name, (row, status) in self._ends.items():
-            # Of a call with a second try, that one says how it ended.
-            if status != "ok" and again_name(name) not in self._ends:
-                row.failed += 1
-                kinds[status] = kinds.get(status, 0) + 1
-        rows = [asdict(row) for _, row in sorted(self._rows.items())]
+        last = {event.custom_id: event for event in self._ended}
+        # A call with a second try ended as that one did.
+        failed = [one for name, one in last.items() if one.status != "ok" and again_name(name) not in last]
+        keys = {(event.role, event.model) for event in (*self._ended, *(event for event, _, _ in self._counted))}
+        rows = [self._row(role, model, failed) for role, model in sorted(keys)]
         totals: dict[str, Any] = {
-            name: sum(row[name] for row in rows)
+            name: sum(getattr(row, name) for row in rows)
             for name in ("calls", "unaccounted", "failed", "prompt_tokens", "completion_tokens", "seconds")
         }
-        costs = [row["cost"] for row in rows]
-        totals["cost"] = None if None in costs else sum(costs, 0.0)
-        return totals | {"failures": kinds, "rows": rows}
+        failures = dict(Counter(event.status for event in failed))
+        return totals | {
+            "cost": _sum_known(row.cost for row in rows),
+            "failures": failures,
+            "rows": [row.model_dump() for row in rows],
+        }
 
-    def _row(self, event: ModelAsked | ModelCalled) -> Row:
-        key = event.role, event.model
-        return self._rows.setdefault(key, Row(*key))
+    def _row(self, role: str, model: str, failed: Sequence[ModelCalled]) -> RoleUsage:
+        def own(event: ModelAsked | ModelCalled) -> bool:
+            return (event.role, event.model) == (role, model)
+
+        counted = [(tokens, estimated) for event, tokens, estimated in self._counted if own(event)]
+        return RoleUsage(
+            role=role,
+            model=model,
+            calls=len(counted),
+            unaccounted=sum(estimated for _, estimated in counted),
+            failed=sum(map(own, failed)),
+            prompt_tokens=sum(tokens.prompt_tokens for tokens, _ in counted),
+            completion_tokens=sum(tokens.completion_tokens for tokens, _ in counted),
+            cost=_sum_known(tokens.cost for tokens, _ in counted),
+            seconds=sum(event.seconds for event in self._ended if own(event)),
+        )
+
+
+def _sum_known(costs: Iterable[float | None]) -> float | None:
+    """The sum; None where a part is not known."""
+    known = list(costs)
+    return None if None in known else sum((cost or 0.0 for cost in known), 0.0)
+
+
+def read_usage(journal: Journal, *, live: bool) -> Usage:
+    """The model calls in a journal. live: those without an end were cut off, and are counted."""
+    usage = Usage()
+    for event in RunLog(journal).model_calls():
+        usage.add(event)
+    if live:
+        usage.count_open()
+    return usage
 
 
 PACKAGED = Path(__file__).with_name("prices.toml")
-MILLION = 1_000_000
 
 
 class PricesError(TunesmithError):
@@ -192,7 +185,7 @@ class Price(BaseModel):
     cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class _File(BaseModel):
+class _PriceFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     models: dict[str, Price]
@@ -214,28 +207,21 @@ class Prices:
             return None
         cheap = price.input if price.cached_input is None else price.cached_input
         cached = min(cached, prompt)
-        return ((prompt - cached) * price.input + cached * cheap + completion * price.output) / MILLION
-
-
-def user_file() -> Path:
-    """Where a user keeps prices for all runs."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "tunesmith" / "prices.toml"
+        return ((prompt - cached) * price.input + cached * cheap + completion * price.output) / 1e6
 
 
 def load_prices(path: str | None) -> Prices:
     """The packaged prices, under those of `path`, or, where that is None, of the user's own file."""
-    models = dict(_read(PACKAGED))
-    if path is not None:
-        models |= _read(Path(path))
-    elif user_file().is_file():
-        models |= _read(user_file())
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tunesmith" / "prices.toml"
+    models = dict(_read_prices(PACKAGED))
+    if path is not None or own.is_file():
+        models |= _read_prices(own if path is None else Path(path))
     return Prices(models)
 
 
-def _read(path: Path) -> Mapping[str, Price]:
+def _read_prices(path: Path) -> Mapping[str, Price]:
     try:
-        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).models
+        return _PriceFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig"))).models
     except OSError as error:
         raise PricesError(f"--prices: {path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
@@ -252,213 +238,226 @@ def _read(path: Path) -> Mapping[str, Price]:
 
 
 BYTES_PER_TOKEN = 2
-"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate made of it is high."""
-PROMPT_OVERHEAD = 64
-"""Tokens of chat templates around the messages."""
+"""Fewer than tokenizers need for source code and English (3 to 4), so that an estimate by it is high."""
+PROMPT_OVERHEAD_TOKENS = 64
+"""Of chat templates around the messages."""
 
-Read = Valid | Invalid | ModelFailed
+Answer = BaseModel | ModelFailed
 
 
-class Ledger:
-    """What is known of a run's model calls. live: failures may have passed by the next session; otherwise they hold
-    for good, as answers do."""
+class Question:
+    """One request of a run for an answer to `call`, in the form of one `method`, over all its attempts. The chat model
+    that sends it reports to `begin`, `answer` and `fail`.
 
-    def __init__(self, journal: Journal, prices: Prices, recording: Recording, *, live: bool) -> None:
-        self._journal, self._prices, self._recording, self._live = journal, prices, recording, live
-        self.account = Account()
-        self.methods: dict[str, Method] = {}
+    retries: at most; note: to the user, on the answer's origin; timeouts: attempts without an answer in time. Of the
+    last attempt: seconds: its duration; served: the server may have worked on it, and may count it; transient: another
+    one may help; rejected: the server does not take a request of this form, so that another form may help."""
+
+    def __init__(self, client: ModelClient, call: Call, model: str, method: Method, retries: int) -> None:
+        self._client = client
+        self.call, self.model, self.method, self.retries = call, model, method, retries
+        self.body: dict[str, Any] = {}
+        self.bound = Tokens(prompt_tokens=0, completion_tokens=0, cost=0.0)
+        self.completion: dict[str, Any] | None = None
+        self.failure: ModelFailed | None = None
+        self.note = ""
+        self.served = self.rejected = self.transient = False
+        self.attempts = self.timeouts = 0
+        self.seconds = self._started = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an attempt is made that has not ended."""
+        return bool(self.attempts) and self.completion is None and self.failure is None
+
+    async def begin(self, body: dict[str, Any]) -> bool:
+        """Waits until the caps allow an attempt, and journals it; False where it must not be made."""
+        if self.failure is not None:
+            await self._client.retry(self, self.failure)
+        await self._client.wait_for_caps(self._client.bound(body))
+        return self.begin_now(body)
+
+    def begin_now(self, body: dict[str, Any]) -> bool:
+        """Journals an attempt; False where it must not be made."""
+        self.body, self.bound = body, self._client.bound(body)
+        self.failure, self.seconds = None, 0.0
+        self.served = self.transient = self.rejected = False
+        if not self._client.log.usage.is_open(self.call.request_id):  # else of an earlier session
+            self.failure = self._client.refusal(self.bound)
+            if self.failure is not None:
+                return False
+            self._client.log.asked(self)
+        self.attempts += 1
+        self._started = time.monotonic()
+        return True
+
+    def answer(self, completion: dict[str, Any], note: str = "") -> None:
+        """Takes a chat completion that `completion_error` accepts."""
+        self.completion, self.note, self.served, self.seconds = completion, note, True, self._elapsed()
+
+    def fail(
+        self, kind: FailureKind, detail: str, *, served: bool = False, transient: bool = False, rejected: bool = False
+    ) -> None:
+        """Takes the failure of the attempt under way, or of the whole question."""
+        self.seconds, self.failure = self._elapsed(), ModelFailed(kind, detail)
+        self.served, self.transient, self.rejected = served, transient, rejected
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started if self.under_way else 0.0
+
+
+class CallLog:
+    """The model calls of a run, in its journal and in a recording in `folder`. live: failures may have passed by the
+    next session; otherwise they hold for good, as answers do."""
+
+    def __init__(self, journal: Journal, prices: Prices, folder: Path, *, live: bool) -> None:
+        self._journal, self._prices, self._folder, self._live = journal, prices, folder, live
+        self.usage, log = Usage(), RunLog(journal)
+        self.methods: dict[str, Method] = {event.model: event.method for event in log.events(ModelMethodFound)}
         self._known: dict[str, ModelCalled] = {}
-        bodies: dict[str, dict[str, Any]] = {}
-        log = RunLog(journal)
-        for found in log.events(ModelMethodFound):
-            self.methods[found.model] = found.method
+        self._bodies: dict[str, dict[str, Any]] = {}
+        self._outcomes: dict[str, Outcome] = {}
         for event in log.model_calls():
-            if event.body:
-                bodies[event.id] = event.body
-            if isinstance(event, ModelAsked):
-                self.account.asked(event)
-                continue
-            self.account.ended(event)
-            if self._stays(event):
-                self._known[event.id] = event
-            recording.know(Request(event.id, bodies.get(event.id, {})), _outcome(event))
-        recording.write()
+            self._take(event)
+        if self._outcomes:
+            write_recording(folder, self._bodies, self._outcomes)
         if live:
-            self.account.give_up_open()
+            self.usage.count_open()
 
     def known(self, request_id: str) -> ModelCalled | None:
         """The end of a request that need not be made again."""
         return self._known.get(request_id)
 
-    def worst(self, request: Request, answer_tokens: int) -> Tokens:
-        """The most that a request may take."""
-        size = len(json.dumps(request.body, ensure_ascii=False).encode("utf-8", "replace"))
-        prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD
-        cost = self._prices.cost(request.body["model"], prompt, answer_tokens)
+    def bound(self, body: Mapping[str, Any], answer_tokens: int) -> Tokens:
+        """The upper bound of a request's tokens and cost."""
+        size = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+        prompt = math.ceil(size / BYTES_PER_TOKEN) + PROMPT_OVERHEAD_TOKENS
+        cost = self._prices.cost(body["model"], prompt, answer_tokens)
         return Tokens(prompt_tokens=prompt, completion_tokens=answer_tokens, cost=cost)
 
-    def asked(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> None:
-        """Writes that a request is about to be made; `first` in its present form."""
-        attempt = self.account.attempts(request.custom_id) + 1
-        body = request.body if first else None
-        event = ModelAsked(**_about(call, request), attempt=attempt, worst=worst, body=body)
-        self._journal.append(event, call.stage)
-        self.account.asked(event)
+    def asked(self, question: Question) -> None:
+        """Writes that an attempt is about to be made."""
+        attempt = self.usage.attempts(question.call.request_id) + 1
+        body = None if question.attempts else question.body
+        event = ModelAsked(**_about(question), attempt=attempt, worst=question.bound, body=body)
+        self._journal.append(event, question.call.stage)
+        self._take(event)
 
-    def answered(
-        self,
-        call: Call,
-        request: Request,
-        completion: Completion,
-        read: Read,
-        worst: Tokens,
-        counted: UsageMetadata | None,
-        seconds: float,
-    ) -> ModelCalled:
-        """Writes that an attempt was answered, and returns what was written."""
-        if isinstance(read, Valid):
-            status, detail = "ok", ""
-        elif isinstance(read, Invalid):
-            status, detail = "unstructured", f"The answer cannot be used: {read.why}"
-        else:
-            status, detail = read.kind, read.detail
-        data = {
-            "status": status,
-            "detail": detail,
-            "final": True,
-            "served": True,
-            "answer": completion.body,
-            "note": completion.note,
-            "text": read.text,
-            "usage": self._usage(request, worst, read.text, counted),
-        }
-        return self._end(call, request, data, completion, seconds)
-
-    def failed(self, call: Call, request: Request, failure: Failure, seconds: float, *, final: bool) -> ModelCalled:
-        """Writes that an attempt failed, or was not made, and returns what was written."""
-        data = {
-            "status": failure.kind,
-            "detail": failure.detail,
-            "final": final,
-            "served": failure.served,
-        }
-        return self._end(call, request, data, failure, seconds)
+    def ended(self, question: Question, answer: Answer, *, final: bool = True) -> ModelCalled:
+        """Writes that an attempt was answered, failed, or was not made, and returns the event."""
+        status, detail = "ok", ""
+        if isinstance(answer, ModelFailed):
+            status, detail = answer.kind, answer.detail
+        if status == "unstructured":
+            detail = f"The answer cannot be used: {detail}"
+        attempt, completion = self.usage.attempts(question.call.request_id), question.completion
+        event = ModelCalled(
+            **_about(question),
+            attempt=attempt,
+            body=None if attempt else question.body,  # it was never made
+            status=status,
+            detail=detail,
+            final=final,
+            answer=completion,
+            text="" if completion is None else answer_text(completion),
+            usage=None if completion is None else self._count(question, completion),
+            served=question.served,
+            seconds=round(question.seconds, 3),
+            note=question.note,
+        )
+        self._journal.append(event, question.call.stage)
+        self._take(event)
+        if final:
+            write_recording(self._folder, self._bodies, self._outcomes)
+        return event
 
     def learn_method(self, model: str, method: Method, stage: str) -> None:
-        """Writes the way of asking that the model's server takes, if it is new."""
+        """Writes the method that the model's server takes, if it is new."""
         if self.methods.get(model) != method:
             self.methods[model] = method
             self._journal.append(ModelMethodFound(model=model, method=method), stage)
 
-    def _end(
-        self, call: Call, request: Request, data: dict[str, Any], outcome: Completion | Failure, seconds: float
-    ) -> ModelCalled:
-        attempt = self.account.attempts(request.custom_id)
-        data |= _about(call, request) | {"attempt": attempt, "seconds": round(seconds, 3)}
-        data["body"] = None if attempt else request.body  # it was never made
-        event = ModelCalled(**data)
-        self._journal.append(event, call.stage)
-        self.account.ended(event)
-        if event.final:
-            if self._stays(event):
-                self._known[request.custom_id] = event
-            self._recording.add(request, outcome)
-        return event
-
-    def _usage(self, request: Request, worst: Tokens, text: str, counted: UsageMetadata | None) -> CallUsage:
+    def _count(self, question: Question, completion: Mapping[str, Any]) -> CallUsage:
         """Tokens as the server counts them; each of the two counts is estimated where it does not."""
-        prompt, written = (counted["input_tokens"], counted["output_tokens"]) if counted else (0, 0)
-        cached = (counted.get("input_token_details", {}).get("cache_read") or 0) if counted else 0
-        # Neither a prompt nor a text has no tokens: a count of 0 is one that the server did not tell.
+        read = Completion.model_validate(completion)
+        prompt = written = cached = 0
+        if read.usage is not None:
+            prompt, written = read.usage.prompt_tokens or 0, read.usage.completion_tokens or 0
+            cached = (read.usage.prompt_tokens_details or {}).get("cached_tokens") or 0
+        text = answer_text(completion)
+        # Neither a prompt nor a text has no tokens: a count of 0 is missing.
         estimated = not prompt or (not written and bool(text))
-        prompt = prompt or worst.prompt_tokens
+        prompt = prompt or question.bound.prompt_tokens
         written = written or math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
         return CallUsage(
             prompt_tokens=prompt,
             completion_tokens=written,
             cached_tokens=cached,
             estimated=estimated,
-            cost=self._prices.cost(request.body["model"], prompt, written, cached),
+            cost=self._prices.cost(question.model, prompt, written, cached),
         )
 
-    def _stays(self, event: ModelCalled) -> bool:
-        return event.final and (event.answer is not None or not self._live)
+    def _take(self, event: ModelAsked | ModelCalled) -> None:
+        """The event was written."""
+        self.usage.add(event)
+        if event.body:
+            self._bodies[event.id] = event.body
+        if isinstance(event, ModelCalled) and event.final:
+            self._outcomes[event.id] = event.answer or _failure_of(event)
+            if event.answer is not None or not self._live:
+                self._known[event.id] = event
 
 
-def read_account(journal: Journal, *, live: bool) -> Account:
-    """What the model calls in a journal have cost."""
-    account = Account()
-    for event in RunLog(journal).model_calls():
-        if isinstance(event, ModelAsked):
-            account.asked(event)
-        else:
-            account.ended(event)
-    if live:
-        account.give_up_open()
-    return account
-
-
-def _about(call: Call, request: Request) -> dict[str, Any]:
+def _about(question: Question) -> dict[str, Any]:
+    call = question.call
     return {
-        "id": request.custom_id,
+        "id": call.request_id,
         "custom_id": call.custom_id,
         "digest": call.digest,
         "role": call.role,
-        "model": request.body["model"],
+        "model": question.model,
     }
 
 
-def _outcome(event: ModelCalled) -> Completion | Failure:
-    """How an attempt ended, as the journal has it."""
-    if event.answer is not None:
-        return Completion(event.answer, event.note)
-    return Failure(cast(FailureKind, event.status), event.detail)
+def _failure_of(event: ModelCalled) -> ModelFailed:
+    return ModelFailed(cast(FailureKind, event.status), event.detail)
 
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds before the first retry, doubled for each further one."""
-LONGEST_RETRY_AFTER = 600.0
-"""Seconds of a Retry-After that are waited; a server that asks for more is given up."""
-TIMEOUT_RETRIES = 1
-"""Each costs the whole timeout, and perhaps an answer that is paid and never seen."""
-GRACE = 10.0
-"""Seconds after the timeout until a server that keeps a connection alive without answering is given up."""
-TOO_LATE = Failure("out_of_time", "The time limit leaves no time to ask the model.")
+class Source(Protocol):
+    """Where answers come from. errors: raised by its chat models for a question that has ended or is pending."""
+
+    errors: tuple[type[Exception], ...]
+
+    def chat(self, question: Question) -> BaseChatModel:
+        """A chat model for one question, which reports to it; a question without an end is pending."""
+        ...
 
 
-def endless() -> float:
-    """The seconds left of a run without a time limit."""
-    return math.inf
-
-
-class Asker:
-    """The `Models` of a run. model_for: the model of a call, where that is not the settings' to say; seconds_left:
-    until the run's time limit."""
+class ModelClient:
+    """The `Models` of a run. seconds_left: until the run's time limit; model_of: the model of a request, where that is
+    not the settings' to say; hold: writes pending requests down, bodies by custom_id."""
 
     def __init__(
         self,
         settings: ModelSettings,
-        transport: Transport,
-        chats: Chats,
-        ledger: Ledger,
+        source: Source,
+        log: CallLog,
         listener: Listener,
-        model_for: Callable[[Call], str] | None = None,
-        seconds_left: Callable[[], float] = endless,
+        seconds_left: Callable[[], float] = lambda: math.inf,
+        model_of: Callable[[str], str | None] = lambda request_id: None,
+        hold: Callable[[Mapping[str, dict[str, Any]]], Waiting] | None = None,
     ) -> None:
-        self._settings, self._transport, self._chats = settings, transport, chats
-        self._ledger, self._listener = ledger, listener
-        self._model_for = model_for or (lambda call: settings.name_for(call.role))
-        self._live = transport.kind == "live"
-        # Files take no time, and a failure from them would hold for good.
-        self._seconds_left = seconds_left if self._live else endless
-        self._closed: Failure | None = None
+        self.settings, self.log = settings, log
+        self._source, self._listener, self._hold = source, listener, hold
+        self._seconds_left, self._model_of = seconds_left, model_of
+        self._live = settings.transport == "live"
+        self._closed: ModelFailed | None = None
         """Why the server takes no call at all, such as a wrong key."""
-        self._suspect = False
-        """The server failed a call to the end, and has not answered since."""
+        self._unreliable = False
+        """The server failed a call to the end, and has not answered since: it is not pressed by retries."""
         # Answers from files come in the order of the calls.
         self._slots = asyncio.Semaphore(settings.model_concurrency if self._live else 1)
-        self._one_ended = asyncio.Condition()
-        self._limiter = _limiter(settings.requests_per_minute) if self._live else None
+        self._attempt_ended = asyncio.Condition()
 
     def ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
         """See `Models`."""
@@ -466,241 +465,215 @@ class Asker:
         try:
             return asking.result()
         finally:
-            asking.cancel()  # after an interruption; without effect on what is done
+            asking.cancel()  # after an interruption; without effect on a call that has ended
+
+    def bound(self, body: Mapping[str, Any]) -> Tokens:
+        """The upper bound of a request's tokens and cost."""
+        return self.log.bound(body, self.settings.answer_tokens)
+
+    async def wait_for_caps(self, bound: Tokens) -> None:
+        """Waits while a cap does not allow a call that may fit when the calls under way turn out cheaper."""
+        usage = self.log.usage
+        while (
+            usage.any_open
+            and usage.cap_reached(self.settings, bound) is not None
+            and usage.cap_reached(self.settings, bound, with_open=False) is None
+        ):
+            async with self._attempt_ended:
+                await self._attempt_ended.wait()
+
+    def refusal(self, bound: Tokens) -> ModelFailed | None:
+        """Why an attempt must not be made; None if it may. The one place where caps are checked."""
+        reason = self.log.usage.cap_reached(self.settings, bound)
+        if reason is not None and self.settings.transport != "replay":
+            return ModelFailed("capped", reason)
+        if self._closed is not None:
+            return self._closed
+        if self._seconds_left() <= 0:
+            return ModelFailed("out_of_time", "The time limit leaves no time to ask the model.")
+        return None
+
+    async def retry(self, question: Question, failure: ModelFailed) -> None:
+        """Journals an attempt that failed and is followed by another."""
+        self.log.ended(question, failure, final=False)
+        await self._notify()
+        self._say(f"{question.call.custom_id}: {failure.detail} Trying again.")
 
     async def _ask_all(self, calls: Sequence[Call]) -> list[Reply | ModelFailed]:
         if self._live and calls:
             names = ", ".join(dict.fromkeys(map(self._model_for, calls)))
             self._say(f"asking {names}: {', '.join(call.custom_id for call in calls)}")
-        unique = {(call.custom_id, call.digest): call for call in calls}
-        tasks = {key: asyncio.ensure_future(self._ask(call)) for key, call in unique.items()}
+        unique = {call.request_id: call for call in calls}
+        tasks = {name: asyncio.ensure_future(self._ask(call)) for name, call in unique.items()}
         try:
             await asyncio.gather(*tasks.values())
         finally:
             for task in tasks.values():
                 task.cancel()
-        ends = [tasks[call.custom_id, call.digest].result() for call in calls]
-        pending = {end.custom_id: end for end in ends if isinstance(end, Request)}
+        ends = [tasks[call.request_id].result() for call in calls]
+        pending = {end.call.request_id: end.body for end in ends if isinstance(end, Question)}
         if pending:
-            raise self._transport.hold(list(pending.values()))
-        return [end for end in ends if not isinstance(end, Request)]
+            assert self._hold is not None
+            raise self._hold(pending)
+        return [end for end in ends if not isinstance(end, Question)]
 
-    async def _ask(self, call: Call) -> Reply | ModelFailed | Request:
-        """The result of a call; its request where the answer comes later."""
-        usage, question = Usage(0, 0, 0.0), call
-        while True:
-            end = await self._settle(question)
-            if isinstance(end, Request):
+    async def _ask(self, call: Call) -> Reply | ModelFailed | Question:
+        """The result of a call; its question where the answer comes later."""
+        end = await self._settle(call)
+        if isinstance(end, Question):
+            return end
+        ended, answer = end
+        used = [ended.usage]
+        if isinstance(answer, ModelFailed) and answer.kind == "unstructured":
+            second = again(call, answer)
+            if self.log.known(second.request_id) is None:
+                self._say(f"the answer to {call.custom_id} is not usable: {answer.detail.rstrip('.')}; asked again")
+            call, end = second, await self._settle(second)
+            if isinstance(end, Question):
                 return end
-            ended, read = end
-            usage = _added(usage, ended.usage)
-            if isinstance(read, Valid):
-                return Reply(read.value, read.text, str((ended.answer or {}).get("model") or ended.model), usage)
-            if isinstance(read, Invalid) and question is call:
-                question = again(call, read)
-                if self._ledger.known(identify(question.custom_id, question.digest)) is None:
-                    self._say(f"the answer to {call.custom_id} is not usable: {read.why.rstrip('.')}; asked again")
-                continue
-            if isinstance(read, Invalid):
-                detail = f"The answer does not fit the schema, and neither did the one after a hint: {read.why}"
-                read = ModelFailed("unstructured", detail, read.text)
-            self._say(f"{question.custom_id}: {read.detail}")
-            return read
+            ended, answer = end
+            used.append(ended.usage)
+        if not isinstance(answer, ModelFailed):
+            return Reply(answer, ended.text, str((ended.answer or {}).get("model") or ended.model), _sum_of(used))
+        if answer.kind == "unstructured":
+            detail = f"The answer does not fit the schema, and neither did the one after a hint: {answer.detail}"
+            answer = ModelFailed("unstructured", detail, answer.text)
+        self._say(f"{call.custom_id}: {answer.detail}")
+        return answer
 
-    async def _settle(self, call: Call) -> tuple[ModelCalled, Read] | Request:
-        """The final entry of a call in the journal and what it says, after as many attempts as it takes; its request
+    async def _settle(self, call: Call) -> tuple[ModelCalled, Answer] | Question:
+        """The final entry of a call in the journal and its answer, after as many attempts as it takes; its question
         where the answer comes later."""
-        known = self._ledger.known(identify(call.custom_id, call.digest))
-        if known is not None:
-            return known, await self._read(known, call)
+        if (known := self.log.known(call.request_id)) is not None:
+            failed = known.answer is None
+            return known, _failure_of(known) if failed else read_answer(known.answer or {}, call.schema)
         model = self._model_for(call)
         methods = self._methods_for(model)
-        tries = timeouts = 0
-        while True:
-            attempt = _Attempt(call, first=tries == 0)
-            counted = None
+        for method in methods:
+            retries = self.settings.model_retries if self._live and not self._unreliable else 0
+            question = Question(self, call, model, method, retries)
             async with self._slots:
-                try:
-                    message = await self._chats.ask(call, model, methods[0], functools.partial(self._exchange, attempt))
-                    read, counted = read_answer(message, call.schema), message.usage_metadata
-                except _NoAnswer:
-                    read = None
-                except ValidationError:
-                    read = attempt.invalid()
-            request, outcome, seconds = attempt.request, attempt.outcome, attempt.seconds
-            tries += 1
-            if isinstance(outcome, Pending):
-                return request
-            if isinstance(outcome, Completion):
-                assert read is not None
-                self._suspect = False
-                if self._live and self._settings.model_method == "auto":
-                    self._ledger.learn_method(model, methods[0], call.stage)
-                ended = self._ledger.answered(call, request, outcome, read, attempt.worst, counted, seconds)
+                await self._run(question)
+            if question.completion is not None:
+                self._unreliable = False
+                if self._live and self.settings.model_method == "auto":
+                    self.log.learn_method(model, method, call.stage)
+                answer = read_answer(question.completion, call.schema)
+                if question.note:
+                    self._say(question.note)
+                break
+            failure = question.failure
+            if failure is None:
+                return question
+            if question.rejected and method != methods[-1]:
+                self.log.ended(question, failure, final=False)
                 await self._notify()
-                if outcome.note:
-                    self._say(outcome.note)
-                return ended, read
-            wait = self._wait(outcome, tries, timeouts)
-            if wait is not None and wait >= self._seconds_left():
-                detail = f"{outcome.detail} The time limit leaves no time to try again."
-                wait, outcome = None, replace(outcome, kind="out_of_time", detail=detail)
-            other_form = outcome.rejected and len(methods) > 1
-            if outcome.rejected and not other_form:
-                outcome = _no_method(outcome, self._settings)
-            final = wait is None and not other_form
-            ended = self._ledger.failed(call, request, outcome, seconds, final=final)
-            await self._notify()
-            if final:
-                if outcome.kind == "unauthorised" and self._live:
-                    self._closed = outcome
-                self._suspect = self._suspect or outcome.transient
-                return ended, ModelFailed(outcome.kind, outcome.detail)
-            if other_form:
-                methods, tries = methods[1:], 0
-            elif wait is not None:
-                timeouts += outcome.kind == "timeout"
-                self._say(f"{call.custom_id}: {outcome.detail} Trying again in {wait:.0f} s.")
-                await asyncio.sleep(wait)
+                continue
+            answer = failure
+            if question.rejected and self.settings.model_method == "auto":
+                answer = ModelFailed("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
+            elif question.rejected:
+                detail = f"The server rejects {method}; try another --model-method, or auto: {failure.detail}"
+                answer = ModelFailed("server_error", detail)
+            if self._live and failure.kind == "unauthorised":
+                self._closed = failure
+            self._unreliable |= question.transient
+            break
+        ended = self.log.ended(question, answer)
+        await self._notify()
+        return ended, answer
 
-    async def _read(self, known: ModelCalled, call: Call) -> Read:
-        """What the final entry of a call says."""
-        if known.answer is None:
-            return ModelFailed(cast(FailureKind, known.status), known.detail)
+    async def _run(self, question: Question) -> None:
+        """Has a question answered, or fail, within the time limit."""
+        left = self._seconds_left()
         try:
-            return read_answer(await self._chats.read(Completion(known.answer)), call.schema)
-        except ValidationError:
-            return Invalid(_arguments(known.answer), "it is not a JSON object.")
-
-    async def _exchange(self, attempt: _Attempt, body: dict[str, Any]) -> dict[str, Any]:
-        """Between LangChain, which composes requests and reads completions, and the transport. Raises `_NoAnswer`."""
-        call = attempt.call
-        attempt.request = Request(identify(call.custom_id, call.digest), body)
-        attempt.worst = self._ledger.worst(attempt.request, self._settings.answer_tokens)
-        refused = await self._admit(call, attempt.request, attempt.worst, first=attempt.first)
-        started = time.monotonic()
-        attempt.outcome = refused or await self._send(attempt.request)
-        attempt.seconds = time.monotonic() - started
-        if isinstance(attempt.outcome, Completion):
-            return attempt.outcome.body
-        raise _NoAnswer
-
-    async def _send(self, request: Request) -> Completion | Failure | Pending:
-        patience, left = self._settings.model_timeout + GRACE, self._seconds_left()
-        try:
-            async with asyncio.timeout(min(patience, left)):
-                return await self._transport.send(request)
+            async with asyncio.timeout(None if left == math.inf else left):
+                await ask(self._source.chat(question), question.call, question.method)
         except TimeoutError:
-            if left < patience:
-                return Failure("out_of_time", "No answer had come when the time limit was reached.", served=True)
-            detail = f"the server kept the connection open for {patience:g} s without an answer."
-            return Failure("timeout", detail, transient=True, served=True)
+            if question.under_way:
+                question.fail("out_of_time", "No answer had come when the time limit was reached.", served=True)
+            elif question.failure is not None:
+                detail = f"{question.failure.detail} The time limit leaves no time to try again."
+                question.fail("out_of_time", detail, served=question.served)
+            else:
+                question.fail("out_of_time", "The time limit leaves no time to ask the model.")
+        except self._source.errors:
+            if question.under_way and self._live:
+                raise
 
-    async def _admit(self, call: Call, request: Request, worst: Tokens, *, first: bool) -> Failure | None:
-        """Journals that a request is about to be made; or says why it must not be."""
-        account, replay = self._ledger.account, self._transport.kind == "replay"
-        if account.is_open(request.custom_id):
-            return None  # of an earlier session; its answer may have come
-        if self._limiter is not None:
-            try:
-                async with asyncio.timeout(self._seconds_left()):
-                    await self._limiter.aacquire()
-            except TimeoutError:
-                return TOO_LATE
-        while not replay and (objection := account.objection(self._settings, worst, count_open=True)) is not None:
-            # It may fit when those under way turn out cheaper than feared.
-            if (
-                not self._live
-                or not account.any_open
-                or account.objection(self._settings, worst, count_open=False) is not None
-            ):
-                return Failure("capped", objection)
-            async with self._one_ended:
-                await self._one_ended.wait()
-        if self._closed is not None:
-            return self._closed
-        if self._seconds_left() <= 0:
-            return TOO_LATE
-        self._ledger.asked(call, request, worst, first=first)
-        return None
+    def _model_for(self, call: Call) -> str:
+        return self._model_of(call.request_id) or self.settings.name_for(call.role)
 
     async def _notify(self) -> None:
-        async with self._one_ended:
-            self._one_ended.notify_all()
-
-    def _wait(self, failure: Failure, tries: int, timeouts: int) -> float | None:
-        """Seconds until the next try, None for no other. A server that failed one call to the end gets no retries for
-        the next ones until it answers."""
-        if not failure.transient or not self._live or self._suspect or tries > self._settings.model_retries:
-            return None
-        if failure.kind == "timeout" and timeouts >= TIMEOUT_RETRIES:
-            return None
-        if failure.retry_after is not None:
-            return failure.retry_after if failure.retry_after <= LONGEST_RETRY_AFTER else None
-        # "Equal jitter": spreads the clients of a server that comes back.
-        wait: float = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)
-        return wait
+        async with self._attempt_ended:
+            self._attempt_ended.notify_all()
 
     def _methods_for(self, model: str) -> list[Method]:
-        setting = self._settings.model_method
+        setting = self.settings.model_method
         if setting != "auto":
             return [setting]
-        known = self._ledger.methods.get(model)
+        known = self.log.methods.get(model)
         return ([known] if known else []) + [method for method in METHODS if method != known]
 
     def _say(self, message: str) -> None:
-        # Servers and models write part of it: nothing of that may move the cursor or begin a line.
+        # Servers and models write part of it, which must not move the cursor or begin a line.
         shown = "".join(sign if sign.isprintable() else " " for sign in message)
         self._listener(Progress("model", " ".join(shown.split())))
 
 
-class _NoAnswer(Exception):
-    """An attempt ended without a completion; its `outcome` says how."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """One attempt at a call. first: in the present form of its request. The rest is known when the request was
-    composed, and when it has ended; seconds: waited for the transport."""
-
-    call: Call
-    first: bool
-    request: Request = field(init=False)
-    worst: Tokens = field(init=False)
-    outcome: Completion | Failure | Pending = field(init=False)
-    seconds: float = 0.0
-
-    def invalid(self) -> Invalid:
-        """What is read where LangChain makes no message of the completion: a tool call's arguments are no object."""
-        assert isinstance(self.outcome, Completion)
-        return Invalid(_arguments(self.outcome.body), "it is not a JSON object.")
-
-
-def _arguments(completion: Mapping[str, Any]) -> str:
-    calls = completion["choices"][0]["message"].get("tool_calls") or []
-    return str(calls[0]["function"]["arguments"]) if calls else ""
-
-
-def _added(usage: Usage, used: CallUsage | None) -> Usage:
-    if used is None:
-        return usage
-    cost = None if usage.cost is None or used.cost is None else usage.cost + used.cost
-    prompt, completion = (
-        usage.prompt_tokens + used.prompt_tokens,
-        usage.completion_tokens + used.completion_tokens,
+def _sum_of(used: Sequence[CallUsage | None]) -> Tokens:
+    known = [each for each in used if each is not None]
+    return Tokens(
+        prompt_tokens=sum(each.prompt_tokens for each in known),
+        completion_tokens=sum(each.completion_tokens for each in known),
+        cost=_sum_known(each.cost for each in known),
     )
-    return Usage(prompt, completion, cost)
 
 
-def _limiter(per_minute: float | None) -> BaseRateLimiter | None:
-    if per_minute is None:
-        return None
-    from langchain_core.rate_limiters import InMemoryRateLimiter
+async def ask(chat: BaseChatModel, call: Call, method: Method) -> None:
+    """Asks a chat model for an answer of the call's schema."""
+    schema = call.schema.model_json_schema()
+    schema["title"] = re.sub(r"[^A-Za-z0-9_-]", "_", call.schema.__name__)[:64]
+    messages, strict = call.messages, None
+    if method == "json_mode":
+        messages = _with_schema(messages, schema)
+    else:
+        strict = is_strict(schema)
+    structured = chat.with_structured_output(schema, method=method, strict=strict, include_raw=True)
+    # Tracing, switched on by a variable of the environment, would send the prompt to one more host.
+    with tracing_context(enabled=False):
+        await structured.ainvoke([{"role": each.role, "content": each.content} for each in messages])
 
-    per_second = per_minute / 60.0
-    limiter = InMemoryRateLimiter(requests_per_second=per_second, check_every_n_seconds=min(0.1, 0.1 / per_second))
-    limiter.available_tokens = 1.0  # the first call need not wait
-    return limiter
+
+def is_strict(schema: Mapping[str, Any]) -> bool:
+    """Whether OpenAI's strict mode takes a JSON schema as it is: every object closed, every property required, nothing
+    free (https://platform.openai.com/docs/guides/structured-outputs, "Supported schemas")."""
+    if "$ref" in schema:
+        return len(schema) == 1
+    if schema.keys() & {"oneOf", "allOf", "not", "prefixItems", "patternProperties", "default"}:
+        return False
+    if not schema.keys() & {"type", "enum", "const", "anyOf"}:
+        return False
+    parts = [*schema.get("anyOf", ()), *schema.get("$defs", {}).values()]
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(properties):
+            return False
+        parts += properties.values()
+    elif schema.get("type") == "array":
+        parts.append(schema.get("items", {}))
+    return all(is_strict(part) for part in parts)
+
+
+def _with_schema(messages: tuple[Message, ...], schema: Mapping[str, Any]) -> tuple[Message, ...]:
+    """The messages with the schema in words: json_mode sends it in no other way."""
+    wanted = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
+    # After the system messages: some chat templates take these only at the beginning.
+    place = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+    if place == 0:
+        return (Message("system", wanted), *messages)
+    last = Message("system", f"{messages[place - 1].content}\n\n{wanted}")
+    return (*messages[: place - 1], last, *messages[place:])
 
 
 @functools.cache
@@ -710,11 +683,3 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="models", daemon=True).start()
     return loop
-
-
-def _no_method(failure: Failure, settings: ModelSettings) -> Failure:
-    """What to tell the user when a server takes no request of ours."""
-    if settings.model_method == "auto":
-        return Failure("server_error", f"The server takes none of {', '.join(METHODS)}: {failure.detail}")
-    detail = f"The server rejects {settings.model_method}; try another --model-method, or auto: {failure.detail}"
-    return Failure("server_error", detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,10 +12,9 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import Call, Models
-from tunesmith.graph.models.chat import Transport, identify
-from tunesmith.graph.models.client import Asker, Ledger, Prices, endless, load_prices, read_account
-from tunesmith.graph.models.recorded import BatchTransport, Recording, ReplayTransport
+from tunesmith.graph.models.calls import Models
+from tunesmith.graph.models.client import CallLog, ModelClient, Prices, load_prices, read_usage
+from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import ModelSettings, SettingsError
 
@@ -55,7 +55,7 @@ def check_models(settings: ModelSettings) -> Prices:
             "tokens."
         )
     if settings.transport == "replay":
-        ReplayTransport(settings.folder, exact=settings.replay_exact)
+        ReplayModels(settings.folder, exact=settings.replay_exact, fields={})
     if settings.transport == "batch":
         try:
             settings.folder.mkdir(parents=True, exist_ok=True)
@@ -71,32 +71,27 @@ def open_models(
     journal: Journal,
     folder: Path,
     listener: Listener,
-    seconds_left: Callable[[], float] = endless,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Models | None:
     """The models of the run in `folder`; None for "none". seconds_left: until the run's time limit."""
     prices = check_models(settings)
     if settings.transport == "none":
         return None
-    from tunesmith.graph.models.chat import Chats, LiveTransport
-
+    url = settings.base_url or OPENAI_URL
     live = settings.transport == "live"
-    url, key = settings.base_url or OPENAI_URL, _key(settings) if live else None
     fields = {limit_field(url if live else None): settings.answer_tokens, **settings.model_option}
-    chats = Chats(url, key, settings.model_timeout, fields)
-    transport: Transport
-    model_for = None
+    log = CallLog(journal, prices, folder / TRANSCRIPTS, live=live)
     if live:
-        transport = LiveTransport(chats, url, key, settings.model_timeout)
-    elif settings.transport == "batch":
-        transport = BatchTransport(settings.folder, f"tunesmith resume {folder}")
-    else:
-        replay = transport = ReplayTransport(settings.folder, exact=settings.replay_exact)
+        # Imported here: it takes a second, and the other sources do without the package.
+        from tunesmith.graph.models.chat import LiveModels
 
-        def model_for(call: Call) -> str:
-            return replay.model_of(identify(call.custom_id, call.digest)) or settings.name_for(call.role)
-
-    ledger = Ledger(journal, prices, Recording(folder / TRANSCRIPTS), live=live)
-    return Asker(settings, transport, chats, ledger, listener, model_for, seconds_left)
+        source = LiveModels(settings, url, _key(settings), fields)
+        return ModelClient(settings, source, log, listener, seconds_left=seconds_left)
+    if settings.transport == "batch":
+        batch = BatchModels(settings.folder, f"tunesmith resume {folder}", fields)
+        return ModelClient(settings, batch, log, listener, hold=batch.hold)
+    replay = ReplayModels(settings.folder, exact=settings.replay_exact, fields=fields)
+    return ModelClient(settings, replay, log, listener, model_of=replay.model_of)
 
 
 def limit_field(base_url: str | None) -> Literal["max_tokens", "max_completion_tokens"]:
@@ -134,8 +129,8 @@ def models_summary(settings: ModelSettings, journal: Journal) -> dict[str, Any] 
     if settings.transport == "none":
         return None
     where = urlsplit(settings.base_url or OPENAI_URL).netloc if settings.transport == "live" else str(settings.folder)
-    account = read_account(journal, live=settings.transport == "live")
-    return {"transport": settings.transport, "where": where} | account.to_json()
+    usage = read_usage(journal, live=settings.transport == "live")
+    return {"transport": settings.transport, "where": where} | usage.to_json()
 
 
 def _key(settings: ModelSettings) -> str | None:

@@ -1,62 +1,58 @@
-"""Requests and answers as lines of JSON, in the formats of OpenAI's batch API.
+"""Models by files: batches for nodes without a network, and recordings of runs, from which they are repeated.
 
-A request: {"custom_id", "method", "url", "body"}; an answer: {"id", "custom_id", "response": {"status_code",
-"request_id", "body"}, "error"} (https://platform.openai.com/docs/guides/batch). `vllm run-batch` reads and writes the
-same, but for failures: it leaves response.body out and puts the server's error, whole, under "error".
-
-The transport of air-gapped nodes: requests go into one file, answers come back in another, in their own time.
-The recording of a run: its requests and answers as files, from which `--model replay:DIR` repeats them.
-The transport of a replay: answers come from a recording, offline.
-Models by files: requests and answers in the formats of OpenAI's batch API, for nodes without a network (`batch`),
+Requests and answers are lines of JSON in the formats of OpenAI's batch API. A request: {"custom_id", "method", "url",
+"body"}; an answer: {"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}
+(https://platform.openai.com/docs/guides/batch). `vllm run-batch` reads and writes the same, but for failures: it leaves
+response.body out and puts the server's error, whole, under "error".
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from filelock import FileLock
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
 
-from tunesmith.graph.models.calls import FailureKind, Waiting
-from tunesmith.graph.models.chat import Completion, Failure, Pending, Request, call_id_of, check_completion
+from tunesmith.graph.models.calls import Completion, FailureKind, ModelFailed, Waiting, completion_error
 from tunesmith.hw.errors import TunesmithError
+
+if TYPE_CHECKING:
+    from tunesmith.graph.models.client import Question
 
 URL = "/v1/chat/completions"
 REQUESTS, ANSWERS = "requests.jsonl", "answers.jsonl"
 REMEDY = "fix the line, or take it out"
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
+Outcome = dict[str, Any] | ModelFailed
+"""Of a request: a chat completion, or a failure."""
+
 
 class BatchFileError(TunesmithError):
     """A file of requests or answers cannot be read."""
 
 
-def request_line(request: Request) -> str:
-    return json.dumps({"custom_id": request.custom_id, "method": "POST", "url": URL, "body": request.body})
+def request_line(request_id: str, body: Mapping[str, Any]) -> str:
+    return json.dumps({"custom_id": request_id, "method": "POST", "url": URL, "body": body})
 
 
-def answer_line(custom_id: str, outcome: Completion | Failure) -> str:
+def answer_line(request_id: str, outcome: Outcome) -> str:
     """The line for an outcome; a failure's kind stands where the batch API has the error's code."""
     response = error = None
-    if isinstance(outcome, Completion):
-        response = {"status_code": 200, "request_id": "", "body": outcome.body}
-    else:
+    if isinstance(outcome, ModelFailed):
         error = {"code": outcome.kind, "message": outcome.detail}
-    return json.dumps({"id": f"tunesmith-{custom_id}", "custom_id": custom_id, "response": response, "error": error})
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Lets one process at a time read and replace the file; others wait. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The lock is of a file beside it: the file itself is another one each time it is replaced.
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        yield
+    else:
+        response = {"status_code": 200, "request_id": "", "body": outcome}
+    return json.dumps({"id": f"tunesmith-{request_id}", "custom_id": request_id, "response": response, "error": error})
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -70,17 +66,17 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     scratch.replace(path)
 
 
-def read_requests(path: Path) -> dict[str, Request]:
-    """By custom_id, in the file's order."""
-    found = {}
-    for place, line in _lines(path):
+def read_requests(path: Path) -> dict[str, dict[str, Any]]:
+    """Bodies by custom_id, in the file's order; none where the file does not exist."""
+    bodies = {}
+    for place, line in _lines(path) if path.exists() else ():
         if not isinstance(line.get("body"), dict) or not isinstance(line["body"].get("messages"), list):
             raise BatchFileError(f"{place}: a request needs a body with messages: {REMEDY}.")
-        found[line["custom_id"]] = Request(line["custom_id"], line["body"])
-    return found
+        bodies[line["custom_id"]] = line["body"]
+    return bodies
 
 
-def read_answers(path: Path) -> dict[str, Completion | Failure]:
+def read_answers(path: Path) -> dict[str, Outcome]:
     """By custom_id; of two answers to one request the later counts."""
     return {line["custom_id"]: _outcome(place, line) for place, line in _lines(path)}
 
@@ -107,17 +103,17 @@ def _lines(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         yield place, line
 
 
-def _outcome(place: str, line: Mapping[str, Any]) -> Completion | Failure:
+def _outcome(place: str, line: Mapping[str, Any]) -> Outcome:
     response, error = line.get("response"), line.get("error")
     if response is not None and not isinstance(response, Mapping):
         raise BatchFileError(f"{place}: response must be an object with status_code and body: {REMEDY}.")
     code = response.get("status_code", 200) if response else None
     body = response.get("body") if response else None
     if error is None and code == 200:
-        if not isinstance(body, dict) or (wrong := check_completion(body)) is not None:
+        if not isinstance(body, dict) or (wrong := completion_error(body)) is not None:
             reason = wrong if isinstance(body, dict) else "it is not an object"
             raise BatchFileError(f"{place}: response.body is not a chat completion ({reason}): {REMEDY}.")
-        return Completion(body)
+        return body
     if error is None and isinstance(body, Mapping):
         error = body  # OpenAI puts what the endpoint answered into the body
     if error is None and code is None:
@@ -125,42 +121,120 @@ def _outcome(place: str, line: Mapping[str, Any]) -> Completion | Failure:
     return _failure(error, code)
 
 
-def _failure(error: Any, code: Any) -> Failure:
+def _failure(error: Any, code: Any) -> ModelFailed:
     inner = error.get("error", error) if isinstance(error, Mapping) else error
     about: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
     named, reason = about.get("code"), str(about.get("message") or "no reason is given").rstrip(".")
     code = named if isinstance(named, int) else code
     for known in KINDS:
         if named == known:
-            return Failure(known, f"{reason}.")
+            return ModelFailed(known, f"{reason}.")
     kind: FailureKind = "server_error"
     if code in (401, 403):
         kind = "unauthorised"
     elif code == 429:
         kind = "rate_limited"
     label = named or code
-    return Failure(kind, f"The batch has an error in place of an answer{f' ({label})' if label else ''}: {reason}.")
+    return ModelFailed(kind, f"The batch has an error in place of an answer{f' ({label})' if label else ''}: {reason}.")
 
 
-class BatchTransport:
-    """resume: the command that goes on with the run."""
+class NoAnswer(Exception):
+    """The question has ended, or is pending."""
 
-    kind: Literal["live", "batch", "replay"] = "batch"
 
-    def __init__(self, folder: Path, resume: str) -> None:
+class FileChatModel(BaseChatModel):
+    """A chat model without a server. fields: further fields of each request's body; exchange: from the body to a chat
+    completion; raises `NoAnswer`."""
+
+    model_name: str
+    fields: dict[str, Any]
+    exchange: Callable[[dict[str, Any]], dict[str, Any]]
+
+    @property
+    def _llm_type(self) -> str:
+        return "files"
+
+    def with_structured_output(
+        self,
+        schema: Any,
+        *,
+        include_raw: bool = False,
+        method: str = "json_schema",
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[Any, Any]:
+        """Answers with messages; the request asks in the way of ChatOpenAI."""
+        if method == "json_mode":
+            return self.bind(response_format={"type": "json_object"})
+        name = schema["title"]
+        if method == "json_schema":
+            form = {"name": name, "schema": schema, "strict": strict}
+            return self.bind(response_format={"type": "json_schema", "json_schema": form})
+        function = {"name": name, "parameters": schema, "strict": strict}
+        return self.bind(
+            tools=[{"type": "function", "function": function}],
+            tool_choice={"type": "function", "function": {"name": name}},
+            parallel_tool_calls=False,
+        )
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        asked = {"model": self.model_name, "messages": convert_to_openai_messages(messages)}
+        completion = self.exchange(asked | kwargs | self.fields)
+        message = AIMessage(Completion.model_validate(completion).text)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+class _Files:
+    """Chat models whose answers are looked up. fields: further fields of each request's body."""
+
+    errors: tuple[type[Exception], ...] = (NoAnswer,)
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def chat(self, question: Question) -> FileChatModel:
+        """A chat model for one question."""
+
+        def exchange(body: dict[str, Any]) -> dict[str, Any]:
+            if not question.begin_now(body):
+                raise NoAnswer
+            outcome, note = self._look_up(question.call.request_id, body)
+            if isinstance(outcome, ModelFailed):
+                question.fail(outcome.kind, outcome.detail)
+            elif outcome is not None:
+                question.answer(outcome, note)
+                return outcome
+            raise NoAnswer
+
+        return FileChatModel(model_name=question.model, fields=self._fields, exchange=exchange)
+
+    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
+        """The outcome of a request, None where it is pending, and a note on its origin."""
+        raise NotImplementedError
+
+
+class BatchModels(_Files):
+    """Chat models that wait for a file of answers in `folder`. resume: the command that goes on with the run."""
+
+    def __init__(self, folder: Path, resume: str, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
         self._requests, self._file, self._resume = folder / REQUESTS, folder / ANSWERS, resume
         self._answers = read_answers(self._file) if self._file.exists() else {}
         if self._requests.exists():
-            self._write(())
+            self._write({})
 
-    async def send(self, request: Request) -> Completion | Failure | Pending:
-        return self._answers.get(request.custom_id, Pending())
-
-    def hold(self, pending: Sequence[Request]) -> Waiting:
+    def hold(self, pending: Mapping[str, Mapping[str, Any]]) -> Waiting:
+        """Adds the bodies of pending requests, by custom_id, to the file of requests."""
         self._write(pending)
         count = len(pending)
-        known = {custom_id.partition("@")[0] for custom_id in self._answers}
-        stale = sum(request.custom_id.partition("@")[0] in known for request in pending)
+        known = {request_id.partition("@")[0] for request_id in self._answers}
+        stale = sum(request_id.partition("@")[0] in known for request_id in pending)
         others = f" ({stale} answer(s) there now are to another wording of the same question)" if stale else ""
         return Waiting(
             f"{count} request{'s wait for their answers' if count > 1 else ' waits for its answer'}. "
@@ -169,13 +243,17 @@ class BatchTransport:
             self._requests,
         )
 
-    def _write(self, pending: Sequence[Request]) -> None:
-        """Adds `pending` to the file, and takes what is answered out of it, while no other run changes it."""
+    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
+        return self._answers.get(request_id), ""
+
+    def _write(self, pending: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
         try:
-            with held(self._requests):
-                known = read_requests(self._requests) if self._requests.exists() else {}
-                wanted = known | {request.custom_id: request for request in pending}
-                lines = [request_line(request) for name, request in wanted.items() if name not in self._answers]
+            self._requests.parent.mkdir(parents=True, exist_ok=True)
+            # The lock is of a file beside it: the file itself is another one each time it is replaced.
+            with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
+                wanted = {**read_requests(self._requests), **pending}
+                lines = [request_line(name, body) for name, body in wanted.items() if name not in self._answers]
                 write_lines(self._requests, lines)
         except OSError as error:
             raise BatchFileError(
@@ -183,39 +261,14 @@ class BatchTransport:
             ) from error
 
 
-class Recording:
-    """requests.jsonl and answers.jsonl in `folder`; a request's outcome is the last it had."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[str, tuple[Request, Completion | Failure]] = {}
-
-    def know(self, request: Request, outcome: Completion | Failure) -> None:
-        """Takes the end of a request that the journal has, for `write`."""
-        self._known[request.custom_id] = request, outcome
-
-    def write(self) -> None:
-        """Writes all that is known."""
-        if self._known:
-            write_lines(self._folder / REQUESTS, [request_line(one) for one, _ in self._known.values() if one.body])
-            answers = [answer_line(name, outcome) for name, (_, outcome) in self._known.items()]
-            write_lines(self._folder / ANSWERS, answers)
-
-    def add(self, request: Request, outcome: Completion | Failure) -> None:
-        """Records the end of a request; of two for one request the later counts, as in any such file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if request.custom_id not in self._known:
-            self._append(REQUESTS, request_line(request))
-        self._append(ANSWERS, answer_line(request.custom_id, outcome))
-        self._known[request.custom_id] = request, outcome
-
-    def _append(self, name: str, line: str) -> None:
-        with (self._folder / name).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+def write_recording(folder: Path, bodies: Mapping[str, Mapping[str, Any]], outcomes: Mapping[str, Outcome]) -> None:
+    """Replaces the recording of a run: its requests and their last outcomes, by custom_id."""
+    write_lines(folder / REQUESTS, [request_line(*item) for item in bodies.items()])
+    write_lines(folder / ANSWERS, [answer_line(*item) for item in outcomes.items()])
 
 
-SHOWN = 70
-"""Characters of a line that differs."""
+MAX_SHOWN = 70
+"""Characters of a line that differs, in a note."""
 
 
 class ReplayError(TunesmithError):
@@ -226,12 +279,12 @@ class NotRecorded(ReplayError):
     """The run asks for more than was recorded, such as another round."""
 
 
-class ReplayTransport:
-    """folder: with requests.jsonl and answers.jsonl, or a run's with its transcripts/."""
+class ReplayModels(_Files):
+    """Chat models that repeat a recording. folder: with requests.jsonl and answers.jsonl, or a run's with its
+    transcripts/; exact: an answer to another prompt is an error, not a note."""
 
-    kind: Literal["live", "batch", "replay"] = "replay"
-
-    def __init__(self, folder: Path, *, exact: bool) -> None:
+    def __init__(self, folder: Path, *, exact: bool, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
         if not (folder / ANSWERS).exists() and (folder / "transcripts" / ANSWERS).exists():
             folder = folder / "transcripts"
         if not (folder / ANSWERS).exists():
@@ -239,49 +292,48 @@ class ReplayTransport:
                 f"--model replay: {folder} has no recording ({ANSWERS}); give a run's folder, or one "
                 "with its transcripts."
             )
-        self.folder, self._exact = folder, exact
-        self._answers = read_answers(folder / ANSWERS)
-        self._requests = read_requests(folder / REQUESTS) if (folder / REQUESTS).exists() else {}
+        self._folder, self._exact = folder, exact
+        self._answers, self._requests = read_answers(folder / ANSWERS), read_requests(folder / REQUESTS)
         # Of several answers under one name (a batch folder may hold those of several runs) the last counts.
-        self._by_name = {call_id_of(custom_id): custom_id for custom_id in self._answers}
+        self._by_name = {_call_name(request_id): request_id for request_id in self._answers}
 
-    def model_of(self, custom_id: str) -> str | None:
-        """The name of the model that was asked; of the one that answered where the request is not kept."""
-        recorded = self._recorded(custom_id) or ""
-        for kept in (self._requests.get(recorded), self._answers.get(recorded)):
-            if isinstance(kept, Request | Completion) and isinstance(kept.body.get("model"), str):
-                return str(kept.body["model"])
+    def model_of(self, request_id: str) -> str | None:
+        """The name of the model that was asked; of the model that answered where the request is not kept."""
+        recorded = self._recorded(request_id) or ""
+        for body in (self._requests.get(recorded), self._answers.get(recorded)):
+            if isinstance(body, dict) and isinstance(body.get("model"), str):
+                return str(body["model"])
         return None
 
-    async def send(self, request: Request) -> Completion | Failure:
-        recorded = self._recorded(request.custom_id)
-        name = call_id_of(request.custom_id)
+    def _look_up(self, request_id: str, body: dict[str, Any]) -> tuple[Outcome | None, str]:
+        recorded, name = self._recorded(request_id), _call_name(request_id)
         if recorded is None:
             names = ", ".join(self._by_name) or "nothing"
-            raise NotRecorded(f"The recording in {self.folder} has no answer to {name}; it has: {names}.")
+            raise NotRecorded(f"The recording in {self._folder} has no answer to {name}; it has: {names}.")
         outcome = self._answers[recorded]
-        if recorded == request.custom_id:
-            return outcome
-        where = _difference(self._requests.get(recorded), request.body)
-        digests = f"{recorded.rpartition('@')[2]} recorded, {request.custom_id.rpartition('@')[2]} asked"
+        if recorded == request_id:
+            return outcome, ""
+        where = _difference(self._requests.get(recorded), body)
+        digests = f"{recorded.rpartition('@')[2]} recorded, {request_id.rpartition('@')[2]} asked"
         difference = f"{name} was recorded with another prompt ({digests}): {where}"
         if self._exact:
             raise ReplayError(f"{difference}. Leave --replay-exact out to take its answer all the same.")
-        return Completion(outcome.body, note=difference) if isinstance(outcome, Completion) else outcome
+        return outcome, difference
 
-    def hold(self, pending: Sequence[Request]) -> Waiting:
-        raise AssertionError("a recording answers or does not")
-
-    def _recorded(self, custom_id: str) -> str | None:
-        return custom_id if custom_id in self._answers else self._by_name.get(call_id_of(custom_id))
+    def _recorded(self, request_id: str) -> str | None:
+        return request_id if request_id in self._answers else self._by_name.get(_call_name(request_id))
 
 
-def _difference(recorded: Request | None, body: Mapping[str, Any]) -> str:
+def _call_name(request_id: str) -> str:
+    return request_id.rpartition("@")[0] or request_id
+
+
+def _difference(recorded: Mapping[str, Any] | None, body: Mapping[str, Any]) -> str:
     """Where two prompts differ first."""
     if recorded is None:
         return "the recording holds no request of this name to compare with"
     pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]] = zip_longest(
-        recorded.body["messages"], body["messages"], fillvalue={}
+        recorded["messages"], body["messages"], fillvalue={}
     )
     for number, (old, new) in enumerate(pairs, 1):
         if old.get("role") != new.get("role"):
@@ -289,5 +341,6 @@ def _difference(recorded: Request | None, body: Mapping[str, Any]) -> str:
         lines = zip_longest(str(old["content"]).splitlines(), str(new["content"]).splitlines(), fillvalue="")
         for place, (was, now) in enumerate(lines, 1):
             if was != now:
-                return f"message {number} ({new['role']}), line {place}: '{was[:SHOWN]}' there, '{now[:SHOWN]}' here"
+                was, now = was[:MAX_SHOWN], now[:MAX_SHOWN]
+                return f"message {number} ({new['role']}), line {place}: '{was}' there, '{now}' here"
     return "the messages are the same, the schema of the answer is not"

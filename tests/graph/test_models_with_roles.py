@@ -24,7 +24,6 @@ OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluatio
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOpenAI]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr("tunesmith.graph.models.client.FIRST_WAIT", 0.01)
     with FakeOpenAI() as made:
         made.answers = {"PlanAnswer": plan(), "TemplateAnswer": template(), "ExplainAnswer": explain()}
         yield made

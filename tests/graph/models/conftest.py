@@ -29,7 +29,6 @@ def open_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     """Opens the models of the run in a folder, again for the same folder: as `tunesmith resume` does."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr("tunesmith.graph.models.client.FIRST_WAIT", 0.01)
     journals: list[Journal] = []
 
     def make(folder: str = "run", **values: Any) -> Opened:

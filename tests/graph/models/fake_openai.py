@@ -90,7 +90,8 @@ def status(
 ) -> Behaviour:
     """An error of the protocol."""
     error = {"error": {"message": message, "type": "scripted", "code": error_code or None}}
-    return Behaviour(code=code, raw=json.dumps(error).encode(), headers=headers or {})
+    # Without a header the client would wait half a second and longer before it tries again.
+    return Behaviour(code=code, raw=json.dumps(error).encode(), headers=headers or {"retry-after-ms": "10"})
 
 
 def hang(seconds: float) -> Behaviour:

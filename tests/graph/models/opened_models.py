@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models import Call, Message, ModelFailed, Models, Reply
-from tunesmith.graph.models.calls import Invalid, Valid, read_answer
-from tunesmith.graph.models.chat import Completion
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"
@@ -32,22 +28,6 @@ class Move(BaseModel):
 def call(name: str = "moves", text: str = "What next?", stage: str = "round-1", role: str = "plan") -> Call:
     messages = (Message("system", "You tune kernels."), Message("user", text))
     return Call(role, stage, name, messages, Move)
-
-
-@functools.cache
-def chats() -> Any:
-    # Imported here: each process that collects tests would take seconds for it, and one runs those that need it.
-    from tunesmith.graph.models.chat import Chats
-
-    return Chats("http://127.0.0.1:9/v1", None, 1.0, {})
-
-
-def read(completion: dict[str, Any], schema: type[BaseModel] = Move) -> Valid | Invalid | ModelFailed:
-    """The answer in a chat completion."""
-    try:
-        return read_answer(asyncio.run(chats().read(Completion(completion))), schema)
-    except ValidationError:
-        return Invalid("", "it is not a JSON object.")
 
 
 @dataclass

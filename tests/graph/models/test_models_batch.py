@@ -15,12 +15,13 @@ from batch_service import serve
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opened_models import KEY, Opened, call, read
+from opened_models import KEY, Move, Opened, call
 
 from tunesmith.graph.models import ModelFailed, Reply, Waiting
-from tunesmith.graph.models.chat import Completion, Failure, Request
+from tunesmith.graph.models.calls import read_answer
 from tunesmith.graph.models.recorded import (
     BatchFileError,
+    Outcome,
     answer_line,
     read_answers,
     read_requests,
@@ -98,18 +99,17 @@ WRITE = """
 import sys, time
 from pathlib import Path
 from tunesmith.graph.models import recorded as batch
-from tunesmith.graph.models.chat import Request
 read = batch.read_requests
 def read_slowly(path):
     found = read(path)
     time.sleep(0.02)
     return found
 batch.read_requests = read_slowly
-transport = batch.BatchTransport(Path(sys.argv[1]), "resume")
+models = batch.BatchModels(Path(sys.argv[1]), "resume", {})
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(8):
-    transport.hold([Request(f"{sys.argv[2]}-{number}", {"messages": []})])
+    models.hold({f"{sys.argv[2]}-{number}": {"messages": []}})
 """
 
 
@@ -285,16 +285,18 @@ def test_caps_hold_for_what_is_written_down(batch: Any, air: Path, server: FakeO
 
 TEXT = st.text(max_size=40)
 OUTCOME = st.one_of(
-    st.builds(lambda text: Completion({"choices": [{"message": {"role": "assistant", "content": text}}]}), TEXT),
+    st.builds(lambda text: {"choices": [{"message": {"role": "assistant", "content": text}}]}, TEXT),
     st.builds(
-        Failure, st.sampled_from(["refused", "timeout", "server_error", "capped"]), TEXT.map(lambda t: f"said {t!r}.")
+        ModelFailed,
+        st.sampled_from(["refused", "timeout", "server_error", "capped"]),
+        TEXT.map(lambda t: f"said {t!r}."),
     ),
 )
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(TEXT.filter(bool), OUTCOME, max_size=5))
-def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Completion | Failure]) -> None:
+def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Outcome]) -> None:
     path = tmp_path / "answers.jsonl"
     write_lines(path, [answer_line(name, outcome) for name, outcome in outcomes.items()])
     assert read_answers(path) == outcomes
@@ -304,8 +306,8 @@ def test_outcomes_survive_the_file(tmp_path: Path, outcomes: dict[str, Completio
 @given(st.dictionaries(TEXT.filter(bool), TEXT, max_size=5))
 def test_requests_survive_the_file(tmp_path: Path, texts: dict[str, str]) -> None:
     path = tmp_path / "requests.jsonl"
-    found = {name: Request(name, {"messages": [{"role": "user", "content": text}]}) for name, text in texts.items()}
-    write_lines(path, [request_line(request) for request in found.values()])
+    found = {name: {"messages": [{"role": "user", "content": text}]} for name, text in texts.items()}
+    write_lines(path, [request_line(*item) for item in found.items()])
     assert read_requests(path) == found
 
 
@@ -346,7 +348,7 @@ def test_no_line_is_a_crash(tmp_path: Path, line: dict[str, Any], rest: bytes) -
     try:
         answers = read_answers(path)
         assert set(answers) == {"a"}
-        if isinstance(found := answers["a"], Completion):
-            read(found.body)
+        if isinstance(found := answers["a"], dict):
+            read_answer(found, Move)
     except BatchFileError as error:
         assert "line " in str(error)

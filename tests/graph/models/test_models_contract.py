@@ -115,4 +115,4 @@ def test_every_run_leaves_a_recording_that_repeats_it(way: Way, open_run: Callab
     assert asked.keys() == repeated.keys()
     for name in asked:
         for part in ("model", "messages"):
-            assert asked[name].body[part] == repeated[name].body[part]
+            assert asked[name][part] == repeated[name][part]

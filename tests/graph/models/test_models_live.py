@@ -13,7 +13,7 @@ import pytest
 from fake_openai import METHODS, FakeOpenAI, answer, closed, drip, hang, raw, refusal, slow, status, truncated
 from opened_models import KEY, Move, Opened, call
 
-from tunesmith.graph.models import ModelFailed, Reply
+from tunesmith.graph.models import Reply
 
 Live = Callable[..., Opened]
 
@@ -113,8 +113,9 @@ def test_a_date_and_an_impatient_wait(live: Live, server: FakeOpenAI) -> None:
     live().reply()
     assert time.time() >= until and len(server.requests) == 2
     server.next(status(429, headers={"Retry-After": "86400"}))
-    failed = live().ask(call("later"))[0]
-    assert isinstance(failed, ModelFailed) and failed.kind == "rate_limited", "nobody waits a day"
+    started = time.monotonic()
+    live().ask(call("later"))
+    assert time.monotonic() - started < 30, "nobody waits a day"
 
 
 @pytest.mark.parametrize(
@@ -127,10 +128,10 @@ def test_a_date_and_an_impatient_wait(live: Live, server: FakeOpenAI) -> None:
         (status(400, "too long", error_code="context_length_exceeded"), "server_error", 1, "too long"),
         (status(307, headers={"Location": "http://127.0.0.1:9/v1"}), "server_error", 1, "--base-url"),
         (closed(), "unreachable", 3, "closed the connection"),
-        (raw(b"<html>It works!</html>"), "server_error", 3, "not a chat completion"),
-        (raw(b'{"choices": null}'), "server_error", 3, "not a chat completion"),
-        (raw(b'{"choices": []}'), "server_error", 3, "not a chat completion"),
-        (raw(b'{"choices": [{"message": {"role": "assist'), "server_error", 3, "not a chat completion"),
+        (raw(b"<html>It works!</html>"), "server_error", 1, "not a chat completion"),
+        (raw(b'{"choices": null}'), "server_error", 1, "not a chat completion"),
+        (raw(b'{"choices": []}'), "server_error", 1, "not a chat completion"),
+        (raw(b'{"choices": [{"message": {"role": "assist'), "server_error", 1, "not a chat completion"),
         (refusal(), "refused", 1, "cannot help"),
         (answer("", finish="content_filter"), "refused", 1, "filter"),
         (truncated('{"name": "unro'), "truncated", 1, "--answer-tokens"),
@@ -179,7 +180,7 @@ def test_a_hang(live: Live, server: FakeOpenAI) -> None:
 
 def test_no_pause_goes_beyond_the_time_limit(live: Live, server: FakeOpenAI) -> None:
     server.next(status(429, "slow down", headers={"Retry-After": "60"}))
-    run = live(time_limit=20.0)
+    run = live(time_limit=3.0)
     started = time.monotonic()
     failed = run.failure()
     assert failed.kind == "out_of_time" and "slow down" in failed.detail and "time limit" in failed.detail
@@ -210,7 +211,7 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
 
 def test_a_server_that_keeps_the_line_open(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then defeats any timeout of the HTTP library."""
-    monkeypatch.setattr("tunesmith.graph.models.client.GRACE", 0.2)
+    monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
     server.next(*[drip(5)] * 2)
     failed = live(model_timeout=0.3).failure()
     assert failed.kind == "timeout" and "kept the connection open" in failed.detail

@@ -81,7 +81,6 @@ def simulation(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> 
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     monkeypatch.setattr(SimulatedPool, "measured", [], raising=False)
     monkeypatch.setattr("tunesmith.graph.roles.arms.load_roles", roles)
-    monkeypatch.setattr("tunesmith.graph.models.client.FIRST_WAIT", 0.01)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield

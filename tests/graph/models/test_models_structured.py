@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from enum import Enum
 from typing import Annotated, Any, Literal, Union
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opened_models import Move, call, chats, read
+from opened_models import Move, call
 from pydantic import BaseModel, ConfigDict, Field
 
 from tunesmith.graph.models import ModelFailed
-from tunesmith.graph.models.calls import Invalid, Valid
+from tunesmith.graph.models.calls import answer_text, read_answer
+from tunesmith.graph.models.client import ask, is_strict
+from tunesmith.graph.models.recorded import FileChatModel
 from tunesmith.graph.prompts.answers import ExplainAnswer, PlanAnswer, TemplateAnswer
 from tunesmith.graph.settings import Method
 
@@ -74,13 +77,13 @@ def asked_for(schema: type[BaseModel], method: Method) -> dict[str, Any]:
     """The body of the request for an answer of a schema."""
     bodies = []
 
-    async def exchange(body: dict[str, Any]) -> dict[str, Any]:
+    def exchange(body: dict[str, Any]) -> dict[str, Any]:
         bodies.append(body)
         return completion("{}")
 
-    asked = call()
-    asked = type(asked)(asked.role, asked.stage, asked.name, asked.messages, schema)
-    asyncio.run(chats().ask(asked, "m", method, exchange))
+    asyncio.run(
+        ask(FileChatModel(model_name="m", fields={}, exchange=exchange), replace(call(), schema=schema), method)
+    )
     return bodies[0]
 
 
@@ -96,8 +99,6 @@ def test_a_schema_that_strict_mode_takes_is_strict(schema: type[BaseModel]) -> N
 
 @pytest.mark.parametrize("schema", [Free, Anything, Tree])
 def test_what_strict_mode_cannot_say_goes_out_as_it_is(schema: type[BaseModel]) -> None:
-    from tunesmith.graph.models.chat import is_strict
-
     whole = schema.model_json_schema()
     assert not is_strict(whole)
     described = asked_for(schema, "json_schema")["response_format"]["json_schema"]
@@ -124,13 +125,13 @@ def completion(text: Any, **message: Any) -> dict[str, Any]:
     ],
 )
 def test_the_object_is_found(text: Any) -> None:
-    found = read(completion(text))
-    assert isinstance(found, Valid) and found.value == Move(name="a", factor=2)
+    found = read_answer(completion(text), Move)
+    assert found == Move(name="a", factor=2)
 
 
 def test_a_tool_call_comes_before_the_content() -> None:
     called = [{"function": {"name": "Move", "arguments": '{"name": "a", "factor": 2}'}}]
-    assert isinstance(read(completion("I call it.", tool_calls=called)), Valid)
+    assert read_answer(completion("I call it.", tool_calls=called), Move) == Move(name="a", factor=2)
 
 
 @pytest.mark.parametrize(
@@ -147,22 +148,23 @@ def test_a_tool_call_comes_before_the_content() -> None:
     ],
 )
 def test_what_is_wrong_is_said(text: Any, why: str) -> None:
-    found = read(completion(text))
-    assert isinstance(found, Invalid) and why in found.why and found.why.endswith(".") and len(found.why) < 2000
+    found = read_answer(completion(text), Move)
+    assert isinstance(found, ModelFailed) and found.kind == "unstructured"
+    assert why in found.detail and found.detail.endswith(".") and len(found.detail) < 2000
 
 
 def test_half_a_surrogate_pair_can_be_written_down() -> None:
     body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
-    found = read(body)
-    assert not isinstance(found, ModelFailed)
-    found.text.encode("utf-8")
+    found = read_answer(body, Move)
+    assert isinstance(found, Move)
+    answer_text(body).encode("utf-8")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_no_answer_is_a_crash(text: str) -> None:
-    found = read(completion(text))
-    assert isinstance(found, Invalid | Valid)
+    found = read_answer(completion(text), Move)
+    assert isinstance(found, Move) or (isinstance(found, ModelFailed) and found.kind == "unstructured")
 
 
 @settings(max_examples=100, deadline=None)
@@ -175,5 +177,7 @@ def test_no_answer_is_a_crash(text: str) -> None:
 def test_an_answer_is_found_in_any_prose(name: str, prose: str, factor: int, fenced: bool) -> None:
     value = Move(name=name, factor=factor)
     text = value.model_dump_json()
-    found = read(completion(f"{prose}\n```json\n{text}\n```\n{prose}" if fenced else f"{prose} {text} {prose}"), Move)
-    assert isinstance(found, Valid) and found.value == value
+    found = read_answer(
+        completion(f"{prose}\n```json\n{text}\n```\n{prose}" if fenced else f"{prose} {text} {prose}"), Move
+    )
+    assert found == value
