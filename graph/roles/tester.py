@@ -105,7 +105,7 @@ def _examine(context: Context, waiting: Sequence[tuple[str, Config, str]]) -> No
     context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
     jobs = [(context.template(template), config, workload or None) for template, config, workload in waiting]
     left, begun = context.seconds_left(), time.monotonic()
-    found: list[judge.Verdict] | Failure
+    found: list[judge.CandidateVerdict] | Failure
     try:
         if left < MIN_EXAMINATION_SECONDS:
             found, failure = [], NO_TIME
@@ -177,7 +177,7 @@ def _key(template: str, config: Config, workload: str) -> Examinee:
     return template, config_key(config), workload
 
 
-def _fields(found: judge.Verdict) -> dict[str, Any]:
+def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
     fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
     unreached = any(one.lines for one in found.unexecuted)
     return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}

@@ -25,7 +25,7 @@ from tunesmith.hw.probe import Device, probe
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import Modes, WorkloadComparison
+from tunesmith.kernels.measure.bench import ComparisonRequest, Modes, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
@@ -170,7 +170,7 @@ def _compiled(compiler: Isolated, template: Any, config: Any, workloads: tuple[W
 
 
 def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
 
 
 def _row(
@@ -190,9 +190,9 @@ def _row(
         "floor_seconds": floor,
     }
     _prepare(examiner, task, workload)
-    limits = (ROUNDS, SECONDS, floor or 0.0)
+    request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
     deadline = DEADLINE * (1 + sum(isinstance(one, FunctionOpponent) for one in rivals))
-    compared = examiner.call("compare", deadline, baseline, candidate, workload.name, *limits, list(rivals))
+    compared = examiner.call("compare", deadline, request)
     result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
     if isinstance(compared, WorkloadComparison) and compared.opponents:
         row["opponents"] = [asdict(one) for one in compared.opponents]

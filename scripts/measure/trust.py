@@ -32,7 +32,7 @@ from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.spec.task import Task, Workload
@@ -71,7 +71,7 @@ def compare_often(
     found = list[Comparison]()
     for number in range(count):
         bench.seed = first_seed + number
-        (result,) = bench.compare(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
+        (result,) = bench.compare(ComparisonRequest(baseline, [candidate], workload, ROUNDS, SECONDS)).results
         if not isinstance(result, Comparison):
             raise TunesmithError(f"{workload} was not compared: {result}.")
         found.append(result)

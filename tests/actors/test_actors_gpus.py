@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import pretending
 
-from tunesmith.actors.pool.pool import DISAGREE, Deadlines, Pool, PoolError, Request, deviation, typical
+from tunesmith.actors.pool.pool import ROOF_EXCLUDE_DEVIATION, Deadlines, Pool, PoolError, Request, deviation, typical
 from tunesmith.actors.pool.workers import ActorHandle, result_of
 from tunesmith.actors.ray_cluster import cpu_share, survey
 from tunesmith.graph.setup import choose_device
@@ -23,6 +23,7 @@ from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.probe import Device, Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Crashed, Measured
@@ -184,7 +185,9 @@ def test_the_largest_group_of_gpus_that_agree_is_kept(speeds: tuple[float, ...],
         [Roofline(((1 << 26, 4e12),), {"float32": speed * 15e12}) for speed in speeds],
     ):
         standard = all_roofs[typical(all_roofs)]
-        assert tuple(at for at, one in enumerate(all_roofs) if deviation(one, standard) <= DISAGREE) == kept
+        assert (
+            tuple(at for at, one in enumerate(all_roofs) if deviation(one, standard) <= ROOF_EXCLUDE_DEVIATION) == kept
+        )
 
 
 def test_a_worker_that_is_excluded_while_it_is_made_ready_leaves_its_place_to_the_next(
@@ -241,11 +244,12 @@ def fragile(task: Any) -> Iterator[Pool]:
     pretended, deadly = pretending(), requests(task, 2)[1].config
 
     class Lane(pretended["lane_class"]):  # type: ignore[misc]
-        def compare(self, baseline: Any, candidates: Any, *arguments: Any) -> Any:
-            rivals = arguments[-1]
-            if any(one.config == deadly for one in candidates) or any(one.name.startswith("ends") for one in rivals):
+        def compare(self, request: ComparisonRequest) -> Any:
+            rivals = request.opponents
+            deadly_here = any(one.config == deadly for one in request.candidates)
+            if deadly_here or any(one.name.startswith("ends") for one in rivals):
                 return Crashed("run", "pretended")
-            answer = super().compare(baseline, candidates, *arguments)
+            answer = super().compare(request)
             met = (Encounter(one.name, one.label, answer.results[0], answer.results) for one in rivals)
             return replace(answer, opponents=tuple(met))
 
