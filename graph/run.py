@@ -50,7 +50,7 @@ from tunesmith.graph.setup import choose_device, inventory_for, limits_of, requi
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
@@ -151,7 +151,7 @@ class OpenRun:
     folder: Path
     journal: Journal
     task: Task
-    device: Device
+    device: DeviceInfo
     settings: Settings
 
 
@@ -538,7 +538,7 @@ def alone(folder: Path) -> Iterator[None]:
 @contextmanager
 def pools(
     task: Task,
-    device: Device,
+    device: DeviceInfo,
     settings: Settings,
     workloads: Sequence[str],
     listener: Listener = silent,

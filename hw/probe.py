@@ -25,7 +25,7 @@ from tunesmith.hw.targets import theoretical_bandwidth
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceInfo:
     """One device that this process can use.
 
     `index` is the backend's own numbering as this process sees it: for CUDA after CUDA_VISIBLE_DEVICES,
@@ -60,11 +60,11 @@ class Inventory:
     """The devices, and one sentence for everything that is missing, hidden or unusual. by_backend: which of `notes` are
     about which backend, as far as that is known."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceInfo, ...]
     notes: tuple[str, ...]
     by_backend: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
 
-    def of(self, backend: Backend) -> tuple[Device, ...]:
+    def of(self, backend: Backend) -> tuple[DeviceInfo, ...]:
         """The devices of one backend, in its own order."""
         return tuple(device for device in self.devices if device.backend == backend)
 
@@ -75,7 +75,7 @@ class Inventory:
         # Other sentences begin with a name, such as OpenCL.
         return "; ".join(one[0].lower() + one[1:] if one.startswith(("The ", "An ", "No ")) else one for one in first)
 
-    def device(self, backend: Backend, index: int = 0) -> Device:
+    def device(self, backend: Backend, index: int = 0) -> DeviceInfo:
         """The device `index` of `backend`. Raises NoDevice, giving the notes, where there is none."""
         for device in self.of(backend):
             if device.index == index:
@@ -135,7 +135,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     if isinstance(report, OpenClUnavailable):
         return _of("opencl", (), (report.reason,))
     devices = tuple(
-        Device(
+        DeviceInfo(
             backend="opencl",
             index=found.index,
             name=found.limits.name,
@@ -150,7 +150,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     return _of("opencl", devices, report.notes)
 
 
-def _of(backend: Backend, devices: tuple[Device, ...], notes: tuple[str, ...]) -> Inventory:
+def _of(backend: Backend, devices: tuple[DeviceInfo, ...], notes: tuple[str, ...]) -> Inventory:
     return Inventory(devices, notes, {backend: notes})
 
 
@@ -168,7 +168,7 @@ def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
     return None
 
 
-def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> Device:
+def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> DeviceInfo:
     limits, mig = gpu.limits, match is not None and match.mig_enabled
     if match is not None and limits.memory_bandwidth is None and not gpu.integrated:
         # Newer drivers may stop reporting clocks as attributes; NVML still does.
@@ -180,7 +180,7 @@ def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_versio
     if mig:
         # The attributes describe the whole GPU's memory interface, of which a slice has a part.
         limits = dataclasses.replace(limits, memory_bandwidth=None)
-    return Device(
+    return DeviceInfo(
         backend="cuda",
         index=gpu.index,
         name=limits.name,

@@ -21,7 +21,7 @@ from tunesmith.cli.view.tables import console, print_json, print_table
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
@@ -78,7 +78,7 @@ def bench(
 
 def _measure(
     task: Task,
-    device: Device,
+    device: DeviceInfo,
     config: str,
     vs: str,
     template: Path | None,

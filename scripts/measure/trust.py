@@ -26,7 +26,7 @@ from typing import Any
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
@@ -88,7 +88,7 @@ def compare_often(
     }
 
 
-def same(compiler: Any, device: Device, count: int) -> dict[str, Any]:
+def same(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
     """A kernel against itself: how often is it called different, and how wide are the intervals?"""
     rows = list[dict[str, Any]]()
     for name, workload in SAME:
@@ -101,7 +101,7 @@ def same(compiler: Any, device: Device, count: int) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
+def planted(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
     """A kernel that does every fiftieth row twice, long after the first time, against the one that does not."""
     task = load_task("silu_and_mul")
     task = task.model_copy(update={"workloads": (*task.workloads, PLANTED)})
@@ -125,7 +125,7 @@ def _show(part: str, row: dict[str, Any]) -> None:
     print(f"{part}:", shown, flush=True)
 
 
-def agreement(compiler: Any, device: Device, out: Path, which: str) -> dict[str, Any]:
+def agreement(compiler: Any, device: DeviceInfo, out: Path, which: str) -> dict[str, Any]:
     """Our cold time, of many samples and of a search's few, for the same machine code beside that of a plain captured
     graph and of Nsight Compute, on the two smallest shapes of each task of the library, or the largest too."""
     jobs, rows = [], list[dict[str, Any]]()

@@ -29,7 +29,7 @@ from tunesmith.actors.judging.judge import CHECK_SECONDS, CandidateVerdict, Limi
 from tunesmith.actors.judging.steps import process_count
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.device_lock import FOLDER_VARIABLE
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
 
 
@@ -48,7 +48,7 @@ def without_output(work: Callable[[], CandidateVerdict | Exception]) -> tuple[Ca
         return result, file.read(2000).decode(errors="replace")
 
 
-def judged(fixture: Any, device: Device, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
+def judged(fixture: Any, device: DeviceInfo, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
     """One candidate's line."""
     judging = module_of_tests("candidates", "judging")
 

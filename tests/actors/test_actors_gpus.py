@@ -20,7 +20,7 @@ from tunesmith.actors.ray_cluster import cpu_share, survey
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import Device, Inventory
+from tunesmith.hw.probe import DeviceInfo, Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.bench import ComparisonRequest
@@ -360,7 +360,7 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
 
 def test_the_survey_asks_every_node_with_gpus() -> None:
     def looker() -> Inventory:
-        return Inventory((Device("cuda", 0, "NVIDIA H200", LIMITS),), ())
+        return Inventory((DeviceInfo("cuda", 0, "NVIDIA H200", LIMITS),), ())
 
     assert [device.name for device in survey(looker).devices] == ["NVIDIA H200"]
 
@@ -373,7 +373,7 @@ def test_the_survey_asks_every_node_with_gpus() -> None:
 
 def test_the_model_there_is_most_of_or_the_one_that_was_named(task: Any) -> None:
     devices = [
-        Device("cuda", index, name, replace(LIMITS, name=name))
+        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
         for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
     ]
     inventory = Inventory(tuple(devices), ())

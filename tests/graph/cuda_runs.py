@@ -15,7 +15,7 @@ from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.package import Package
 from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.graph.settings import make_settings
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
@@ -39,7 +39,7 @@ def write_cuda_run(
     task = whole.model_copy(update={"workloads": on_gpu})
     template = task.sources(backend).templates[0]
     limits = replace(LIMITS, backend=backend)
-    device = Device(backend=backend, index=0, name="a test's GPU", limits=limits, driver="0")
+    device = DeviceInfo(backend=backend, index=0, name="a test's GPU", limits=limits, driver="0")
     settings = make_settings(task=task_name)
 
     def no_pool() -> Any:
