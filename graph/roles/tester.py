@@ -27,7 +27,7 @@ from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variati
 from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.roofline import BELIEVED
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.kernels.build.artifact import Request
 from tunesmith.kernels.check.compare import Deviation
 from tunesmith.kernels.check.verify import Passed, Skipped
@@ -484,8 +484,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "time"
     if context.evaluations_left() <= 0:
         return "evaluations"
-    by_time = context.settings.objective == "time"
-    if by_time and verdict and all(FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
+    shares = [row.share_of_floor or 0.0 for row in verdict.tuned] if verdict else [0.0]
+    if context.settings.objective == "time" and all(FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
         return "floor"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):
