@@ -1,16 +1,13 @@
 """An object in a process of its own, without Ray.
 
 A call may have a deadline. A call that overruns it, or whose process dies, comes back as a value; the next call starts
-a new process. A mistake of the user's that is found there is raised here, and so is a bug.
+a new process. A user's mistake that the process finds is raised here, and so is a bug.
 
 Processes are forked by multiprocessing's fork server, which has imported what `preload` names. Measured with PoCL's
 modules on two busy cores: 0.8 s to the first child, 8 to 13 ms to each further one, 2.9 MB of its own memory, 2 ms to
 kill it; a new interpreter takes 1.1 s and 31 MB each time. (A fork server of our own was no better: 0.7 s, 7 to 10 ms,
 2.4 MB, 2 ms.) Forking is safe there: the server never touches a device, and its only other threads are those of
 NumPy's OpenBLAS, which stops them before a fork and starts them when they are needed.
-
-Arguments and results as bytes, for the calls that there are hundreds of a second of.
-Isolated processes and what runs in them, without Ray: the two plain kinds of worker.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tunesmith.hw.errors import TunesmithError
@@ -37,18 +33,20 @@ from tunesmith.kernels.outcome import Crashed, TimedOut
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 START_SECONDS = 120.0
-"""For starting a process and making the object in it."""
-START_ATTEMPTS = 5
+"""Time limit for starting a process and making the object in it."""
+MAX_START_ATTEMPTS = 5
 START_PAUSE_SECONDS = 0.05
-"""Before another attempt, for the death of a fork server to be noticed."""
-UNREAD_BYTES = 32 << 10
-"""Of a call that is sent while its object is being made: what a pipe takes in any case before it is read."""
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+"""Pause before the second attempt, in which the death of a fork server is noticed; it doubles with each attempt."""
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+IMPORTS: dict[BackendName, tuple[str, ...]] = {
+    "cuda": ("tunesmith.actors.workers", "cupy", "cuda.bindings.driver", "cuda.bindings.nvrtc", "pynvml"),
+    "opencl": ("tunesmith.actors.workers", "pyopencl"),
+}
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
 _ALWAYS = ["numpy.random"]
-"""What NumPy imports only when it is used: 12 ms in each child that draws contents."""
+"""Imported by NumPy only on use, which takes 12 ms in each child that draws contents."""
 _FORK_SERVER.set_forkserver_preload([*_ALWAYS, "tunesmith.actors.workers"])
 _STARTING = threading.Lock()
 
@@ -71,9 +69,7 @@ class Isolated:
         self._pipe: Connection | None = None
         self._made = False
         self.starts = 0
-        """How many processes were started for the object so far: it is made anew in each."""
-        self._unsent: memoryview | None = None
-        """A call that is sent when its object was made, as sending it would wait for that, whatever the deadline."""
+        """Processes started for the object so far: it is made anew in each."""
 
     def __enter__(self) -> Isolated:
         return self
@@ -83,25 +79,9 @@ class Isolated:
 
     def call(self, method: str, seconds: float | None, *arguments: Any) -> Any:
         """The result of a method of the object, `TimedOut` or `Crashed`. seconds: None for as long as it takes."""
-        self.begin(method, *arguments)
-        return self.answer(seconds)
-
-    def begin(self, method: str, *arguments: Any) -> None:
-        """Begins a call, whose result `answer` gives."""
         if self._pipe is None:
             self._start()
         assert self._pipe is not None
-        call = ForkingPickler.dumps((method, arguments))
-        if not self._made and len(call) > UNREAD_BYTES:
-            self._unsent = call
-            return
-        # A process that has ended is noticed, with how it ended, by `answer`.
-        with contextlib.suppress(ConnectionError):
-            self._pipe.send_bytes(call)
-
-    def answer(self, seconds: float | None) -> Any:
-        """What `call` gives, of the call that was begun."""
-        assert self._pipe is not None, "no call was begun"
         try:
             if not self._made:
                 if not self._pipe.poll(START_SECONDS):
@@ -112,9 +92,8 @@ class Isolated:
                     self.end()
                     raise result
                 self._made = True
-            if self._unsent is not None:
-                self._pipe.send_bytes(self._unsent)
-                self._unsent = None
+            # Not before: a pipe that nobody reads takes some of a large argument, and then waits.
+            self._pipe.send((method, arguments))
             if not self._pipe.poll(seconds):
                 self.end()
                 assert seconds is not None
@@ -140,18 +119,18 @@ class Isolated:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        self._made, self._unsent = False, None
+        self._made = False
 
     def _start(self) -> None:
         self.starts += 1
-        for attempt in range(START_ATTEMPTS):
+        for attempt in range(MAX_START_ATTEMPTS):
             try:
                 self._pipe, self._process = _fork()
                 break
             except (EOFError, ConnectionError):
-                # The server is being ended, as a system does that is short of memory. Until its death is noticed, it
-                # is asked again; then there is a new one.
-                if attempt == START_ATTEMPTS - 1:
+                # The server is being ended, as by a system that is short of memory. Once its death is noticed, there is
+                # a new one.
+                if attempt == MAX_START_ATTEMPTS - 1:
                     raise
                 time.sleep(START_PAUSE_SECONDS * 2**attempt)
         assert self._pipe is not None
@@ -194,16 +173,15 @@ def _without_main() -> Iterator[None]:
 def _serve(pipe: Connection) -> None:
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (*ENDINGS, *FAULTS):
-        # Handlers, a library's too, are those of the process this one was forked from; an ending that is ignored, as
-        # by nohup, stays so.
-        if number in FAULTS or callable(signal.getsignal(number)):
+    for number in (*ENDING_SIGNALS, *FAULT_SIGNALS):
+        # Handlers, a library's too, are inherited from the fork server; an ignored ending, as by nohup, stays ignored.
+        if number in FAULT_SIGNALS or callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    # Standard output is for results. What a reference prints is not one, but its author may want to see it.
+    # Standard output is for results; the output of a reference goes to standard error, for its author.
     sys.stdout.flush()
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What has been printed is seen although this process may be killed.
+        # Its output is seen although this process may be killed.
         sys.stdout.reconfigure(line_buffering=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     make, arguments = pipe.recv()
@@ -226,13 +204,13 @@ def _end_with_parent() -> None:
 
 
 def _attempt(work: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
-    """Whether it failed, and the error or the result."""
+    """Whether `work` failed, and the error or the result."""
     try:
         return False, work(*arguments)
     except TunesmithError as error:
         return True, error
     except MemoryError:
-        # Whoever needs too much memory ends, as the system would end it.
+        # A process that needs too much memory ends, as the system would end it.
         raise
     except Exception:  # noqa: BLE001 - a bug is raised where it is seen, not taken for a kernel's doing
         return True, BrokenProcess(traceback.format_exc())

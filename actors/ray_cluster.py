@@ -28,7 +28,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device, Inventory, probe_cuda
+from tunesmith.hw.probe import DeviceInfo, Inventory, probe_cuda
 
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 60.0
@@ -191,7 +191,7 @@ def survey(looker: Any = look) -> Inventory:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         asked[task.options(scheduling_strategy=here).remote()] = node
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS) if asked else ([], [])
-    devices: list[Device] = []
+    devices: list[DeviceInfo] = []
     notes: list[str] = []
     for reference, node in asked.items():
         where = node["NodeManagerHostname"]

@@ -16,7 +16,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Measured, Outcome, describe
@@ -42,7 +42,7 @@ class Context:
     append to `journal` and read `log`."""
 
     task: Task
-    device: Device
+    device: DeviceInfo
     limits: tuple[DeviceLimits, ...]
     """The device's limits, then those of a target that the winner must fit as well."""
     settings: Settings

@@ -30,7 +30,7 @@ from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.settings import Settings, SettingsError
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.search import Observation, Prior
 from tunesmith.kernels.space import Domain, Reason, Space, SpaceRule, device_names, rules
@@ -123,7 +123,7 @@ class ResultsStore:
         except ValidationError as error:
             raise self._damaged(error) from error
 
-    def best_roofs(self, device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
+    def best_roofs(self, device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
         """The best value ever measured of each roof of `device`, `measured` included, which is kept: a measurement on a
         busy machine is not a limit. Also a sentence for each kind of roof that is now far below its best value."""
         # A GPU has an identity of its own; a CPU is its machine's.
@@ -239,7 +239,7 @@ def open_store(environment: Mapping[str, str] | None = None) -> ResultsStore | N
 
 
 def suggest(
-    task: Task, device: Device, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
+    task: Task, device: DeviceInfo, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
 ) -> EarlierResults | None:
     """The history of a new run of `task` on `device`: the results of `settings.prior`, and the configurations of the
     results store to measure first; None where there is neither. Raises `TunesmithError`.
@@ -433,7 +433,7 @@ def known_shapes(context: Context) -> list[tuple[dict[str, int], dict[str, str]]
     return [(one.sizes, one.types) for one in sorted(here, key=lambda one: one.ratio)]
 
 
-def best_roofs(device: Device, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
+def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:
     """`ResultsStore.best_roofs` of this user's store; `measured` where it is off, also with the reason where it cannot
     be used."""
     store = open_store()

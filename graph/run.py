@@ -55,7 +55,7 @@ from tunesmith.graph.setup import (
 from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
@@ -131,7 +131,7 @@ class OpenRun:
     folder: Path
     journal: Journal
     task: Task
-    device: Device
+    device: DeviceInfo
     settings: Settings
 
 

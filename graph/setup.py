@@ -16,7 +16,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings, SettingsError
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device, Inventory, probe
+from tunesmith.hw.probe import DeviceInfo, Inventory, probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, open_telemetry
 from tunesmith.kernels.space import device_names, feasible, require_points
@@ -41,7 +41,7 @@ def inventory_for(backend: str) -> Inventory:
     return Inventory(found.devices + here.of("opencl"), found.notes + here.notes, by_backend)
 
 
-def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> Device:
+def choose_device(task: Task, backend: str, inventory: Inventory, model: str | None = None) -> DeviceInfo:
     """The first device of `backend`; for "auto" a CUDA GPU, then an OpenCL GPU, then any OpenCL device, as far as the
     task has sources. Among several models the most frequent, or the one whose name contains `model`. Raises `NoDevice`
     saying what to install, `TaskError` when the task lacks sources for `backend`."""
@@ -85,7 +85,7 @@ def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimi
     return device.limits, device.index
 
 
-def _most_common(devices: Sequence[Device]) -> Device:
+def _most_common(devices: Sequence[DeviceInfo]) -> DeviceInfo:
     """The first device of the model there is most of: a tuning's results belong to one model."""
     if not BACKENDS[devices[0].backend].pinned_by_ray:
         return devices[0]
@@ -93,12 +93,12 @@ def _most_common(devices: Sequence[Device]) -> Device:
     return min(devices, key=lambda device: -counts[device.name])
 
 
-def limits_of(device: Device, settings: Settings) -> tuple[DeviceLimits, ...]:
+def limits_of(device: DeviceInfo, settings: Settings) -> tuple[DeviceLimits, ...]:
     """The device's limits, then those of a target that the winner must fit as well."""
     return (device.limits,) + ((resolve_target(settings.target),) if settings.target else ())
 
 
-def require_energy(device: Device, settings: Settings) -> None:
+def require_energy(device: DeviceInfo, settings: Settings) -> None:
     """Raises `SettingsError` where the objective needs an energy that the device does not report."""
     if settings.objective == "time":
         return
@@ -121,7 +121,7 @@ def require_energy(device: Device, settings: Settings) -> None:
     raise SettingsError(f"--objective {settings.objective}: {why}; {remedy}.")
 
 
-def require_lanes(device: Device, settings: Settings, inventory: Inventory) -> None:
+def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) -> None:
     """Raises `SettingsError` for more lanes than there are devices of the model. A cluster may still grow."""
     if settings.lanes is None or "RAY_ADDRESS" in os.environ:
         return
@@ -151,7 +151,7 @@ def require_work(task: Task, templates: Sequence[Template], limits: Sequence[Dev
 @contextmanager
 def pools(
     task: Task,
-    device: Device,
+    device: DeviceInfo,
     settings: Settings,
     workloads: Sequence[str],
     listener: Listener = silent,

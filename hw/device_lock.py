@@ -1,11 +1,9 @@
 """One process at a time on a device: a lock that processes of any origin on this machine share.
 
-Ray keeps the tunings of one cluster apart; this keeps apart those of different clusters (two users, two terminals),
-so that no kernel is timed while another runs. The lock ends with its process, however that ends. The file says who
-holds it, for those that wait.
-
-Those that wait ask for it a hundred times a second, in no order. As a tuning releases a device after each visit, others
-that wait get it within seconds.
+Ray keeps the tunings of one cluster apart; this keeps tunings of different clusters apart (two users, two terminals),
+so that no kernel is timed while another runs. The lock ends with its process, however that ends. The file names its
+holder. Waiting processes ask for it a hundred times a second, in no order; as a tuning releases a device after each
+visit, they get it within seconds.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ from tunesmith.hw.errors import TunesmithError
 REPORT_AFTER_SECONDS = 5.0
 """How long a process waits for a device before it says so."""
 REPORT_EVERY_SECONDS = 30.0
-LONGEST_COMMAND = 100
+MAX_COMMAND_LENGTH = 100
 """Characters of a command line that are shown."""
 FOLDER_VARIABLE = "TUNESMITH_LOCK_DIR"
 """Environment variable with the folder of the locks, for machines on which no usual one is shared by all."""
 SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))
-"""The first is not a job's own where the second is, as under Slurm's job_container/tmpfs; some systems have it for root
-alone."""
+"""Under Slurm's job_container/tmpfs only the second is a job's own; on some systems only root may write the first."""
 OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
 """Anyone may make a file there, and only its owner may remove it."""
 
@@ -58,14 +55,14 @@ class Holder:
 def this_process() -> Holder:
     """The process this is called in."""
     command = shlex.join([Path(sys.argv[0]).name or "python", *sys.argv[1:]])
-    if len(command) > LONGEST_COMMAND:
-        command = command[:LONGEST_COMMAND] + "..."
+    if len(command) > MAX_COMMAND_LENGTH:
+        command = command[:MAX_COMMAND_LENGTH] + "..."
     return Holder(os.getpid(), socket.gethostname(), command)
 
 
 def lock_folder() -> Path:
-    """The folder of this machine's device locks, made where it is missing. What others can use decides, not what this
-    user can, so that all users choose the same one. Raises `TunesmithError` where it cannot be used."""
+    """The folder of this machine's device locks, made where it is missing. The permissions for others decide, not this
+    user's, so that all users choose the same one. Raises `TunesmithError` where it cannot be used."""
     if (named := os.environ.get(FOLDER_VARIABLE)) and not os.path.isdir(named):
         raise TunesmithError(f"{FOLDER_VARIABLE} names {named}, which is not a folder: make it, for all to write.")
     # W_OK is false where the folder is mounted to be read only.
@@ -82,8 +79,7 @@ def lock_folder() -> Path:
 
 
 class DeviceLock:
-    """The lock of the device with this UUID. Not reentrant. holder: who is named to others; this process if left
-    out."""
+    """The lock of the device with this UUID. Not reentrant. holder: named to others; this process if left out."""
 
     def __init__(self, uuid: str, holder: Holder | None = None) -> None:
         path = lock_folder() / f"{re.sub(r'[^A-Za-z0-9-]+', '-', uuid)}.lock"

@@ -1,11 +1,12 @@
-"""The root of every mistake a user can make, those that concern devices, and the end of the time for a run.
+"""The root of every mistake a user can make, mistakes about devices, and the end of the time for a run.
 
-A message is one full sentence: what is wrong, where, and how to fix it. Failures of a measurement are
-not here: those are values (frozen dataclasses with a reason), never exceptions.
+A message is one full sentence: what is wrong, where, and how to fix it. Failures of a measurement, and missing drivers,
+are values (frozen dataclasses with a reason), never exceptions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -24,6 +25,15 @@ def named_path(what: str, text: str) -> Path:
 
 class UnknownTarget(TunesmithError):
     """A target was named that is neither a compute capability, nor a known product, nor a valid file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A driver or its package cannot be used; `reason` is a full sentence. no_device: the driver works, but shows no
+    device."""
+
+    reason: str
+    no_device: bool = False
 
 
 class OutOfTime(TunesmithError):

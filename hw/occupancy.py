@@ -45,9 +45,8 @@ Limiter = Literal[
 class Occupancy:
     """What one SM holds of one kernel configuration.
 
-    `blocks_per_sm` is 0 where the configuration cannot be launched at all. On a device which states no
-    limit per SM (an OpenCL CPU) it is 1 for whatever fits in a block, `limiter` is None, and
-    `active_warps` and `fraction` are None.
+    `blocks_per_sm` is 0 where the configuration cannot be launched at all. On a device which states no limit per SM (an
+    OpenCL CPU) it is 1 for whatever fits in a block, `limiter` is None, and `active_warps` and `fraction` are None.
     """
 
     blocks_per_sm: int

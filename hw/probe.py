@@ -1,8 +1,7 @@
-"""Which devices this process can use, and in plain sentences why it cannot use others.
+"""The devices that this process can use, in plain sentences why it cannot use others, and the health of a GPU.
 
-Owns the inventory: it combines what CUDA, NVML and OpenCL each report (the modules of `drivers`),
-matches their numberings, and explains the differences. It never raises for a missing driver, package or
-GPU: each of those is a note. It takes no measurements.
+Owns the inventory: it combines the lists of CUDA, NVML and OpenCL (the modules of `drivers`), matches their numberings,
+and explains the differences. A missing driver, package or GPU is a note, never an exception. It takes no measurements.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from typing import Any
 
 from tunesmith.hw.drivers import cuda as cuda_driver
 from tunesmith.hw.drivers import nvml, opencl
-from tunesmith.hw.drivers.cuda import CudaGpu, CudaReport, CudaUnavailable
-from tunesmith.hw.drivers.nvml import NvmlGpu, NvmlReport, NvmlUnavailable
-from tunesmith.hw.drivers.opencl import OpenClUnavailable
-from tunesmith.hw.errors import NoDevice
+from tunesmith.hw.drivers.cuda import CudaGpu, CudaReport
+from tunesmith.hw.drivers.nvml import NvmlGpu, NvmlReport
+from tunesmith.hw.errors import NoDevice, Unavailable
 from tunesmith.hw.limits import Backend, DeviceLimits
 from tunesmith.hw.targets import theoretical_bandwidth
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceInfo:
     """One device that this process can use.
 
     `index` is the backend's own numbering as this process sees it: for CUDA after CUDA_VISIBLE_DEVICES,
@@ -60,11 +58,11 @@ class Inventory:
     """The devices, and one sentence for everything that is missing, hidden or unusual. by_backend: which of `notes` are
     about which backend, as far as that is known."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceInfo, ...]
     notes: tuple[str, ...]
     by_backend: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
 
-    def of(self, backend: Backend) -> tuple[Device, ...]:
+    def of(self, backend: Backend) -> tuple[DeviceInfo, ...]:
         """The devices of one backend, in its own order."""
         return tuple(device for device in self.devices if device.backend == backend)
 
@@ -75,7 +73,7 @@ class Inventory:
         # Other sentences begin with a name, such as OpenCL.
         return "; ".join(one[0].lower() + one[1:] if one.startswith(("The ", "An ", "No ")) else one for one in first)
 
-    def device(self, backend: Backend, index: int = 0) -> Device:
+    def device(self, backend: Backend, index: int = 0) -> DeviceInfo:
         """The device `index` of `backend`. Raises NoDevice, giving the notes, where there is none."""
         for device in self.of(backend):
             if device.index == index:
@@ -91,51 +89,43 @@ class Inventory:
         return {"devices": [device.to_json() for device in self.devices], "notes": list(self.notes)}
 
 
-def probe(
-    *,
-    driver_module: Any = None,
-    nvml_module: Any = None,
-    opencl_module: Any = None,
-    environ: Mapping[str, str] | None = None,
-) -> Inventory:
-    """List the CUDA devices, then the OpenCL devices. Never raises for what a machine lacks.
-
-    The modules default to ``cuda.bindings.driver``, ``pynvml`` and ``pyopencl``, `environ` to this
-    process's; others may be handed in.
-    """
-    cuda = probe_cuda(driver_module=driver_module, nvml_module=nvml_module, environ=environ)
-    others = probe_opencl(opencl_module=opencl_module)
-    by_backend = {**cuda.by_backend, **others.by_backend}
-    return Inventory(cuda.devices + others.devices, cuda.notes + others.notes, by_backend)
+def probe(*, environ: Mapping[str, str] | None = None) -> Inventory:
+    """List the CUDA devices, then the OpenCL devices. Never raises for what a machine lacks. environ: the environment;
+    this process's if left out."""
+    cuda, opencl_devices = probe_cuda(environ=environ), probe_opencl()
+    by_backend = {**cuda.by_backend, **opencl_devices.by_backend}
+    return Inventory(cuda.devices + opencl_devices.devices, cuda.notes + opencl_devices.notes, by_backend)
 
 
 def probe_cuda(
     *, driver_module: Any = None, nvml_module: Any = None, environ: Mapping[str, str] | None = None
 ) -> Inventory:
-    """List the CUDA devices of this process."""
+    """List the CUDA devices of this process. The modules default to ``cuda.bindings.driver`` and ``pynvml``."""
     visible = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
     driver = cuda_driver.load() if driver_module is None else driver_module
-    cuda = driver if isinstance(driver, CudaUnavailable) else cuda_driver.read_gpus(driver)
+    cuda = driver if isinstance(driver, Unavailable) else cuda_driver.read_gpus(driver)
     management = nvml.load() if nvml_module is None else nvml_module
-    physical = management if isinstance(management, NvmlUnavailable) else nvml.read_gpus(management)
+    physical = management if isinstance(management, Unavailable) else nvml.read_gpus(management)
 
-    if isinstance(cuda, CudaUnavailable):
-        return _of("cuda", (), _notes_without_cuda(cuda, physical, visible))
+    if isinstance(cuda, Unavailable):
+        notes = _notes_without_cuda(cuda, physical, visible)
+        return Inventory((), notes, {"cuda": notes})
     gpus = physical.gpus if isinstance(physical, NvmlReport) else ()
     driver_version = physical.driver if isinstance(physical, NvmlReport) else None
     pairs = [(gpu, _match(gpu, gpus)) for gpu in cuda.gpus]
     devices = tuple(_device(gpu, match, driver_version, cuda.cuda_version) for gpu, match in pairs)
-    return _of("cuda", devices, _notes(cuda, physical, pairs, visible))
+    notes = _notes(cuda, physical, pairs, visible)
+    return Inventory(devices, notes, {"cuda": notes})
 
 
 def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     """List the OpenCL devices of this process. An NVIDIA GPU may appear here as well as under CUDA."""
     cl = opencl.load() if opencl_module is None else opencl_module
-    report = cl if isinstance(cl, OpenClUnavailable) else opencl.read_devices(cl)
-    if isinstance(report, OpenClUnavailable):
-        return _of("opencl", (), (report.reason,))
+    report = cl if isinstance(cl, Unavailable) else opencl.read_devices(cl)
+    if isinstance(report, Unavailable):
+        return Inventory((), (report.reason,), {"opencl": (report.reason,)})
     devices = tuple(
-        Device(
+        DeviceInfo(
             backend="opencl",
             index=found.index,
             name=found.limits.name,
@@ -147,11 +137,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
         )
         for found in report.devices
     )
-    return _of("opencl", devices, report.notes)
-
-
-def _of(backend: Backend, devices: tuple[Device, ...], notes: tuple[str, ...]) -> Inventory:
-    return Inventory(devices, notes, {backend: notes})
+    return Inventory(devices, report.notes, {"opencl": report.notes})
 
 
 def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
@@ -159,16 +145,12 @@ def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
 
     Never by index: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER both reorder CUDA's numbering.
     """
-    for candidate in physical:
-        if candidate.uuid.removeprefix("GPU-").lower() == gpu.uuid.lower():
-            return candidate
-    for candidate in physical:
-        if gpu.pci is not None and candidate.pci == gpu.pci:
-            return candidate
-    return None
+    by_uuid = [one for one in physical if one.uuid.removeprefix("GPU-").lower() == gpu.uuid.lower()]
+    by_address = [one for one in physical if gpu.pci is not None and one.pci == gpu.pci]
+    return next(iter(by_uuid + by_address), None)
 
 
-def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> Device:
+def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_version: str) -> DeviceInfo:
     limits, mig = gpu.limits, match is not None and match.mig_enabled
     if match is not None and limits.memory_bandwidth is None and not gpu.integrated:
         # Newer drivers may stop reporting clocks as attributes; NVML still does.
@@ -180,7 +162,7 @@ def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_versio
     if mig:
         # The attributes describe the whole GPU's memory interface, of which a slice has a part.
         limits = dataclasses.replace(limits, memory_bandwidth=None)
-    return Device(
+    return DeviceInfo(
         backend="cuda",
         index=gpu.index,
         name=limits.name,
@@ -193,10 +175,8 @@ def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_versio
     )
 
 
-def _notes_without_cuda(
-    cuda: CudaUnavailable, physical: NvmlReport | NvmlUnavailable, visible: str | None
-) -> tuple[str, ...]:
-    if isinstance(physical, NvmlUnavailable):
+def _notes_without_cuda(cuda: Unavailable, physical: NvmlReport | Unavailable, visible: str | None) -> tuple[str, ...]:
+    if isinstance(physical, Unavailable):
         return tuple(dict.fromkeys((cuda.reason, physical.reason)))
     if cuda.no_device and visible is not None and physical.gpus:
         return (_hidden(physical.gpus, visible), *physical.notes)
@@ -206,12 +186,12 @@ def _notes_without_cuda(
 
 def _notes(
     cuda: CudaReport,
-    physical: NvmlReport | NvmlUnavailable,
+    physical: NvmlReport | Unavailable,
     pairs: list[tuple[CudaGpu, NvmlGpu | None]],
     visible: str | None,
 ) -> tuple[str, ...]:
     notes = list(cuda.notes)
-    if isinstance(physical, NvmlUnavailable):
+    if isinstance(physical, Unavailable):
         notes.append(physical.reason)
     else:
         notes.extend(physical.notes)
@@ -259,21 +239,20 @@ class GpuHealth:
 
 
 def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
-    """What NVML knows of the health of the GPU `uuid`; of the GPU around it for a
-    slice (``MIG-...``); nothing where NVML is missing or does not know it.
+    """The health of the GPU `uuid`, or of the GPU around a slice (``MIG-...``), as far as NVML knows it.
 
     Errors of its memory that were found and could not be corrected: "ECC" and "Row remapper" in the NVML API reference.
     The driver keeps no list of past Xid events that could be read afterwards; those that end a context are seen as the
     failures of calls.
     """
     library = nvml.load() if nvml_module is None else nvml_module
-    if isinstance(library, NvmlUnavailable) or nvml.start(library) is not None:
+    if isinstance(library, Unavailable) or nvml.start(library) is not None:
         return GpuHealth()
     try:
         handle = nvml.physical_gpu(library, uuid)
         kinds = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
-        uncorrected = _known(library, library.nvmlDeviceGetTotalEccErrors, handle, *kinds)
-        rows = _known(library, library.nvmlDeviceGetRemappedRows, handle)
+        uncorrected = nvml.if_supported(library, library.nvmlDeviceGetTotalEccErrors, handle, *kinds)
+        rows = nvml.if_supported(library, library.nvmlDeviceGetRemappedRows, handle)
     except library.NVMLError as error:
         lost = getattr(error, "value", None) == library.NVML_ERROR_GPU_IS_LOST
         return GpuHealth(fault=f"NVML no longer reaches it ({error})" if lost else "")
@@ -285,13 +264,3 @@ def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
     if uncorrected:
         return GpuHealth(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
     return GpuHealth()
-
-
-def _known(library: Any, query: Any, *arguments: Any) -> Any:
-    """The answer, or None where this GPU does not offer the query."""
-    try:
-        return query(*arguments)
-    except library.NVMLError as error:
-        if nvml.is_absent(library, error):
-            return None
-        raise

@@ -1,13 +1,12 @@
-"""The roofline of a device, from measurements: how fast could this workload possibly be.
+"""The roofline of a device, from measurements: the shortest time that it allows a workload.
 
-Owns the arithmetic over measured roofs. Measuring them needs a device and belongs to whoever times
-kernels. Source of the model: Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance
-Model for Multicore Architectures", CACM 52(4), 2009.
+Owns the arithmetic over measured roofs; `kernels.measure` measures them. Source of the model: Williams, Waterman,
+Patterson, "Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 52(4), 2009.
 
-Bytes are counted as read plus written, each element once per direction however often the kernel touches
-it: a copy of N bytes moves 2N. A floor is only as good as this count. Nothing that runs out of memory
-(a cold cache) is faster than its floor. A kernel that was timed well below a floor proves the roof under it
-wrong, and `without_beaten` leaves that roof out: no bottleneck is named by it, and no share given of it.
+Bytes are counted as read plus written, each element once per direction however often the kernel touches it: a copy of N
+bytes moves 2N. No kernel with a cold cache is faster than its floor. A kernel that was timed well below a floor proves
+the roof under it wrong, and `without_beaten` leaves that roof out: no bottleneck is named by it, and no share of it is
+given.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any, Literal
 from tunesmith.hw.errors import TunesmithError
 
 Bound = Literal["memory", "compute", "unknown"]
-BELIEVED = 1.1
-"""A floor's share of a time up to which its roof is believed: kernels that mostly read are up to 10 % faster than the
-copies that give the bandwidth."""
+MAX_ROOFLINE_SHARE = 1.1
+"""Ratio of a floor to a measured time above which the roof is rejected: kernels that mostly read are up to 10 % faster
+than the copies that give the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,8 @@ class Roofline:
         return "memory" if memory >= compute else "compute"
 
     def without_beaten(self, timed: Iterable[Timed]) -> tuple[Roofline, tuple[str, ...]]:
-        """The roofs that none of `timed` beats by more than `BELIEVED`, and a sentence for each that was beaten."""
-        launches = [one for one in timed if one.seconds > 0]
+        """The roofs that nothing `timed` beats by more than `MAX_ROOFLINE_SHARE`; a sentence for each beaten one."""
+        launches = [launch for launch in timed if launch.seconds > 0]
         reasons = []
         memory = _fastest((one, self.memory_seconds(one.moved_bytes)) for one in launches)
         if memory is not None:
@@ -161,7 +160,7 @@ def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
     """Of launches and the seconds that a roof allows each at least, the one that beats the roof by the largest factor;
     None where none does."""
     shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
-    beaten = [share for share in shares if share[0] > BELIEVED]
+    beaten = [share for share in shares if share[0] > MAX_ROOFLINE_SHARE]
     return max(beaten, key=lambda share: share[0])[1] if beaten else None
 
 

@@ -4,14 +4,14 @@ Owns the tables, and how a user's text finds a row in them; what this machine ha
 
 Sources of the table of compute capabilities, by column:
 
-* Blocks, warps, registers and shared memory: "Technical Specifications per Compute Capability" in the
-  CUDA C++ Programming Guide. Its release 12 has 7.0 and 7.2, which release 13 no longer lists; release
-  13 (where the tables are called "Device and Streaming Multiprocessor Information" and "Memory
-  Information per Compute Capability") has 7.5 to 12.x, and gives 12.0 and 12.1 one common column.
-* Allocation units and the number of SM sub-partitions: the tables inside the CUDA Toolkit's occupancy
-  header, ``cuda_occupancy.h`` (release 13). Its per-capability block limits agree with the guide's.
-* Reserved shared memory: the guide says 1 KiB for each block from capability 8.0 on, which is also why
-  the opt-in limit is the SM's shared memory less 1 KiB there.
+* Blocks, warps, registers and shared memory: "Technical Specifications per Compute Capability" in the CUDA C++
+  Programming Guide. Its release 12 has 7.0 and 7.2, which release 13 no longer lists; release 13 (where the tables are
+  called "Device and Streaming Multiprocessor Information" and "Memory Information per Compute Capability") has 7.5 to
+  12.x, and gives 12.0 and 12.1 one common column.
+* Allocation units and the number of SM sub-partitions: the tables inside the CUDA Toolkit's occupancy header,
+  ``cuda_occupancy.h`` (release 13). Its per-capability block limits agree with the guide's.
+* Reserved shared memory: the guide says 1 KiB for each block from capability 8.0 on, which is also why the opt-in limit
+  is the SM's shared memory less 1 KiB there.
 
 The numbers of products are those the CUDA driver reports (multiprocessors, L2 size, maximum SM clock, memory clock, bus
 width), except where a row's note says otherwise. Bandwidth is twice the memory clock times the bus width, which is why
@@ -63,7 +63,7 @@ STATIC_SHARED_PER_BLOCK: Final = 48 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CapabilityLimits:
     """What varies between capabilities. Shared memory in KiB, its allocation unit in bytes."""
 
     blocks: int
@@ -74,20 +74,20 @@ class _Row:
     source: str
 
 
-_TABLE: Final[dict[str, _Row]] = {
-    "7.0": _Row(32, 64, 96, 0, 256, GUIDE_12),
-    "7.2": _Row(32, 64, 96, 0, 256, GUIDE_12),
-    "7.5": _Row(16, 32, 64, 0, 256, GUIDE_13),
-    "8.0": _Row(32, 64, 164, 1, 128, GUIDE_13),
-    "8.6": _Row(16, 48, 100, 1, 128, GUIDE_13),
-    "8.7": _Row(16, 48, 164, 1, 128, GUIDE_13),
-    "8.9": _Row(24, 48, 100, 1, 128, GUIDE_13),
-    "9.0": _Row(32, 64, 228, 1, 128, GUIDE_13),
-    "10.0": _Row(32, 64, 228, 1, 128, GUIDE_13),
-    "10.3": _Row(32, 64, 228, 1, 128, GUIDE_13),
-    "11.0": _Row(24, 48, 228, 1, 128, GUIDE_13),
-    "12.0": _Row(24, 48, 100, 1, 128, GUIDE_13),
-    "12.1": _Row(24, 48, 100, 1, 128, GUIDE_13 + " (column 12.x)"),
+_TABLE: Final[dict[str, _CapabilityLimits]] = {
+    "7.0": _CapabilityLimits(32, 64, 96, 0, 256, GUIDE_12),
+    "7.2": _CapabilityLimits(32, 64, 96, 0, 256, GUIDE_12),
+    "7.5": _CapabilityLimits(16, 32, 64, 0, 256, GUIDE_13),
+    "8.0": _CapabilityLimits(32, 64, 164, 1, 128, GUIDE_13),
+    "8.6": _CapabilityLimits(16, 48, 100, 1, 128, GUIDE_13),
+    "8.7": _CapabilityLimits(16, 48, 164, 1, 128, GUIDE_13),
+    "8.9": _CapabilityLimits(24, 48, 100, 1, 128, GUIDE_13),
+    "9.0": _CapabilityLimits(32, 64, 228, 1, 128, GUIDE_13),
+    "10.0": _CapabilityLimits(32, 64, 228, 1, 128, GUIDE_13),
+    "10.3": _CapabilityLimits(32, 64, 228, 1, 128, GUIDE_13),
+    "11.0": _CapabilityLimits(24, 48, 228, 1, 128, GUIDE_13),
+    "12.0": _CapabilityLimits(24, 48, 100, 1, 128, GUIDE_13),
+    "12.1": _CapabilityLimits(24, 48, 100, 1, 128, GUIDE_13 + " (column 12.x)"),
 }
 
 CAPABILITIES: Final = tuple(_TABLE)
@@ -106,8 +106,7 @@ def arch_name(capability: str) -> str:
 def limits_of(capability: str) -> DeviceLimits:
     """Return the limits of a capability such as ``9.0``; product-specific fields stay ``None``.
 
-    Raises KeyError for a capability outside `CAPABILITIES`; `resolve_target` is what turns a user's text
-    into one.
+    Raises KeyError for a capability outside `CAPABILITIES`; `resolve_target` is what turns a user's text into one.
     """
     row = _TABLE[capability]
     arch = arch_name(capability)
@@ -139,7 +138,11 @@ def limits_of(capability: str) -> DeviceLimits:
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
+_BOARD: Final = "SM clock varies by board"
+_SHARED: Final = "shares its memory with the CPU"
 _DATA_SHEET: Final = "bandwidth from the data sheet, memory clock not established"
+_DATA_SHEET_ALONE: Final = f"{_DATA_SHEET}; L2 and clocks not established"
+_DATA_RATE: Final = f"bandwidth from the data sheet, as the driver states a data rate for the memory clock; {_SHARED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,47 +168,18 @@ _PRODUCTS: Final[dict[str, _Product]] = {
     "a100-40gb": _Product("NVIDIA A100-SXM4-40GB", "8.0", 108, 40 * MIB, 40, 1410, 1215, 5120),
     "a10": _Product("NVIDIA A10", "8.6", 72, 6 * MIB, 24, 1695, 6251, 384),
     "a40": _Product("NVIDIA A40", "8.6", 84, 6 * MIB, 48, 1740, 7251, 384),
-    "rtx3090": _Product(
-        "NVIDIA GeForce RTX 3090", "8.6", 82, 6 * MIB, 24, 1695, 9751, 384, note="SM clock varies by board"
-    ),
+    "rtx3090": _Product("NVIDIA GeForce RTX 3090", "8.6", 82, 6 * MIB, 24, 1695, 9751, 384, None, _BOARD),
     "l4": _Product("NVIDIA L4", "8.9", 58, 48 * MIB, 24, 2040, 6251, 192),
     "l40s": _Product("NVIDIA L40S", "8.9", 142, 96 * MIB, 48, 2520, 9001, 384),
-    "rtx4090": _Product(
-        "NVIDIA GeForce RTX 4090", "8.9", 128, 72 * MIB, 24, 2520, 10501, 384, note="SM clock varies by board"
-    ),
+    "rtx4090": _Product("NVIDIA GeForce RTX 4090", "8.9", 128, 72 * MIB, 24, 2520, 10501, 384, None, _BOARD),
     "h100": _Product("NVIDIA H100 80GB HBM3", "9.0", 132, 50 * MIB, 80, 1980, 2619, 5120),
     "h100-pcie": _Product("NVIDIA H100 PCIe", "9.0", 114, 50 * MIB, 80, 1755, 1593, 5120),
     "h200": _Product("NVIDIA H200", "9.0", 132, 60 * MIB, 140, 1980, 3201, 6016),
-    "b200": _Product(
-        "NVIDIA B200", "10.0", 148, 132_644_864, 180, 1965, None, None, bandwidth=8.0e12, note=_DATA_SHEET
-    ),
-    "b300": _Product(
-        "NVIDIA B300",
-        "10.3",
-        148,
-        None,
-        270,
-        None,
-        None,
-        None,
-        bandwidth=8.0e12,
-        note=_DATA_SHEET + "; L2 and clocks not established",
-    ),
-    "thor": _Product("NVIDIA Thor", "11.0", 20, 32 * MIB, 128, None, 4266, 256, note="shares its memory with the CPU"),
+    "b200": _Product("NVIDIA B200", "10.0", 148, 132_644_864, 180, 1965, None, None, 8.0e12, _DATA_SHEET),
+    "b300": _Product("NVIDIA B300", "10.3", 148, None, 270, None, None, None, 8.0e12, _DATA_SHEET_ALONE),
+    "thor": _Product("NVIDIA Thor", "11.0", 20, 32 * MIB, 128, None, 4266, 256, None, _SHARED),
     "rtx5090": _Product("NVIDIA GeForce RTX 5090", "12.0", 170, 96 * MIB, 32, 2407, 14001, 512),
-    "gb10": _Product(
-        "NVIDIA GB10",
-        "12.1",
-        48,
-        24 * MIB,
-        128,
-        2418,
-        None,
-        None,
-        bandwidth=273e9,
-        note="bandwidth from the data sheet, as the driver states a data rate for the memory clock; "
-        "shares its memory with the CPU",
-    ),
+    "gb10": _Product("NVIDIA GB10", "12.1", 48, 24 * MIB, 128, 2418, None, None, 273e9, _DATA_RATE),
 }
 
 PRODUCT_NAMES: Final = tuple(_PRODUCTS)
@@ -305,8 +279,7 @@ def _unknown(text: str) -> str:
     near = difflib.get_close_matches(text.lower(), known, n=4, cutoff=0.5)
     if near and any(letter.isalnum() for letter in text):
         return f"No target is called '{text}': did you mean {' or '.join(near)}?"
-    names = ", ".join([*architectures, *PRODUCT_NAMES])
-    return f"No target is called '{text}': name one of {names}, or the path of a TOML file."
+    return f"No target is called '{text}': name one of {', '.join(known)}, or the path of a TOML file."
 
 
 def _from_file(path: Path) -> DeviceLimits:

@@ -1,22 +1,18 @@
 """The state of a GPU around a measurement: clocks, power, energy, temperature, throttling.
 
-Owns the reading of one sample from NVML. Whether a sample makes a measurement invalid is for whoever
-measures to decide; which devices exist is `probe`.
-
-A sample without energy costs some ten microseconds (H200; the first one milliseconds). Power is NVML's
-average (over a second on many GPUs). Energy is a counter since the driver was loaded, so the difference of
-two samples is the energy between them; reading it costs 4 ms on an H200 and it moves every 0.1 s, so it is
-read only on request and says something only about spans of a second or more.
+Owns the reading of one sample from NVML, not the decision whether it makes a measurement invalid. A sample without
+energy costs some ten microseconds (H200; the first one milliseconds). Power is NVML's average (over a second on many
+GPUs). Energy is a counter, so the difference of two samples is the energy between them; reading it costs 4 ms on an
+H200 and it moves every 0.1 s, so it is read only on request and says something only about spans of a second or more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tunesmith.hw.drivers import nvml as nvml_access
-from tunesmith.hw.drivers.nvml import NvmlUnavailable
+from tunesmith.hw.errors import Unavailable
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "NvmlClocksEventReasons"). Idleness
 #: (bit 0) is not throttling and is left out.
@@ -31,8 +27,6 @@ _REASONS: Final[dict[int, str]] = {
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-
-
 _SETTINGS: Final = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
 
 
@@ -58,16 +52,14 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class NoTelemetry:
-    """There is no telemetry, and why. Also a source whose every sample is itself."""
+    """There is no telemetry, and why. Also a source whose every sample is itself, without an energy counter."""
 
     reason: str
 
     def sample(self, *, energy: bool = False) -> NoTelemetry:
-        """Return this reason again."""
         return self
 
     def joules(self) -> float | None:
-        """There is no counter."""
         return None
 
     def close(self) -> None:
@@ -76,10 +68,7 @@ class NoTelemetry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None: ...
 
 
 def harmful(sample: Telemetry | NoTelemetry) -> tuple[str, ...]:
@@ -117,33 +106,32 @@ class NvmlTelemetry:
         if self._closed:
             return NoTelemetry("This telemetry source was closed.")
         nvml, handle = self.nvml, self.handle
+
+        def hertz(domain: int) -> float:
+            return float(nvml.nvmlDeviceGetClockInfo(handle, domain) * 1e6)
+
+        def celsius() -> float:
+            return float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+
         try:
-            sm_mhz = self._read("sm_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
-            memory_mhz = self._read("memory_clock_hz", nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)
-            milliwatts = self._read("power_w", nvml.nvmlDeviceGetPowerUsage, handle)
-            joules = self._read("energy_j", nvml_access.total_energy_joules, nvml, handle) if energy else None
-            celsius = self._read("temperature_c", nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
             bits = self._read("throttle_reasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+            return Telemetry(
+                sm_clock_hz=self._read("sm_clock_hz", hertz, nvml.NVML_CLOCK_SM),
+                memory_clock_hz=self._read("memory_clock_hz", hertz, nvml.NVML_CLOCK_MEM),
+                power_w=self._read("power_w", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
+                energy_j=self._joules() if energy else None,
+                temperature_c=self._read("temperature_c", celsius),
+                throttle_reasons=None if bits is None else decode_throttle_reasons(bits),
+            )
         except nvml.NVMLError as error:
             return NoTelemetry(f"NVML no longer reads the GPU ({error}): check it with nvidia-smi.")
-        return Telemetry(
-            sm_clock_hz=None if sm_mhz is None else sm_mhz * 1e6,
-            memory_clock_hz=None if memory_mhz is None else memory_mhz * 1e6,
-            power_w=None if milliwatts is None else milliwatts / 1e3,
-            energy_j=joules,
-            temperature_c=None if celsius is None else float(celsius),
-            throttle_reasons=None if bits is None else decode_throttle_reasons(bits),
-        )
 
     def joules(self) -> float | None:
         """The energy counter alone, in J since the driver was loaded; None where this GPU has none, or was lost."""
-        if self._closed:
-            return None
         try:
-            found: float | None = self._read("energy_j", nvml_access.total_energy_joules, self.nvml, self.handle)
+            return None if self._closed else self._joules()
         except self.nvml.NVMLError:
             return None
-        return found
 
     def close(self) -> None:
         """End the session with NVML; a second call does nothing."""
@@ -154,10 +142,12 @@ class NvmlTelemetry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _joules(self) -> float | None:
+        joules: float | None = self._read("energy_j", nvml_access.total_energy_joules, self.nvml, self.handle)
+        return joules
 
     def _read(self, name: str, query: Any, *arguments: Any) -> Any:
         """The answer, or None once the GPU said that it does not have one; other errors pass."""
@@ -179,7 +169,7 @@ def open_telemetry(uuid: str | None = None, *, nvml_module: Any = None) -> NvmlT
     then NoTelemetry with the reason.
     """
     nvml = nvml_access.load() if nvml_module is None else nvml_module
-    if isinstance(nvml, NvmlUnavailable):
+    if isinstance(nvml, Unavailable):
         return NoTelemetry(nvml.reason)
     failed = nvml_access.start(nvml)
     if failed is not None:

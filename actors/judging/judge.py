@@ -1,9 +1,8 @@
-"""What a verdict compiles: a candidate for each combination of types, its marked twin, and the task's baseline.
+"""The full verdict on one candidate: accepted, partial, or rejected for one of
+`tunesmith.kernels.check.compare.REASONS`.
 
-Owns the compile process of a judgement and the thread that waits for it: questions are compiled in their order, ahead
-of the steps that need them.
-
-Judges one candidate: accepted, or rejected for one of `tunesmith.kernels.check.compare.REASONS`.
+Owns the compile process of a judgement, in which a candidate for each combination of types, its marked twin and the
+task's baseline are compiled ahead of the steps that need them, and the order of the steps.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,10 +19,10 @@ from typing import Any, Literal, TypeVar
 
 from tunesmith.actors.judging.preparation import ContentsHost, Preparation, require_prepared
 from tunesmith.actors.judging.steps import (
+    MAX_SETS,
     PREPARE_SECONDS,
-    SETS,
-    Asked,
     Budget,
+    BuiltKernels,
     Examiner,
     Findings,
     HeldDevice,
@@ -64,147 +63,55 @@ from tunesmith.kernels.outcome import (
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
-PROBE_SECONDS = 60.0
-"""To compile what measures the device's roofs."""
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What steps launch. workloads: of all steps; coverage: counts the parts of the candidate that run, or says why
-    that cannot be told."""
-
-    candidate: Candidate
-    baseline: Candidate
-    coverage: Coverage | str
-    workloads: tuple[Workload, ...]
-
-
-def compile_all(
-    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
-) -> Candidate | Outcome:
-    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
-    artifacts: dict[TypesKey, Artifact] = {}
-    for workload in workloads:
-        if types_key(workload) in artifacts:
-            continue
-        made = compiler.call("compile", seconds, specialise(template, config, workload.types))
-        if not isinstance(made, Artifact):
-            failure: Outcome = made
-            return failure
-        if (kept := undeclared_state(template, made)) is not None:
-            return kept
-        artifacts[types_key(workload)] = made
-    return Candidate(template, config, artifacts)
-
-
-class Builder:
-    """One compile process and its queue. seconds: to compile one source. Use as a context manager; at its end nothing
-    is compiled any more."""
-
-    def __init__(self, task: Task, limits: DeviceLimits, index: int, seconds: float) -> None:
-        self._task, self._limits, self._seconds = task, limits, seconds
-        self._compiler = Isolated("compile", CompileWorker, limits, index)
-        self._queue = ThreadPoolExecutor(1, "builder")
-        self._last: Future[Any] | None = None
-        self._baseline: dict[TypesKey, Artifact] = {}
-        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
-
-    def __enter__(self) -> Builder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._last is not None and not self._last.done():
-            self._compiler.kill()
-        self._queue.shutdown(cancel_futures=True)
-        self._compiler.end()
-
-    def build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> Future[Built | Outcome]:
-        """What steps on `workloads` need, or the candidate's first failure. The future raises `TunesmithError` where
-        the baseline cannot be compiled."""
-        return self.after(lambda: self._build(template, config, workloads))
-
-    def probes(self) -> dict[str, Artifact] | None:
-        """What measures the device's roofs; None where it cannot be compiled."""
-        found = self.after(lambda: self._compiler.call("probes", PROBE_SECONDS)).result()
-        return found if isinstance(found, dict) else None
-
-    def after(self, work: Callable[[], T]) -> Future[T]:
-        """Does `work` once everything that was asked for before is compiled."""
-        made = self._queue.submit(work)
-        self._last = made
-        return made
-
-    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> Built | Outcome:
-        candidate = compile_all(self._compiler, template, config, workloads, self._seconds)
-        if not isinstance(candidate, Candidate):
-            return candidate
-        baseline = self._compiled_baseline(workloads)
-        coverage = self._coverage(candidate, workloads)
-        if isinstance(coverage, Coverage):
-            plain = self._coverage(baseline, workloads, self._marked_baseline)
-            coverage.plain = plain if isinstance(plain, Coverage) else None
-        return Built(candidate, baseline, coverage, tuple(workloads))
-
-    def _compiled_baseline(self, workloads: Sequence[Workload]) -> Candidate:
-        """The baseline, each combination of types compiled once."""
-        plain = self._task.sources(self._limits.backend).baseline.template
-        missing = [workload for workload in workloads if types_key(workload) not in self._baseline]
-        made = compile_all(self._compiler, plain, {}, missing, self._seconds)
-        if not isinstance(made, Candidate):
-            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(made)}.")
-        self._baseline |= made.artifacts
-        wanted = {types_key(workload) for workload in workloads}
-        return Candidate(plain, {}, {key: one for key, one in self._baseline.items() if key in wanted})
-
-    def _coverage(
-        self, candidate: Candidate, workloads: Sequence[Workload], known: dict[TypesKey, MarkedArtifact] | None = None
-    ) -> Coverage | str:
-        """The candidate's marked twin, or why there is none. known: twins that were compiled before, to which new ones
-        are added."""
-        marked = {} if known is None else known
-        for workload in workloads:
-            key = types_key(workload)
-            if key in marked:
-                continue
-            source = specialise(candidate.template, candidate.config, workload.types)
-            made = self._compiler.call("mark", self._seconds, source)
-            if not isinstance(made, MarkedArtifact):
-                why = made.why if isinstance(made, NotMarked) else describe(made)
-                return f"whether every part of the kernel ran was not looked at: {why}"
-            marked[key] = made
-        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
-
-
 SEED = 7_000_003
-"""Of the contents of a verdict, to which a run adds its own seed: what `tune` prepared need not be made for `check`."""
+"""Seed of the contents of a verdict, to which a run adds its own: contents that `tune` prepared serve `check` too."""
+PROBE_SECONDS = 60.0
+"""Deadline for compiling the kernels that measure the device's roofs."""
 CALIBRATE_SECONDS = 60.0
-"""For the device's roofs."""
-SURPLUS = 2.0
-"""Blocks of a baseline's launch over those that it needs, from where on that is said."""
-REACHING = 8
-"""Steps between two looks at what has not run yet."""
+"""Deadline for measuring the device's roofs."""
+MIN_REPORTED_SURPLUS = 2.0
+"""Ratio of the blocks of a baseline's launch to those that it needs, from which on it is reported."""
+REACHING_BATCH = 8
+"""Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
-"""For the steps on workloads that were made up, by the kind of device, unless the user says otherwise."""
+"""Time for the steps on made-up workloads, by the kind of device, unless the user says otherwise."""
 REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""
-MOST_EXCLUDED = 0.5
-"""Share of the made-up workloads that a template may exclude for a verdict to be one on all sizes."""
-TRIED_EXCLUDED = 32
-"""Steps that a template excludes in which the plain kernel is tried, where it excludes most."""
+MAX_EXCLUDED_SHARE = 0.5
+"""Share of the made-up workloads that a template may exclude for its verdict to hold for all sizes."""
+MAX_EXCLUDED_TRIALS = 32
+"""Excluded steps in which the plain kernel is tried, where a template excludes most."""
 QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
-
 OUT_OF_MEMORY = "catastrophic error: out of memory"
-"""What NVRTC says when it notices its memory bound itself."""
+"""NVRTC's message when it notices its memory bound itself."""
+
+T = TypeVar("T")
+Question = tuple[Template, Config, str | None]
+"""A template at a configuration, for one workload or, with None, for all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """partial: nothing was found wrong, but the template excludes most workloads on which that was to be seen. reason:
-    empty unless rejected, else a key of `REASONS`. steps: what was passed and skipped; notes: what was not looked at,
-    and why; baseline_note: a sentence where the baseline is launched with blocks that it does not need; unexecuted:
-    parts of the kernel that ran in none of the steps; artifacts: content hashes of the machine code of candidate and
-    baseline; seconds: what checking took, compiling included and compute-sanitizer left out."""
+class JudgeOptions:
+    """seed: of all contents; largest_bytes: of a workload that a step may have; roofline: the device's roofs, which a
+    launch is timed against, measured by the judgement if left out; lock: the device's, where the caller has one, which
+    is released at the end; listener: called with the step at hand; processes: that go through steps at once."""
+
+    seed: int = 0
+    deadlines: Limits = field(default_factory=Limits)
+    largest_bytes: float = math.inf
+    roofline: Roofline | None = None
+    lock: DeviceLock | None = None
+    listener: Callable[[str], None] = lambda _: None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateVerdict:
+    """partial: no fault was found, but the template excludes most workloads that could show one. reason: empty unless
+    rejected, else a key of `REASONS`. notes: clauses on checks that were not made, and why; baseline_note: a sentence
+    where the baseline is launched with blocks that it does not need; unexecuted: parts of the kernel that ran in none
+    of the steps; artifacts: content hashes of the machine code of candidate and baseline; seconds: time of the checks,
+    compiling included and compute-sanitizer left out."""
 
     verdict: Literal["accepted", "partial", "rejected"]
     reason: str = ""
@@ -237,11 +144,8 @@ def reason_of(outcome: Outcome) -> str:
     """The key of `REASONS` for an outcome that is not a measurement."""
     match outcome:
         case Rejected():
-            return (
-                outcome.reason
-                if outcome.reason in ("source_too_large", "forbidden_source", "device_state")
-                else "infeasible"
-            )
+            own = outcome.reason in ("source_too_large", "forbidden_source", "device_state")
+            return outcome.reason if own else "infeasible"
         case CompileFailed():
             # A compiler that meets its memory bound may die of it, or notice and stop: the same end of the same source.
             return "compile_crashed" if OUT_OF_MEMORY in outcome.first_error else "compile_failed"
@@ -256,82 +160,160 @@ def reason_of(outcome: Outcome) -> str:
         case Crashed():
             return "compile_crashed" if outcome.phase == "compile" else "crashed"
         case Measured():
-            raise ValueError("a measurement is no rejection")
+            raise ValueError("a measurement rejects nothing")
 
 
-def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = (), notes: Sequence[str] = ()) -> Verdict:
-    return Verdict("rejected", reason_of(outcome), describe(outcome), tuple(steps), tuple(notes))
+def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> CandidateVerdict:
+    return CandidateVerdict("rejected", reason_of(outcome), describe(outcome), tuple(steps))
 
 
-Question = tuple[Template, Config, str | None]
-"""A template at a configuration, for one workload or, with None, for all."""
+def compile_all(
+    compiler: Isolated, template: Template, config: Config, workloads: Sequence[Workload], seconds: float
+) -> Candidate | Outcome:
+    """`template` at `config` for every combination of types of `workloads`, or the first failure."""
+    artifacts: dict[TypesKey, Artifact] = {}
+    for workload in workloads:
+        if types_key(workload) in artifacts:
+            continue
+        artifact = compiler.call("compile", seconds, specialise(template, config, workload.types))
+        if not isinstance(artifact, Artifact):
+            failure: Outcome = artifact
+            return failure
+        if (kept := undeclared_state(template, artifact)) is not None:
+            return kept
+        artifacts[types_key(workload)] = artifact
+    return Candidate(template, config, artifacts)
+
+
+class Builder:
+    """One compile process and its queue. seconds: to compile one source. Use as a context manager; at its end nothing
+    is compiled any more."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, seconds: float) -> None:
+        self._task, self._limits, self._seconds = task, limits, seconds
+        self._compiler = Isolated("compile", CompileWorker, limits, index)
+        self._queue = ThreadPoolExecutor(1, "builder")
+        self._last: Future[Any] | None = None
+        self._baseline: dict[TypesKey, Artifact] = {}
+        self._marked_baseline: dict[TypesKey, MarkedArtifact] = {}
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._last is not None and not self._last.done():
+            self._compiler.kill()
+        self._queue.shutdown(cancel_futures=True)
+        self._compiler.end()
+
+    def build(
+        self, template: Template, config: Config, workloads: Sequence[Workload]
+    ) -> Future[BuiltKernels | Outcome]:
+        """The kernels of steps on `workloads`, or the candidate's first failure, once everything that was asked for
+        before is compiled. The future raises `TunesmithError` where the baseline cannot be compiled."""
+        return self._after(lambda: self._build(template, config, workloads))
+
+    def probes(self) -> dict[str, Artifact] | None:
+        """The kernels that measure the device's roofs; None where they cannot be compiled."""
+        probes = self._after(lambda: self._compiler.call("probes", PROBE_SECONDS)).result()
+        return probes if isinstance(probes, dict) else None
+
+    def _after(self, work: Callable[[], T]) -> Future[T]:
+        future = self._queue.submit(work)
+        self._last = future
+        return future
+
+    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
+        candidate = compile_all(self._compiler, template, config, workloads, self._seconds)
+        if not isinstance(candidate, Candidate):
+            return candidate
+        baseline = self._compiled_baseline(workloads)
+        coverage = self._coverage(candidate, workloads, {})
+        if isinstance(coverage, str):
+            return BuiltKernels(candidate, baseline, None, coverage, tuple(workloads))
+        plain = self._coverage(baseline, workloads, self._marked_baseline)
+        coverage.plain = plain if isinstance(plain, Coverage) else None
+        return BuiltKernels(candidate, baseline, coverage, "", tuple(workloads))
+
+    def _compiled_baseline(self, workloads: Sequence[Workload]) -> Candidate:
+        """The baseline, each combination of types compiled once."""
+        plain = self._task.sources(self._limits.backend).baseline.template
+        missing = [workload for workload in workloads if types_key(workload) not in self._baseline]
+        baseline = compile_all(self._compiler, plain, {}, missing, self._seconds)
+        if not isinstance(baseline, Candidate):
+            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
+        self._baseline |= baseline.artifacts
+        return Candidate(plain, {}, {key: self._baseline[key] for key in map(types_key, workloads)})
+
+    def _coverage(
+        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[TypesKey, MarkedArtifact]
+    ) -> Coverage | str:
+        """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
+        are added."""
+        for workload in workloads:
+            key = types_key(workload)
+            if key in marked:
+                continue
+            source = specialise(candidate.template, candidate.config, workload.types)
+            artifact = self._compiler.call("mark", self._seconds, source)
+            if not isinstance(artifact, MarkedArtifact):
+                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
+                return f"whether every part of the kernel ran was not looked at: {why}"
+            marked[key] = artifact
+        return Coverage(candidate, {key: marked[key] for key in map(types_key, workloads)})
 
 
 def judge(
-    task: Task,
-    limits: DeviceLimits,
-    index: int,
-    questions: Sequence[Question],
-    *,
-    seed: int = 0,
-    deadlines: Limits | None = None,
-    largest_bytes: float = math.inf,
-    roofline: Roofline | None = None,
-    lock: DeviceLock | None = None,
-    listener: Callable[[str], None] = lambda _: None,
-    processes: int | None = None,
-) -> list[Verdict]:
-    """The full verdict on each template at its configuration, on workloads of up to `largest_bytes`.
-
-    roofline: the device's roofs, which a launch is timed against; measured here if left out. lock: the device's, where
-    the caller has one; it is released at the end. Raises `TunesmithError` where task or baseline are at fault.
-    """
+    task: Task, limits: DeviceLimits, index: int, questions: Sequence[Question], options: JudgeOptions | None = None
+) -> list[CandidateVerdict]:
+    """The full verdict on each template at its configuration. Raises `TunesmithError` where task or baseline are at
+    fault."""
+    options = options or JudgeOptions()
+    seed, deadlines, listener = options.seed, options.deadlines, options.listener
     preload(limits.backend)
-    judged: list[tuple[Verdict, Suspect | None]] = []
-    count = process_count(limits) if processes is None else processes
-    waited = deadlines or Limits()
     with contextlib.ExitStack() as stack:
-        examiners = [
-            stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(max(1, count))
-        ]
-        held = HeldDevice(lock or lock_of(examiners[0]), listener)
+        count = max(1, process_count(limits) if options.processes is None else options.processes)
+        examiners = [stack.enter_context(Isolated("run", Examiner, task, limits, index, seed)) for _ in range(count)]
+        held = HeldDevice(options.lock or lock_of(examiners[0]), listener)
         device = stack.enter_context(contextlib.closing(held))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
         hosts = [stack.enter_context(Isolated("run", ContentsHost, task)) for _ in examiners]
-        builder = stack.enter_context(Builder(task, limits, index, waited.compile))
-        runners = [StepRunner(task, limits, waited, one, device, listener) for one in examiners]
+        builder = stack.enter_context(Builder(task, limits, index, deadlines.compile))
+        runners = [StepRunner(task, limits, deadlines, examiner, device, listener) for examiner in examiners]
         for_all = any(only is None for _, _, only in questions)
-        unusable = _unusable_scalars(task, limits, seed, hosts[0], waited.prepare) if for_all else []
-        bench = _Bench(
-            task, limits, seed, waited, builder, runners, hosts, folder, device, unusable, roofline, listener
-        )
-        asked = [
+        unusable = _unusable_scalars(task, limits, seed, hosts[0], deadlines.prepare) if for_all else []
+        judgement = _Judgement(task, limits, options, builder, runners, hosts, folder, unusable, options.roofline)
+        planned = [
             (only, steps, builder.build(template, config, [step.workload for step in steps]))
             for template, config, only in questions
-            for steps in [bench.steps(template, config, only, largest_bytes)]
+            for steps in [judgement.steps(template, config, only)]
         ]
-
-        for only, steps, future in asked:
+        verdicts, suspects = list[CandidateVerdict](), list[Suspect | None]()
+        for only, steps, building in planned:
             started = time.monotonic()
-            verdict, suspect = bench.judge(future, steps, only)
-            judged.append((replace(verdict, seconds=round(time.monotonic() - started, 1)), suspect))
-        # What the tool runs needs the memory that the examiners' buffers take.
+            verdict, suspect = judgement.judge(building, steps, only)
+            verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1)))
+            suspects.append(suspect)
+        # The sanitizer needs the memory of the examiners' buffers.
         for examiner in examiners:
             examiner.end()
-        suspects = [suspect for _, suspect in judged if suspect is not None]
-        if suspects and BACKENDS[limits.backend].nvidia_tools:
+        present = [suspect for suspect in suspects if suspect is not None]
+        if present and BACKENDS[limits.backend].nvidia_tools:
             device.take()
             listener("compute-sanitizer")
-        clean = iter(sanitize(suspects, task, limits, index, seed))
-        return [verdict if suspect is None else _sanitized(verdict, next(clean)) for verdict, suspect in judged]
+        sanitized = iter(sanitize(present, task, limits, index, seed))
+        return [
+            verdict if suspect is None else _sanitized(verdict, next(sanitized))
+            for verdict, suspect in zip(verdicts, suspects, strict=True)
+        ]
 
 
-def _speaks_of(template: Template, config: Config) -> str:
-    """What of a candidate names sizes: its source, with its parameters as macros, and how it is launched."""
+def _source_with_parameters(template: Template, config: Config) -> str:
+    """The parts of a candidate that name sizes: its source, with its parameters as macros, and its launch."""
     launch, whole = template.launch, {name: value for name, value in config.items() if isinstance(value, int)}
     macros = [f"#define {name} {literal(value)}" for name, value in whole.items()]
     compared = [f"x == {name};" for name in whole]
-    return "\n".join([*macros, template.source, *compared, *(f"{one};" for one in (*launch.grid, *launch.block))])
+    return "\n".join([*macros, template.source, *compared, *(f"{text};" for text in (*launch.grid, *launch.block))])
 
 
 def _unusable_scalars(
@@ -341,14 +323,14 @@ def _unusable_scalars(
     own = [workload for workload in task.workloads if limits.kind in workload.devices]
     if task.original_is_reference or not own:
         return []
-    found = host.call("unusable_scalars", seconds, small_workload(task, own), seed)
-    return found if isinstance(found, list) else []
+    unusable = host.call("unusable_scalars", seconds, small_workload(task, own), seed)
+    return unusable if isinstance(unusable, list) else []
 
 
-def _account(made_up: Sequence[Step], found: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
-    """A sentence on what there was no time for; none where there was enough. Steps that were left out for other
+def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
+    """A sentence on steps for which no time was left; none where there was enough. Steps that were left out for other
     reasons do not count."""
-    skipped = {one.step: one.reason for one in found if isinstance(one, Skipped)}
+    skipped = {result.step: result.reason for result in results if isinstance(result, Skipped)}
     wanted = [step for step in made_up if skipped.get(step.name, "time") == "time"]
     done = [step for step in wanted if step.name not in skipped]
     if len(done) == len(wanted):
@@ -361,160 +343,166 @@ def _account(made_up: Sequence[Step], found: Sequence[Passed | Skipped], seconds
     )
 
 
-def _of_surplus(surplus: float) -> str:
-    return (
-        f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right without "
-        "the others), so speed-ups over it are too high: correct `grid` in its launch."
-    )
-
-
-def _sanitized(verdict: Verdict, found: Sanitized) -> Verdict:
-    notes = (*([found.note] if found.note else []), *verdict.notes)
-    if found.found:
-        return replace(verdict, verdict="rejected", reason="sanitizer", detail=found.found, notes=notes)
+def _sanitized(verdict: CandidateVerdict, answer: Sanitized) -> CandidateVerdict:
+    notes = (*([answer.note] if answer.note else []), *verdict.notes)
+    if answer.found:
+        return replace(verdict, verdict="rejected", reason="sanitizer", detail=answer.found, notes=notes)
     return replace(verdict, notes=notes)
 
 
 @dataclass(slots=True)
-class _Bench:
-    """The processes of a judgement, and what is known of task and device. unusable: see
+class _Judgement:
+    """The processes of a judgement, and the facts known of task and device. unusable: see
     `ContentsHost.unusable_scalars`."""
 
     task: Task
     limits: DeviceLimits
-    seed: int
-    deadlines: Limits
+    options: JudgeOptions
     builder: Builder
     runners: Sequence[StepRunner]
     hosts: Sequence[Isolated]
     folder: Path
-    device: HeldDevice
     unusable: Sequence[tuple[str, int, float]]
     roofline: Roofline | None
-    listener: Callable[[str], None]
 
-    def steps(self, template: Template, config: Config, only: str | None, largest_bytes: float) -> list[Step]:
-        """The steps of a question, of which there is at least one."""
-        source = _speaks_of(template, config)
+    def steps(self, template: Template, config: Config, only: str | None) -> list[Step]:
+        """The steps of a question, at least one."""
+        source = _source_with_parameters(template, config)
         unusable = {(name, level) for name, level, _ in self.unusable}
-        found = plan(self.task, self.limits, self.seed, largest_bytes, only, source, unusable)
-        if not found:
+        options = self.options
+        steps = plan(self.task, self.limits, options.seed, options.largest_bytes, only, source, unusable)
+        if not steps:
             raise TunesmithError(
                 f"The task {self.task.name} has no workload for a {self.limits.kind}: add one whose `devices` lists it."
             )
-        return found
+        return steps
 
     def judge(
-        self, building: Future[Built | Outcome], steps: Sequence[Step], only: str | None
-    ) -> tuple[Verdict, Suspect | None]:
-        """The verdict but for the sanitizer's, and what that is to look at where nothing was found so far."""
-        task, listener, first = self.task, self.listener, self.runners[0]
-        self.device.leave()
-        listener("compiling")
+        self, building: Future[BuiltKernels | Outcome], steps: Sequence[Step], only: str | None
+    ) -> tuple[CandidateVerdict, Suspect | None]:
+        """The verdict but for the sanitizer's, and the candidate for the sanitizer unless it is rejected already."""
+        self.runners[0].device.leave()
+        self.options.listener("compiling")
         built = building.result()
-        if not isinstance(built, Built):
+        if not isinstance(built, BuiltKernels):
             return rejected(built), None
-        coverage = built.coverage if isinstance(built.coverage, Coverage) else None
-        asked = Asked(built.candidate, built.baseline, coverage)
-        # What all processes hold at once leaves half of the device's memory to others.
-        several = len(self.runners) > 1
-        room = (self.limits.memory_bytes or 0) / (2 * SETS * len(self.runners)) if several else math.inf
-        budget = Budget(self.deadlines.check or CHECK_SECONDS[self.limits.kind])
-        budget.reserve = REACHING_SHARE * budget.seconds if coverage is not None else 0.0
-        findings = self._run(asked, steps, room, budget)
-        passed, unseen, wrong, covered = findings.passed(), findings.unseen, findings.wrong(), findings.covered
-        budget.reserve = 0.0
-        surplus = findings.surplus
-        if coverage is not None and wrong is None and covered and (unreached := coverage.unreached()):
-            # Other sizes enter what neither the task's nor the usual ones do.
-            like = task.workload(only) if only is not None else steps[-1].workload
-            further = reaching_steps(task, self.limits, like, unreached, self.seed, tried=only is None)
-            while wrong is None and covered and further and coverage.unreached() and not budget.is_spent:
-                findings = self._run(asked, further[:REACHING], room, budget)
-                further = further[REACHING:]
-                passed, wrong, covered = passed + findings.passed(), findings.wrong(), findings.covered
-                unseen |= findings.unseen
-        late = {one.step for one in passed if isinstance(one, Skipped) and one.reason == "time"}
-        again = [step for step in steps if step.name in late]
-        if wrong is None and again and not budget.is_spent:
-            # What was kept for further sizes is left.
-            findings = self._run(replace(asked, coverage=coverage if covered else None), again, room, budget)
-            passed = [one for one in passed if one.step not in late] + findings.passed()
-            wrong, unseen, covered = findings.wrong(), unseen | findings.unseen, covered and findings.covered
-        if wrong is not None:
-            verdict = rejected(wrong, passed)
-            remedy = findings.remedy()
+        findings = Findings(Budget(self.options.deadlines.check or CHECK_SECONDS[self.limits.kind]))
+        self._go_through(built, steps, only, findings)
+        passed = findings.passed()
+        if (wrong := findings.wrong()) is not None:
+            verdict, remedy = rejected(wrong, passed), findings.remedy()
             return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
-        untold = [built.coverage] if isinstance(built.coverage, str) else []
-        notes: tuple[str, ...] = (*self.task.caveats, *untold, *unseen)
-        timed = min((step.workload for step in steps if not step.derived), key=task.bytes_of)
-        self.device.take()
-        listener(f"preparing {timed.name}")
-        require_prepared(task, timed.name, first.examiner.call("prepare", self.deadlines.prepare, timed.name))
-        floor = self._roofs().floor_seconds(task.bytes_of(timed), task.flops_of(timed), task.arithmetic) or 0.0
-        listener(f"checking timed launches on {timed.name}")
-        precision = replace(QUICK, floor=floor)
-        measured = first.examiner.call("visit", self.deadlines.run, built.candidate, timed.name, precision)
-        if not isinstance(measured, Measured):
-            first.renew(measured)
-            return rejected(measured, passed), None
-        steady = all(step.deterministic for step in passed if isinstance(step, Passed))
-        if not steady:
-            notes += ("repeated launches differ in some bits, within the tolerance",)
-        artifacts = {"candidate": built.candidate.digests, "baseline": built.baseline.digests}
-        unexecuted = coverage.unexecuted() if coverage is not None and covered else ()
+        timed = self._timed(built, min((step.workload for step in steps if not step.derived), key=self.task.bytes_of))
+        if not isinstance(timed, Measured):
+            return rejected(timed, passed), None
+        notes = [*self.task.caveats, *([built.uncounted] if built.uncounted else []), *findings.unchecked]
+        if not all(step.deterministic for step in passed if isinstance(step, Passed)):
+            notes.append("repeated launches differ in some bits, within the tolerance")
         made_up = {step.name: step for step in steps if step.derived}
-        notes += _account(list(made_up.values()), passed, budget.seconds)
+        notes += _account(made_up.values(), passed, findings.budget.seconds)
         notes += for_unusable(self.unusable) if only is None else ()
         notes += for_left_out({step.name: step for step in steps}, passed)
-        excluding, of = self._excluded(asked, made_up, passed, budget), len(made_up)
-        kind: Literal["accepted", "partial"] = "partial" if excluding > MOST_EXCLUDED * of else "accepted"
-        detail = f"the template excludes {excluding} of {of} steps on made-up sizes" if kind == "partial" else ""
-        about = _of_surplus(surplus) if SURPLUS <= surplus < math.inf else ""
-        verdict = Verdict(kind, "", detail, tuple(passed), notes, about, unexecuted, artifacts)
+        excluded = self._excluded(built, made_up, passed, findings.budget)
+        partial = excluded > MAX_EXCLUDED_SHARE * len(made_up)
+        surplus, coverage = findings.surplus, built.coverage
+        verdict = CandidateVerdict(
+            "partial" if partial else "accepted",
+            detail=f"the template excludes {excluded} of {len(made_up)} steps on made-up sizes" if partial else "",
+            steps=tuple(passed),
+            notes=tuple(notes),
+            baseline_note=(
+                f"The baseline is launched with {surplus:.0f} times the blocks that it needs (its results are right "
+                "without the others), so speed-ups over it are too high: correct `grid` in its launch."
+            )
+            if MIN_REPORTED_SURPLUS <= surplus < math.inf
+            else "",
+            unexecuted=coverage.unexecuted() if coverage is not None and findings.counting else (),
+            artifacts={"candidate": built.candidate.digests, "baseline": built.baseline.digests},
+        )
         return verdict, (built.candidate, built.workloads)
 
-    def _excluded(
-        self, asked: Asked, made_up: Mapping[str, Step], found: Sequence[Passed | Skipped], budget: Budget
-    ) -> int:
-        """How many of the `made_up` steps the template excludes; where these are most, without those in which the plain
-        kernel is not right either, which some of them tell."""
-        names = {one.step for one in found if isinstance(one, Skipped) and one.reason == "template"}
-        out = [step for name, step in made_up.items() if name in names]
-        unfit = tried = 0
-        if len(out) > MOST_EXCLUDED * len(made_up):
-            for step in out[:: max(1, len(out) // TRIED_EXCLUDED)]:
-                if budget.is_spent:
-                    break
-                fits = self.runners[0].plain_fits(asked.baseline, step, Findings(budget))
-                unfit, tried = unfit + (not fits), tried + 1
-            unfit = len(out) * unfit // max(1, tried)
-        return len(out) - unfit
+    def _go_through(self, built: BuiltKernels, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
+        """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no
+        time was left before."""
+        budget, coverage = findings.budget, built.coverage
+        budget.reserve = REACHING_SHARE * budget.seconds if coverage is not None else 0.0
+        self._run(built, steps, findings)
+        budget.reserve = 0.0
+        if coverage is not None and findings.first_wrong is None and findings.counting:
+            like = self.task.workload(only) if only is not None else steps[-1].workload
+            types, seed = coverage.unreached(), self.options.seed
+            further = reaching_steps(self.task, self.limits, like, types, seed, tried=only is None)
+            while (
+                further
+                and findings.first_wrong is None
+                and findings.counting
+                and coverage.unreached()
+                and not budget.is_spent
+            ):
+                self._run(built, further[:REACHING_BATCH], findings)
+                further = further[REACHING_BATCH:]
+        late = {step.step for step in findings.passed() if isinstance(step, Skipped) and step.reason == "time"}
+        again = [step for step in steps if step.name in late]
+        if findings.first_wrong is None and again and not budget.is_spent:
+            findings.forget(late)
+            self._run(built, again, findings)
 
-    def _run(self, asked: Asked, steps: Sequence[Step], room: float, budget: Budget) -> Findings:
+    def _run(self, built: BuiltKernels, steps: Sequence[Step], findings: Findings) -> None:
         """`run_steps` with contents that are prepared beside it."""
-        seconds = (self.deadlines.prepare, self.deadlines.made_up_step(budget))
+        deadlines, count = self.options.deadlines, len(self.runners)
+        seconds = (deadlines.prepare, deadlines.made_up_step(findings.budget))
+        # The data of all processes together leaves half of the device's memory to others.
+        max_bytes = (self.limits.memory_bytes or 0) / (2 * MAX_SETS * count) if count > 1 else math.inf
 
-        def prepare(chosen: Mapping[int, Step], findings: Findings) -> Preparation:
+        def prepare(chosen: Mapping[int, Step]) -> Preparation:
             return Preparation(self.task, self.limits, chosen, self.hosts, findings, self.folder, seconds)
 
-        return run_steps(self.runners, asked, steps, room, budget, prepare)
+        run_steps(self.runners, built, steps, max_bytes, findings, prepare)
 
-    def _roofs(self) -> Roofline:
-        """The device's roofs; none where the probes do not run on it."""
+    def _timed(self, built: BuiltKernels, workload: Workload) -> Outcome:
+        """The candidate timed on a workload, against the device's roofs."""
+        task, deadlines, first = self.task, self.options.deadlines, self.runners[0]
+        first.device.take()
+        self.options.listener(f"preparing {workload.name}")
+        require_prepared(task, workload.name, first.call("prepare", deadlines.prepare, [workload.name]))
         if self.roofline is None:
+            # No roofs where the probes do not run on the device.
             probes = self.builder.probes()
-            roofs = self.runners[0].examiner.call("calibrate", CALIBRATE_SECONDS, probes) if probes else None
+            roofs = first.call("calibrate", CALIBRATE_SECONDS, probes) if probes else None
             self.roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-        return self.roofline
+        floor = self.roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
+        self.options.listener(f"checking timed launches on {workload.name}")
+        precision = replace(QUICK, floor=floor)
+        answer = first.call("visit", deadlines.run, built.candidate, [workload.name], precision)
+        outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
+        if isinstance(outcome, LaunchFailed) and outcome.sticky:
+            first.examiner.end()
+        return outcome
+
+    def _excluded(
+        self, built: BuiltKernels, made_up: Mapping[str, Step], results: Sequence[Passed | Skipped], budget: Budget
+    ) -> int:
+        """How many of the `made_up` steps the template excludes; where these are most, without the share in which the
+        plain kernel is not right either, by a sample."""
+        names = {result.step for result in results if isinstance(result, Skipped) and result.reason == "template"}
+        excluded = [step for name, step in made_up.items() if name in names]
+        if len(excluded) <= MAX_EXCLUDED_SHARE * len(made_up):
+            return len(excluded)
+        unfit = tried = 0
+        for step in excluded[:: max(1, len(excluded) // MAX_EXCLUDED_TRIALS)]:
+            if budget.is_spent:
+                break
+            unfit += not self.runners[0].plain_fits(built.baseline, step, Findings(budget))
+            tried += 1
+        return len(excluded) - len(excluded) * unfit // max(1, tried)
 
 
 __all__ = [
     "Builder",
-    "Built",
+    "CandidateVerdict",
+    "JudgeOptions",
     "Limits",
     "Question",
-    "Verdict",
     "compile_all",
     "judge",
     "lock_of",

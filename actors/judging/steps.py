@@ -1,7 +1,7 @@
-"""What runs in a process that uses the device: the data of one step at a time, and what is done on it.
+"""The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
 
-What to write into a task so that checks make up nothing that its kernel is never called with.
-The steps of the full verdict on one candidate, spread over processes that use the device at the same time.
+Owns the process of a step (`Examiner`), its deadlines and retries, the results of steps, and the sentences that say how
+a task can rule out made-up values with which its kernel is never called.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tunesmith.actors.judging.preparation import Preparation, require_prepared
 from tunesmith.actors.process import Isolated
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, Side
-from tunesmith.kernels.build.artifact import Artifact, Candidate, TypesKey, types_key
+from tunesmith.kernels.build.artifact import Candidate, TypesKey, types_key
 from tunesmith.kernels.check.coverage import Coverage, launch_marked
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import (
@@ -40,20 +40,21 @@ from tunesmith.kernels.check.verify import (
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import Prepared
-from tunesmith.kernels.measure.bench import Bench, Modes, WorkloadComparison
-from tunesmith.kernels.measure.opponents import Rival
-from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.outcome import Crashed, LaunchFailed, Outcome, TimedOut, WrongResult, describe
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 
+T = TypeVar("T")
 
-class Examiner:
-    """`index` counts this machine's devices of the backend."""
+
+class Examiner(Bench):
+    """A bench that goes through steps, in a process of its own. `index` counts this machine's devices of the
+    backend."""
 
     def __init__(self, task: Task, limits: DeviceLimits, index: int, seed: int) -> None:
-        self._bench = Bench(task, limits, index, seed=seed)
-        self._data: tuple[Step, WorkloadData] | None = None
-        """What was prepared for the step at hand."""
+        super().__init__(task, limits, index, seed=seed)
+        self._step: tuple[Step, WorkloadData] | None = None
+        """The step at hand, and its data."""
         self._plain: PlainResult | None = None
         """The baseline's result in it."""
         self._path: Path | None = None
@@ -63,114 +64,83 @@ class Examiner:
         """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
     def uuid(self) -> str:
-        """The device's, by which it is locked."""
-        return self._bench.device.uuid
+        """The device's UUID, by which it is locked."""
+        return self.device.uuid
 
-    def prepare(self, workload: str) -> None:
-        """The buffers of a workload for `visit`, `compare` and `modes`."""
-        self._data = self._plain = None
-        self._bench.prepare([workload])
+    def prepare(self, workloads: Sequence[str]) -> None:
+        """The buffers of workloads for `visit`, `compare` and `modes`."""
+        self._step = self._plain = None
+        super().prepare(workloads)
 
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
-        """The data for `verify`. path: a file with contents that were prepared; without it they are made here."""
-        self._data, self._plain, self._path = None, None, path
+        """The data for `verify`. path: a file with prepared contents; without it they are made here."""
+        self._step, self._plain, self._path = None, None, path
         prepared = Prepared.from_bytes(path.read_bytes()) if path is not None else None
-        made = prepare_step(self._bench.device, self._bench.task, step, max_bytes=self._bench.room, prepared=prepared)
-        if isinstance(made, Skipped):
-            return made
-        self._data = step, made
+        data = prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
+        if isinstance(data, Skipped):
+            return data
+        self._step = step, data
         return None
 
     def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
-            self._loaded.clear()
-        return verify(self._bench.device, candidate, baseline, step, data, self._loaded, self._plain)
+        def check(data: WorkloadData) -> Passed | Skipped | Outcome:
+            if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
+                self._loaded.clear()
+            return verify(self.device, candidate, baseline, step, data, self._loaded, self._plain)
 
-    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | float:
+        return self._with_data(step, check)
+
+    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | float:
         """Runs the baseline alone: the seconds of a launch where nothing is wrong with it."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        found = measure_baseline(self._bench.device, baseline, step, data, self._loaded)
-        if isinstance(found, Skipped):
-            return found
-        self._plain = found
-        return found.seconds
+
+        def measure(data: WorkloadData) -> Skipped | float:
+            result = measure_baseline(self.device, baseline, step, data, self._loaded)
+            if isinstance(result, Skipped):
+                return result
+            self._plain = result
+            return result.seconds
+
+        return self._with_data(step, measure)
 
     def try_edges(self, candidate: Candidate, step: Step, edges: Edges) -> bool | LaunchFailed | Skipped:
         """See `launch_at_edges`."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        try:
-            return launch_at_edges(self._bench.device, candidate, data, edges, self._loaded)
-        except OutOfDeviceMemory as error:
-            return Skipped(step.name, str(error))
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
+
+        def launch(data: WorkloadData) -> bool | Skipped:
+            try:
+                return launch_at_edges(self.device, candidate, data, edges, self._loaded)
+            except OutOfDeviceMemory as error:
+                return Skipped(step.name, str(error))
+
+        return self._with_data(step, launch)
 
     def surplus(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
         """See `surplus_of_blocks`."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
-        try:
-            return surplus_of_blocks(self._bench.device, baseline, data, self._loaded)
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
+        return self._with_data(step, lambda data: surplus_of_blocks(self.device, baseline, data, self._loaded))
 
     def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
         """See `launch_marked`."""
-        data = self._prepared(step)
-        if isinstance(data, Skipped):
-            return data
         if not set(twin.digests) >= set(self._twins):
             self._twins.clear()
-        try:
-            return launch_marked(self._bench.device, twin, data, self._twins)
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
+        return self._with_data(step, lambda data: launch_marked(self.device, twin, data, self._twins))
 
-    def _prepared(self, step: Step) -> WorkloadData | Skipped:
-        if self._data is None or self._data[0] != step:
+    def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
+        """`work` on the data of `step`."""
+        if self._step is None or self._step[0] != step:
             # Another process has prepared it, which was killed from outside.
             skipped = self.prepare_step(step, self._path)
             if skipped is not None:
                 return skipped
-        assert self._data is not None
-        return self._data[1]
-
-    def visit(self, candidate: Candidate, workload: str, precision: Precision) -> Outcome:
-        return self._bench.visit(candidate, [workload], precision)[workload]
-
-    def compare(
-        self,
-        baseline: Candidate,
-        candidate: Candidate,
-        workload: str,
-        rounds: int,
-        seconds: float,
-        floor: float,
-        opponents: Sequence[Rival] = (),
-    ) -> WorkloadComparison:
-        return self._bench.compare(
-            baseline, [candidate], workload, rounds=rounds, budget_seconds=seconds, floor=floor, opponents=opponents
-        )
-
-    def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:
-        return self._bench.modes(candidate, workload)
-
-    def calibrate(self, probes: dict[str, Artifact]) -> Roofline:
-        return self._bench.calibrate(probes)
+        assert self._step is not None
+        try:
+            return work(self._step[1])
+        except DeviceError as error:
+            return LaunchFailed(str(error), sticky=error.sticky)
 
 
-MOST_NAMED = 4
+MAX_NAMED_VALUES = 4
 """Values that a sentence names."""
 BLAMED = {"reference": "the reference fails", "plain kernel": "the plain kernel fails"}
-"""By the reason for which steps are left out: what is at fault."""
+"""The cause, by the reason for which steps are left out."""
 Value = tuple[str, float]
 
 
@@ -210,7 +180,8 @@ def for_unusable(scalars: Sequence[tuple[str, int, float]]) -> tuple[str, ...]:
 
 
 def for_rejection(step: Step) -> str:
-    """What to write where no caller has what a step made up that rejects the kernel; empty where it made up nothing."""
+    """A remedy for the case that no caller has the made-up values of the step that rejects the kernel; empty where it
+    has none."""
     scalars, sizes = _made_up(step)
     named = " or ".join(f"{name} = {value:g}" for name, value in [*scalars, *sizes])
     remedies = [_remedy(name, True) for name, _ in scalars] + [_remedy(name, False) for name, _ in sizes]
@@ -227,30 +198,31 @@ def _remedy(name: str, is_scalar: bool) -> str:
 
 
 def _listed(values: Sequence[float]) -> str:
-    more = f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else ""
-    return ", ".join(f"{value:g}" for value in values[:MOST_NAMED]) + more
+    more = f" and {len(values) - MAX_NAMED_VALUES} more" if len(values) > MAX_NAMED_VALUES else ""
+    return ", ".join(f"{value:g}" for value in values[:MAX_NAMED_VALUES]) + more
 
 
 SIDES: tuple[Side, ...] = ("end", "start")
 """Where kernels reach beyond an array, the likelier first."""
-MOST_PROCESSES = 4
-CORES_EACH = 2
-"""Of the machine, for each process: NumPy and the driver have threads of their own."""
+MAX_PROCESSES = 4
+CORES_PER_PROCESS = 2
+"""NumPy and the driver have threads of their own."""
 PREPARE_SECONDS = 60.0
-"""For the buffers and the reference results of one workload, unless the user says otherwise."""
-LEAST_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
-"""Least time of the reference, or of the plain kernel, on a made-up workload, and that as a share of the budget."""
-LAUNCHES = 20
-"""A step has up to so many launches, each of which may take so much the less."""
-SETS = 8
-"""Times a workload's bytes that a step takes of the device's memory at most, with its sets and expected results."""
+"""Deadline for the buffers and the reference results of one workload, unless the user says otherwise."""
+MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
+"""Deadline of the reference, or of the plain kernel, on a made-up workload: at least so many seconds, or this share of
+the budget."""
+MAX_LAUNCHES = 20
+"""Launches in one step, which share its deadline."""
+MAX_SETS = 8
+"""Device memory of a step, with its sets and expected results, as a multiple of its workload's bytes."""
 
 
 def process_count(limits: DeviceLimits) -> int:
     """How many processes go through steps at once: one on a CPU, whose cores run the kernels too."""
     if limits.kind == "cpu":
         return 1
-    return max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // CORES_EACH))
+    return max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +237,13 @@ class Limits:
 
     def made_up_step(self, budget: Budget) -> float:
         """For the reference, or the plain kernel, on one workload that was made up."""
-        return min(self.run, max(LEAST_STEP_SECONDS, STEP_SHARE * budget.seconds))
+        return min(self.run, max(MIN_STEP_SECONDS, STEP_SHARE * budget.seconds))
 
 
 @dataclass(slots=True)
 class Budget:
-    """Seconds that steps on made-up workloads may take. reserve: what is kept of them for later steps; slow: made-up
-    workloads on which the reference or the plain kernel took too long, and how that shows."""
+    """Seconds that steps on made-up workloads may take. reserve: the part kept for later steps; slow: made-up workloads
+    on which the reference or the plain kernel took too long, each with a clause that says so."""
 
     seconds: float
     reserve: float = 0.0
@@ -287,40 +259,43 @@ class Budget:
         return time.monotonic() > self.ends - self.reserve
 
     def extend(self, seconds: float) -> None:
-        """Other things took that long: waiting for the device, or the task's own workloads."""
+        """Does not count time spent on waiting for the device, or on the task's own workloads."""
         with self._lock:
             self.ends += seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What steps are about. coverage: counts the parts of the candidate that run, None where that cannot be told."""
+class BuiltKernels:
+    """The kernels that steps launch. workloads: of all steps; coverage: counts the parts of the candidate that run, or
+    is None where `uncounted` says why not."""
 
     candidate: Candidate
     baseline: Candidate
     coverage: Coverage | None
+    uncounted: str
+    workloads: tuple[Workload, ...]
 
 
 @dataclass(slots=True)
 class Findings:
-    """What steps found so far, by their place in the plan. unseen: what was not looked for, and why; first_wrong: the
-    first step that rejects the candidate; covered: whether parts that ran are still counted; surplus: blocks of the
-    baseline's launches over those that it needs, the least of the task's own workloads so far."""
+    """The results of `steps` so far, by their places. unchecked: clauses on faults that were not looked for; counting:
+    parts that ran are still counted; first_wrong: the first step that rejects the candidate; surplus: blocks of the
+    baseline's launches over the blocks that it needs, the minimum of the task's own workloads so far."""
 
     budget: Budget
-    steps: Sequence[Step] = ()
-    found: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
-    unseen: dict[str, None] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    results: dict[int, Passed | Skipped | Outcome] = field(default_factory=dict)
+    unchecked: dict[str, None] = field(default_factory=dict)
     first_wrong: int | None = None
-    covered: bool = True
+    counting: bool = True
     surplus: float = math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, place: int, found: Passed | Skipped | Outcome) -> None:
-        """What the step at `place` found."""
+    def note(self, place: int, result: Passed | Skipped | Outcome) -> None:
+        """The step at `place` has ended."""
         with self.lock:
-            self.found[place] = found
-            if not isinstance(found, Passed | Skipped):
+            self.results[place] = result
+            if not isinstance(result, Passed | Skipped):
                 self.first_wrong = place if self.first_wrong is None else min(place, self.first_wrong)
 
     def note_slow(self, step: Step, why: str) -> None:
@@ -347,17 +322,21 @@ class Findings:
 
     def passed(self) -> list[Passed | Skipped]:
         """The steps that come before the first that rejects the candidate."""
-        inside = sorted(place for place in self.found if self.wanted(place))
-        return [one for place in inside if isinstance(one := self.found[place], Passed | Skipped)]
+        inside = sorted(place for place in self.results if self.wanted(place))
+        return [result for place in inside if isinstance(result := self.results[place], Passed | Skipped)]
+
+    def forget(self, names: Collection[str]) -> None:
+        """Removes the results of steps that will be tried again."""
+        self.results = {at: result for at, result in self.results.items() if self.steps[at].name not in names}
 
     def remedy(self) -> str:
-        """What to write into the task where what was made up for the rejecting step is never met."""
+        """A remedy for the case that no caller has the made-up values of the rejecting step."""
         return "" if self.first_wrong is None else for_rejection(self.steps[self.first_wrong])
 
     def wrong(self) -> Outcome | None:
-        """What rejects the candidate."""
-        found = None if self.first_wrong is None else self.found[self.first_wrong]
-        return None if isinstance(found, Passed | Skipped) else found
+        """The outcome that rejects the candidate."""
+        result = None if self.first_wrong is None else self.results[self.first_wrong]
+        return None if isinstance(result, Passed | Skipped) else result
 
 
 class HeldDevice:
@@ -404,12 +383,12 @@ class StepRunner:
     baseline_ends: bool = False
     """The baseline is known to end on a workload of the task's."""
 
-    def excluded(self, asked: Asked, step: Step) -> Skipped | Outcome | None:
+    def excluded(self, kernels: BuiltKernels, step: Step) -> Skipped | Outcome | None:
         """See `tunesmith.kernels.check.verify.excluded`."""
-        return excluded(asked.candidate, asked.baseline, step, self.limits)
+        return excluded(kernels.candidate, kernels.baseline, step, self.limits)
 
-    def run(self, asked: Asked, step: Step, place: int, findings: Findings, source: Preparation) -> None:
-        """One step, and what it finds."""
+    def run(self, kernels: BuiltKernels, step: Step, place: int, findings: Findings, source: Preparation) -> None:
+        """One step, whose result goes to `findings`."""
         if (left_out := findings.left_out(step)) is not None:
             findings.note(place, left_out)
             return
@@ -421,53 +400,46 @@ class StepRunner:
             findings.note(place, path)
             return
         findings.budget.extend(self.device.take())
-        found = self._step(asked.candidate, asked.baseline, step, path, findings)
-        if isinstance(found, Passed):
+        result: Passed | Skipped | Outcome | None = self.try_plain(kernels.baseline, step, path, findings)
+        if result is None:
+            result = self.call("verify", self.deadlines.run, kernels.candidate, kernels.baseline, step)
+        if isinstance(result, Passed):
             if step.own and findings.surplus > 1:
-                surplus = self.examiner.call("surplus", self.deadlines.run, asked.baseline, step)
-                self.renew(surplus)
+                surplus = self.call("surplus", self.deadlines.run, kernels.baseline, step)
                 findings.surplus = min(findings.surplus, surplus if isinstance(surplus, float) else 1.0)
             for edges in self._edges(step, place):
-                beyond = self._at_edges(asked.candidate, asked.baseline, step, path, edges)
+                beyond = self._at_edges(kernels, step, path, edges)
                 if isinstance(beyond, str):
-                    findings.unseen.setdefault(beyond)
+                    findings.unchecked.setdefault(beyond)
                 elif beyond is not None:
-                    found = beyond
+                    result = beyond
                     break
-        self.renew(found)
-        if isinstance(found, Passed) and asked.coverage is not None:
-            self._cover(asked.coverage, step, findings)
-        findings.note(place, found)
+        if isinstance(result, Passed) and kernels.coverage is not None:
+            self._cover(kernels.coverage, step, findings)
+        assert result is not None
+        findings.note(place, result)
 
-    def renew(self, found: object) -> None:
-        """Ends the process whose device cannot be used any more, so that the next call starts another."""
-        if (isinstance(found, LaunchFailed) and found.sticky) or (isinstance(found, Skipped) and found.sticky):
+    def call(self, method: str, seconds: float, *arguments: Any) -> Any:
+        """A call of the examiner, whose process ends where its device cannot be used any more."""
+        result = self.examiner.call(method, seconds, *arguments)
+        if isinstance(result, LaunchFailed | Skipped) and result.sticky:
             self.examiner.end()
+        return result
 
     def _cover(self, coverage: Coverage, step: Step, findings: Findings) -> None:
-        """Counts what a launch on this step's data adds; where one fails, nothing is known any more."""
+        """Counts the parts that run in a launch on this step's data; where one fails, nothing is known any more."""
         key = types_key(step.workload)
         for one in (coverage, coverage.plain):
-            if one is None or not findings.covered or not one.wanted(key):
+            if one is None or not findings.counting or not one.wanted(key):
                 continue
-            found = self.examiner.call("cover", self.deadlines.run, one.twin, step)
-            self.renew(found)
-            if isinstance(found, frozenset):
+            result = self.call("cover", self.deadlines.run, one.twin, step)
+            if isinstance(result, frozenset):
                 with findings.lock:
-                    one.add(key, found)
-            elif not isinstance(found, Skipped):
-                findings.covered = False
-                why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(found)}"
-                findings.unseen.setdefault(why)
-
-    def _step(
-        self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, findings: Findings
-    ) -> Passed | Skipped | Outcome:
-        if (skipped := self.try_plain(baseline, step, path, findings)) is not None:
-            return skipped
-        found: Passed | Skipped | Outcome = self.examiner.call("verify", self.deadlines.run, candidate, baseline, step)
-        self.renew(found)
-        return found
+                    one.add(key, result)
+            elif not isinstance(result, Skipped):
+                findings.counting = False
+                why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(result)}"
+                findings.unchecked.setdefault(why)
 
     def try_plain(self, baseline: Candidate, step: Step, path: Path | None, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
@@ -477,17 +449,16 @@ class StepRunner:
         if (skipped := self._prepare(step, path, seconds if short else self.deadlines.prepare)) is not None:
             return skipped
         self.listener(f"checking {step.name}")
-        plain: Skipped | float | Crashed | TimedOut = self.examiner.call("try_baseline", seconds, baseline, step)
-        self.renew(plain)
-        if isinstance(plain, Crashed | TimedOut):
+        plain: Skipped | float | Outcome = self.call("try_baseline", seconds, baseline, step)
+        if isinstance(plain, Skipped):
+            return plain
+        if not isinstance(plain, float):
             self._require_baseline(baseline, step, plain)
             if isinstance(plain, TimedOut) and step.derived:
                 findings.note_slow(step, f"the plain kernel takes longer than {plain.limit:g} s")
             return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
-        if isinstance(plain, Skipped):
-            return plain
         self.warm_start[types] = self.examiner.starts
-        if short and plain > seconds / LAUNCHES:
+        if short and plain > seconds / MAX_LAUNCHES:
             findings.note_slow(step, f"one launch of the plain kernel takes {plain:.2g} s")
             return Skipped(step.name, f"one launch of the plain kernel takes {plain:.2g} s there", reason="time")
         return None
@@ -495,8 +466,8 @@ class StepRunner:
     def plain_fits(self, baseline: Candidate, step: Step, findings: Findings) -> bool:
         """Whether nothing is known against the baseline in a made-up step, on which it must also keep to its arrays."""
         self.device.take()
-        if (found := self.try_plain(baseline, step, None, findings)) is not None:
-            return found.reason != "plain kernel"
+        if (skipped := self.try_plain(baseline, step, None, findings)) is not None:
+            return skipped.reason != "plain kernel"
         arrays = [argument.name for argument in self.task.arguments if argument.role != "scalar"]
         return not self._fails_at(baseline, step, None, edges_of(arrays, SIDES[0]))
 
@@ -510,7 +481,7 @@ class StepRunner:
             return Skipped(step.name, f"its data could not be made: {describe(answer)}", reason="reference")
         return answer
 
-    def _require_baseline(self, baseline: Candidate, step: Step, found: object) -> None:
+    def _require_baseline(self, baseline: Candidate, step: Step, failure: object) -> None:
         """Raises `TaskError` where the baseline, which failed on `step`, fails on the task's smallest workload too:
         hundreds of further steps would each wait for it."""
         if not step.own:
@@ -519,12 +490,11 @@ class StepRunner:
             own = self.task.workloads_for(self.limits.kind, held_out=False)
             step = Step(min(own, key=self.task.bytes_of, default=step.workload), Contents(seed=step.contents.seed))
             self._prepare(step, None, self.deadlines.prepare)
-            found = self.examiner.call("try_baseline", self.deadlines.run, baseline, step)
-            self.renew(found)
-        if isinstance(found, Crashed | TimedOut):
+            failure = self.call("try_baseline", self.deadlines.run, baseline, step)
+        if isinstance(failure, Crashed | TimedOut):
             raise TaskError(
                 f"The {self.limits.backend} baseline of {self.task.name} fails on the workload {step.workload.name}: "
-                f"{describe(found).rstrip('.')}. Fix its source or its launch, or give it more time with "
+                f"{describe(failure).rstrip('.')}. Fix its source or its launch, or give it more time with "
                 "--run-deadline."
             )
         self.baseline_ends = True
@@ -540,36 +510,32 @@ class StepRunner:
             return [both[number % len(both)]]
         return both + ([edges_of(inputs, writable=False)] if inputs else [])
 
-    def _at_edges(
-        self, candidate: Candidate, baseline: Candidate, step: Step, path: Path | None, edges: Edges
-    ) -> Outcome | str | None:
-        """Wrong where `candidate`, and not the baseline, fails with arrays at these edges. Otherwise None, or why
-        nothing is known."""
-        self.listener(f"checking what lies beyond arrays on {step.name}")
-        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
-        if found is True:
+    def _at_edges(self, kernels: BuiltKernels, step: Step, path: Path | None, edges: Edges) -> Outcome | str | None:
+        """A rejection where the candidate, and not the baseline, fails with arrays at these edges. Otherwise None, or
+        why nothing is known."""
+        self.listener(f"checking accesses outside of arrays on {step.name}")
+        result = self.call("try_edges", self.deadlines.run, kernels.candidate, step, edges)
+        if result is True:
             return None
-        if found is False:
+        if result is False:
             return (
                 "accesses outside of arrays that change nothing, and inputs that are written for a moment, were not "
                 "looked for: this device has no memory whose pages can be protected"
             )
-        if isinstance(found, Skipped):
-            return f"accesses outside of arrays were not looked for on {found.step}: {found.why}"
-        self.renew(found)
-        if not isinstance(found, Crashed | LaunchFailed):
-            failed: Outcome = found
+        if isinstance(result, Skipped):
+            return f"accesses outside of arrays were not looked for on {result.step}: {result.why}"
+        if not isinstance(result, Crashed | LaunchFailed):
+            failed: Outcome = result
             return failed
-        if self._fails_at(baseline, step, path, edges):
+        if self._fails_at(kernels.baseline, step, path, edges):
             return f"accesses outside of arrays were not looked for on {step.name}: the baseline makes some"
+        name = self._culprit(kernels.candidate, step, path, edges)
         where = f"on {step.name}: a launch fails when"
         if not edges.writable:
-            written = self._culprit(candidate, step, path, edges)
-            detail = f"{where} arrays declared `in` cannot be written: {describe(found)}"
-            return WrongResult("input_modified", written, detail)
-        name = self._culprit(candidate, step, path, edges)
+            detail = f"{where} arrays declared `in` cannot be written: {describe(result)}"
+            return WrongResult("input_modified", name, detail)
         side = "ends" if edges.side == "end" else "begins"
-        return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(found)}")
+        return WrongResult("out_of_bounds_access", name, f"{where} memory {side} where {name} does: {describe(result)}")
 
     def _culprit(self, candidate: Candidate, step: Step, path: Path | None, edges: Edges) -> str:
         """The first array that makes `candidate` fail when it alone lies there; all where none does alone."""
@@ -582,67 +548,63 @@ class StepRunner:
 
     def _fails_at(self, candidate: Candidate, step: Step, path: Path | None, edges: Edges) -> bool:
         self._prepare(step, path, self.deadlines.prepare)
-        found = self.examiner.call("try_edges", self.deadlines.run, candidate, step, edges)
-        self.renew(found)
-        return not isinstance(found, bool | Skipped)
+        return not isinstance(self.call("try_edges", self.deadlines.run, candidate, step, edges), bool | Skipped)
 
 
 def run_steps(
     runners: Sequence[StepRunner],
-    asked: Asked,
+    kernels: BuiltKernels,
     steps: Sequence[Step],
-    most_bytes: float,
-    budget: Budget,
-    prepare: Callable[[Mapping[int, Step], Findings], Preparation],
-) -> Findings:
-    """Goes through `steps`, the first ones first, until one rejects the candidate. Steps on workloads of more than
-    `most_bytes` are the first runner's alone. prepare: begins to prepare steps by their places. Raises what a runner
-    raises."""
-    findings, first = Findings(budget, steps), runners[0]
-    for place, step in enumerate(steps):
-        if (reason := first.excluded(asked, step)) is not None:
+    max_bytes: float,
+    findings: Findings,
+    prepare: Callable[[Mapping[int, Step]], Preparation],
+) -> None:
+    """Goes through `steps`, which follow those of `findings`, the first ones first, until one rejects the candidate.
+    Steps on workloads of more than `max_bytes` are the first runner's alone. prepare: begins to prepare steps by their
+    places. Raises the error of a runner."""
+    first, start = runners[0], len(findings.steps)
+    findings.steps += steps
+    left = dict(enumerate(steps, start))
+    for place, step in left.items():
+        if (reason := first.excluded(kernels, step)) is not None:
             findings.note(place, reason)
-    left = [place for place in range(len(steps)) if place not in findings.found and findings.wanted(place)]
-    light = [place for place in left if first.task.bytes_of(steps[place].workload) <= most_bytes]
-    heavy = sorted(set(left).difference(light))
+    left = {place: step for place, step in left.items() if place not in findings.results and findings.wanted(place)}
+    light = {place: step for place, step in left.items() if first.task.bytes_of(step.workload) <= max_bytes}
+    heavy = {place: step for place, step in left.items() if place not in light}
     waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
 
     def run(runner: StepRunner, place: int, source: Preparation) -> None:
         begun = time.monotonic()
         try:
-            runner.run(asked, steps[place], place, findings, source)
+            runner.run(kernels, left[place], place, findings, source)
         finally:
             source.release(place)
-        if not steps[place].derived:
-            budget.extend((time.monotonic() - begun) / len(runners))
+        if not left[place].derived:
+            findings.budget.extend((time.monotonic() - begun) / len(runners))
 
     def go_through(runner: StepRunner, source: Preparation) -> None:
-        while not stop.is_set():
-            with lock:
-                place = next(waiting, None)
-            if place is None or not findings.wanted(place):
-                return
-            try:
-                run(runner, place, source)
-            except BaseException:  # it is raised again; meanwhile the others must not begin anything
-                stop.set()
-                raise
-
-    def go_on(runner: StepRunner, source: Preparation) -> None:
         try:
-            go_through(runner, source)
+            while not stop.is_set():
+                with lock:
+                    place = next(waiting, None)
+                if place is None or not findings.wanted(place):
+                    return
+                run(runner, place, source)
+        except BaseException:  # it is raised again; meanwhile the others must not begin anything
+            stop.set()
+            raise
         finally:
             runner.device.leave()
 
-    with prepare({place: steps[place] for place in [*light, *heavy]}, findings) as source:
+    with prepare(light | heavy) as source:
         if len(runners) == 1:
-            go_on(first, source)
+            go_through(first, source)
         else:
             with ThreadPoolExecutor(len(runners)) as threads:
-                running = [threads.submit(go_on, runner, source) for runner in runners]
+                running = [threads.submit(go_through, runner, source) for runner in runners]
                 try:
-                    for one in wait(running, return_when=FIRST_EXCEPTION).done:
-                        one.result()
+                    for ended in wait(running, return_when=FIRST_EXCEPTION).done:
+                        ended.result()
                 except BaseException:  # also Ctrl-C: the threads wait for processes, which would be waited for first
                     stop.set()
                     source.cancel()
@@ -653,19 +615,3 @@ def run_steps(
             if findings.wanted(place):
                 run(first, place, source)
     first.device.leave()
-    return findings
-
-
-__all__ = [
-    "Asked",
-    "Budget",
-    "Findings",
-    "HeldDevice",
-    "Limits",
-    "StepRunner",
-    "for_left_out",
-    "for_rejection",
-    "for_unusable",
-    "process_count",
-    "run_steps",
-]

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError
 
-from tunesmith.actors.lane import Busy, Lost
-from tunesmith.actors.pool.workers import LOST, ActorHandle, Call, Deadlines, WorkerSet, describe_loss, result_of
+from tunesmith.actors.lane import DeviceBusy, WorkerLost
+from tunesmith.actors.pool.workers import LOST, ActorCall, ActorHandle, Deadlines, WorkerSet, describe_loss, result_of
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
@@ -215,8 +215,8 @@ class CompileQueue:
                 yield compilation, found
                 continue
             compilation.job.cached = False
-            reference = worker.actor.compile_packed.remote(pack(compilation.source))
-            worker.begin(Call(reference, self._seconds, compilation))
+            reference = worker.actor.call.remote("compile_packed", pack(compilation.source))
+            worker.begin(ActorCall(reference, self._seconds, compilation))
             self._waiters[compilation.compile_key] = []
             return
 
@@ -362,11 +362,11 @@ class Scheduler:
             return
         job = self._visit_queue.popleft()
         names = job.request.workloads
-        gate = lane.actor.acquire.remote() if job.gated else None
+        gate = lane.actor.call.remote("acquire") if job.gated else None
         packed = pack(job.candidate, names, {name: self._precision_of(name) for name in names})
         seconds = self.deadlines.visit * len(names)
-        reference = lane.actor.visit_packed.remote(packed, seconds)
-        lane.begin(Call(reference, seconds, job, gate, self.deadlines.grace))
+        reference = lane.actor.call.remote("visit_packed", packed, seconds)
+        lane.begin(ActorCall(reference, seconds, job, gate, self.deadlines.grace))
 
     def _precision_of(self, workload: str) -> Precision:
         """The usual precision; clear losers to the fastest on this workload are dropped, unless a slower one may be the
@@ -419,15 +419,15 @@ class Scheduler:
             self._visit_queue.append(job)
 
     def _on_visited(
-        self, lane: ActorHandle, call: Call, result: dict[str, Outcome] | Busy | Lost, seconds: float
+        self, lane: ActorHandle, call: ActorCall, result: dict[str, Outcome] | DeviceBusy | WorkerLost, seconds: float
     ) -> None:
         job: Job = call.job
-        if isinstance(result, Busy):
+        if isinstance(result, DeviceBusy):
             # Another process uses the device: this visit waits for its turn, and its deadline with it.
             job.gated = True
             self._visit_queue.appendleft(job)
             return
-        if isinstance(result, Lost):
+        if isinstance(result, WorkerLost):
             self._retry_all(lane.reset_in_place())
             if result.outcome is None:
                 self._retry(call)
@@ -453,7 +453,7 @@ class Scheduler:
         self._on_lost(worker, call, TimedOut(phase, call.seconds + patience), seconds, blameless=False)
 
     def _on_lost(
-        self, worker: ActorHandle, call: Call, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
+        self, worker: ActorHandle, call: ActorCall, outcome: Crashed | TimedOut, seconds: float, *, blameless: bool
     ) -> None:
         """What becomes of a call whose process is gone."""
         if call.job is None:
@@ -474,7 +474,7 @@ class Scheduler:
     def _replace(self, worker: ActorHandle) -> None:
         self._retry_all(worker.replace_actor())
 
-    def _retry_all(self, calls: list[Call]) -> None:
+    def _retry_all(self, calls: list[ActorCall]) -> None:
         """Calls behind one that was lost did nothing wrong, and are made again."""
         for call in reversed(calls):
             if call.job is not None:
@@ -482,7 +482,7 @@ class Scheduler:
                     self.compile_queue.on_lost(call.job)
                 self._retry(call)
 
-    def _retry(self, call: Call) -> None:
+    def _retry(self, call: ActorCall) -> None:
         call.job.alone = True
         if isinstance(call.job, Job):
             self._visit_queue.appendleft(call.job)

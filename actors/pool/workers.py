@@ -1,9 +1,7 @@
-"""A Ray actor as the pool sees it: one that may die, be ended, and be replaced.
+"""The workers of a pool as it sees them: Ray actors that may die, be ended, excluded, and replaced.
 
-Owns the deadlines, the calls under way, and what Ray reports when a call ends without a result. Which call comes next
-is the pool's business.
-
-The workers of a pool: lanes and compile workers, how they start, and when one is excluded.
+Owns how lanes and compile workers start, their deadlines and calls under way, and what Ray reports when a call ends
+without a result. Which call comes next is the pool's business.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.lane import CompileActor, LaneActor, LaneHost
+from tunesmith.actors.lane import Lane, LaneActor, WorkerActor
 from tunesmith.actors.ray_cluster import cpu_share
 from tunesmith.actors.workers import CompilerReady, CompileWorker, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, this_process
@@ -57,11 +55,11 @@ class Deadlines:
 
 
 @dataclass(slots=True)
-class Call:
+class ActorCall:
     """A call under way, behind `reference`; it may take `seconds` and `grace` from when those before it have ended.
 
-    job: whatever the pool wants to remember; None for calls that make a process ready. gate: a call that must return
-    before this one begins; until then its seconds do not run.
+    job: the pool's note on the call; None for calls that make a process ready. gate: a call that must return before
+    this one begins; until then its seconds do not run.
     """
 
     reference: Any
@@ -75,18 +73,19 @@ class Call:
 class ActorHandle:
     """An actor that can be replaced: `make` starts one for a seed.
 
-    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). ready: it has
+    It works on its `calls` in their order; the first must return before `deadline` (monotonic seconds). patience:
+    seconds that a process may take to start, or a gate to open, before a call's own seconds run; ready: the actor has
     said that it is; startup_deaths: how often in a row it ended without having done anything; busy_seconds: time with a
-    call under way once it was ready, of all the actors it has been.
+    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
+    ready once the actor has a place in the cluster.
     """
 
     make: Callable[[int], Any]
     seed: int
     name: str = ""
     patience: float = 0.0
-    """Seconds that a process may take to start, or a gate to open, before a call's own seconds run."""
     actor: Any = None
-    calls: deque[Call] = field(default_factory=deque)
+    calls: deque[ActorCall] = field(default_factory=deque)
     started: float = 0.0
     deadline: float = 0.0
     ready: bool = False
@@ -95,17 +94,21 @@ class ActorHandle:
     served: int = 0
     version: str = ""
     _placed: Any = None
-    """The node's id, behind a reference that is ready once the actor has a place in the cluster."""
 
-    def begin(self, call: Call) -> None:
+    @property
+    def title(self) -> str:
+        """The name at the beginning of a sentence."""
+        return self.name[0].upper() + self.name[1:]
+
+    def begin(self, call: ActorCall) -> None:
         """Adds a call behind those under way."""
         self.calls.append(call)
         if len(self.calls) == 1:
-            self._head_begins()
+            self._begin_first()
 
     @property
     def waited(self) -> Any:
-        """What to wait for next: the gate or the result of the first call."""
+        """The reference to wait for next: the gate or the result of the first call."""
         return self.calls[0].gate or self.calls[0].reference
 
     @property
@@ -116,7 +119,7 @@ class ActorHandle:
 
     @property
     def state(self) -> str:
-        """What it does, in a word."""
+        """One of starting, idle, waiting (for a gate) and busy."""
         if not self.ready:
             return "starting"
         if not self.calls:
@@ -144,19 +147,19 @@ class ActorHandle:
     def pass_gate(self) -> None:
         """The first call begins: from now on its deadline runs. If the process died instead, the call tells."""
         self.calls[0].gate = None
-        self._head_begins()
+        self._begin_first()
 
-    def end_call(self) -> tuple[Call, float]:
+    def end_call(self) -> tuple[ActorCall, float]:
         """Takes the first call off; gives it and the seconds it took. The next one's time begins."""
         call, now = self.calls.popleft(), time.monotonic()
         seconds = now - self.started
         if self.ready:
             self.busy_seconds += seconds
         if self.calls:
-            self._head_begins()
+            self._begin_first()
         return call, seconds
 
-    def replace_actor(self, seed: int | None = None) -> list[Call]:
+    def replace_actor(self, seed: int | None = None) -> list[ActorCall]:
         """Ends the actor, if any, and starts another, with buffers drawn from `seed`. Gives the calls it had."""
         self.end()
         lost = self._reset(seed)
@@ -164,7 +167,7 @@ class ActorHandle:
         self._placed = self.actor.node_id.remote()
         return lost
 
-    def reset_in_place(self, seed: int | None = None) -> list[Call]:
+    def reset_in_place(self, seed: int | None = None) -> list[ActorCall]:
         """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
         return self.replace_actor(seed) if self.actor is None else self._reset(seed)
 
@@ -174,17 +177,17 @@ class ActorHandle:
             ray.kill(self.actor)
             self.actor = self._placed = None
 
-    def _reset(self, seed: int | None) -> list[Call]:
+    def _reset(self, seed: int | None) -> list[ActorCall]:
         lost = list(self.calls)
         self.calls.clear()
         self.seed, self.ready = self.seed if seed is None else seed, False
         return lost
 
-    def _head_begins(self) -> None:
-        head = self.calls[0]
+    def _begin_first(self) -> None:
+        first = self.calls[0]
         self.started = time.monotonic()
-        patience = self.patience if head.gate is not None or not self.ready else 0.0
-        self.deadline = self.started + head.seconds + head.grace + patience
+        patience = self.patience if first.gate is not None or not self.ready else 0.0
+        self.deadline = self.started + first.seconds + first.grace + patience
 
 
 def result_of(reference: Any, timeout: float | None = None) -> Any:
@@ -198,7 +201,7 @@ def result_of(reference: Any, timeout: float | None = None) -> Any:
 
 
 def describe_loss(error: Exception) -> str:
-    """What a loss of `LOST` was, in a clause for the user."""
+    """A clause for the user on an error of `LOST`."""
     match error:
         case OutOfMemoryError():
             return "Ray ended the worker process because its node ran out of memory"
@@ -206,18 +209,19 @@ def describe_loss(error: Exception) -> str:
             return "its node left the cluster"
         case ObjectLostError():
             return "its result was lost with the node that held it"
-    # Which signal it was, Ray does not know.
+    # Ray does not know the signal.
     return "the worker process ended without a result, as after an invalid access or when the system kills it"
 
 
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
 """Health checks in a row that a device may fail."""
-LOOK_SECONDS = 5.0
+DEVICE_POLL_SECONDS = 5.0
+"""Time between two looks at the GPUs of a cluster."""
 NO_DEVICE_SECONDS = 60.0
-"""How long a cluster may be without any GPU before waiting for one is given up."""
+"""Timeout for a cluster without any GPU."""
 NAMESPACE = "tunesmith"
-"""Ray's, of the names of lanes, by which tunings that wait for a GPU see each other."""
+"""Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
 
 
 class PoolError(TunesmithError):
@@ -225,8 +229,8 @@ class PoolError(TunesmithError):
 
 
 class WorkerSet:
-    """The workers of one pool; `say` gets, in a sentence, what a user should know. seconds_left: until waiting for a
-    device is given up; lane_class, compile_class: what the actors run."""
+    """The workers of one pool; `say` is called with a sentence for the user. seconds_left: until waiting for a device
+    ends the run; lane_class, compile_class: the classes that the actors make."""
 
     def __init__(
         self,
@@ -241,7 +245,7 @@ class WorkerSet:
         deadlines: Deadlines,
         say: Callable[[str], None],
         seconds_left: Callable[[], float] = lambda: math.inf,
-        lane_class: type = LaneHost,
+        lane_class: type = Lane,
         compile_class: type = CompileWorker,
     ) -> None:
         self.limits, self.deadlines, self.say = limits, deadlines, say
@@ -260,7 +264,7 @@ class WorkerSet:
             lane_actor = lane_actor.options(scheduling_strategy=here)
         compile_actor: Any = ray.remote(
             num_cpus=0 if takes_turns else share, max_restarts=0, scheduling_strategy="SPREAD"
-        )(CompileActor)
+        )(WorkerActor)
         holder = this_process()
         # Arguments that every worker needs are stored once in the cluster, not sent with each.
         shared_task = ray.put(task)
@@ -311,7 +315,7 @@ class WorkerSet:
             worker.end()
 
     def phase_of(self, worker: ActorHandle) -> str:
-        """What its calls do, in the terms of outcomes."""
+        """The phase of its calls, in the terms of outcomes."""
         return "run" if worker in self.lanes else "compile"
 
     def request_ready(self, worker: ActorHandle) -> None:
@@ -319,13 +323,13 @@ class WorkerSet:
         if worker.ready or worker.calls:
             return
         if worker in self.compilers:
-            worker.begin(Call(worker.actor.start.remote(), 0.0))
+            worker.begin(ActorCall(worker.actor.call.remote("start"), 0.0))
         elif self._known_health:
-            # What is for other contents is for a few workloads, which whoever requested it names.
+            # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self._seed else ()
             seconds = self.deadlines.prepare
-            reference = worker.actor.start.remote(self.health, workloads, worker.seed, seconds)
-            worker.begin(Call(reference, seconds, grace=self.deadlines.grace))
+            reference = worker.actor.call.remote("start", self.health, workloads, worker.seed, seconds)
+            worker.begin(ActorCall(reference, seconds, grace=self.deadlines.grace))
 
     def on_start_returned(self, worker: ActorHandle, reference: Any) -> None:
         """`worker` has answered whether it is ready. Raises of `LOST` where it died instead, and `TunesmithError`."""
@@ -351,21 +355,23 @@ class WorkerSet:
         worker.calls.clear()
         group = self._group(worker)
         group.remove(worker)
-        sentence = f"{worker.name[0].upper()}{worker.name[1:]} is excluded: {why}."
+        sentence = f"{worker.title} is excluded: {why}."
         if not group:
             raise PoolError(f"{sentence} No other is left.")
         self.say(sentence)
 
-    def on_startup_death(self, worker: ActorHandle, outcome: Crashed | TimedOut) -> None:
-        """A worker's actor ended before it did anything. Raises `PoolError` when that goes on and no other can work."""
+    def on_startup_death(
+        self, worker: ActorHandle, outcome: Crashed | TimedOut, when: str = "before doing any work", cause: str = ""
+    ) -> None:
+        """A worker's process ended before any candidate ran. Raises `PoolError` when that goes on and no other can
+        work. cause: a clause for that."""
         worker.startup_deaths += 1
         if worker.startup_deaths < MAX_STARTUP_DEATHS:
             return
-        why = f"its process ended {worker.startup_deaths} times before doing any work: {describe(outcome)}"
-        if self.others_ready(worker):
-            self.exclude(worker, why)
-            return
-        raise PoolError(f"{worker.name[0].upper()}{worker.name[1:]} cannot be used: {why}.")
+        why = f"its process ended {worker.startup_deaths} times {when}: {describe(outcome).rstrip('.')}"
+        if not self.others_ready(worker):
+            raise PoolError(f"{worker.title} cannot be used: {why}{cause}.")
+        self.exclude(worker, why)
 
     def others_ready(self, worker: ActorHandle) -> bool:
         return any(other.ready for other in self._group(worker) if other is not worker)
@@ -400,7 +406,7 @@ class WorkerSet:
                 self.on_startup_death(worker, Crashed("start", describe_loss(error)))
 
     def wait_for(self, reference: Any, deadline: float, lane: ActorHandle | None = None) -> None:
-        """Waits for the result behind `reference`, and reports what for. lane: the one that waits for its device.
+        """Waits for the result behind `reference`, and reports why. lane: waits for its device meanwhile.
         Raises Ray's `GetTimeoutError` after `deadline` (monotonic seconds), and what `report_waiting` raises."""
         while not ray.wait([reference], timeout=max(0.0, min(deadline - time.monotonic(), REPORT_AFTER_SECONDS)))[0]:
             if time.monotonic() >= deadline:
@@ -415,7 +421,7 @@ class WorkerSet:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + LOOK_SECONDS
+        self._next_look = now + DEVICE_POLL_SECONDS
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         if resources.get("GPU", 0.0) >= 1:
             self._without_device = None
@@ -427,9 +433,8 @@ class WorkerSet:
             )
 
     def report_waiting(self, waiting: ActorHandle | None = None) -> None:
-        """Says, now and then, what lanes wait for while none of them works, or what the lane `waiting` waits for: GPUs
-        of the cluster that others hold, or the device that another process uses. Raises `OutOfTime` where no time is
-        left to wait."""
+        """Says, now and then, why no lane works, or why the lane `waiting` does not: others hold the GPUs of the
+        cluster, or another process uses the device. Raises `OutOfTime` where no time is left to wait."""
         now = time.monotonic()
         if self._holder_asked is not None:
             lane, answer = self._holder_asked
@@ -440,7 +445,7 @@ class WorkerSet:
                 except LOST:
                     clause = ""
                 if clause:
-                    self._say_waiting(f"{lane.name[0].upper()}{lane.name[1:]} is {clause}")
+                    self._say_waiting(f"{lane.title} is {clause}")
             return
         if now < self._next_report or (waiting is None and any(lane.state in ("busy", "idle") for lane in self.lanes)):
             return
@@ -500,14 +505,7 @@ class WorkerSet:
                 f"Preparing the data took longer than {outcome.limit:g} s; most likely {reference} does not end: make "
                 "it faster, or the workloads smaller."
             )
-        lane.startup_deaths += 1
-        if lane.startup_deaths < MAX_STARTUP_DEATHS:
-            return
-        why = f"crashed {lane.startup_deaths} times while preparing the data ({describe(outcome)})"
-        if self.others_ready(lane):
-            self.exclude(lane, f"its process {why}")
-            return
-        raise PoolError(f"The worker {why}; most likely {reference} ends its process.")
+        self.on_startup_death(lane, outcome, "while preparing the data", f"; most likely {reference} ends it")
 
     def _group(self, worker: ActorHandle) -> list[ActorHandle]:
         return self.lanes if worker in self.lanes else self.compilers

@@ -25,7 +25,7 @@ from tunesmith.graph.journal.records import (
 )
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import BranchKind, Plan
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.outcome import Energy, Evaluation, Resources
@@ -54,7 +54,7 @@ class RunStarted(Event, kind="run"):
 
     settings: Settings
     task: Task
-    device: Device
+    device: DeviceInfo
     origin: Origin
 
 

@@ -40,7 +40,7 @@ from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
 from tunesmith.graph.roles.tester import account
 from tunesmith.graph.state import Plan
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.spec.taskfile import sentence
@@ -97,7 +97,7 @@ class Summary(Verdict):
 
     task: str
     summary: str
-    device: Device
+    device: DeviceInfo
     baseline_label: str
     settings: dict[str, Any]
     ended_by: str

@@ -28,7 +28,7 @@ from tunesmith.graph.roles.rejections import NOT_EXAMINED, defects, has, variati
 from tunesmith.graph.roles.verdict import FOR_ALL, build_verdict, least_seconds
 from tunesmith.graph.state import Done, State
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.roofline import BELIEVED
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -165,7 +165,7 @@ def _key(template: str, config: Config, workload: str) -> VerifiedKernel:
     return template, config_key(config), workload
 
 
-def _fields(found: judge.Verdict) -> dict[str, Any]:
+def _fields(found: judge.CandidateVerdict) -> dict[str, Any]:
     fields = {name: getattr(found, name) for name in ("verdict", "reason", "detail", "steps", "notes", "artifacts")}
     unreached = any(one.lines for one in found.unexecuted)
     return fields | {"unexecuted": tuple(map(str, found.unexecuted)), "unreached": unreached}
@@ -463,7 +463,11 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     if context.evaluations_left() <= 0:
         return "evaluations"
     by_time = context.settings.objective == "time"
-    if by_time and verdict and all(MIN_FLOOR_SHARE <= (row.share_of_floor or 0.0) <= BELIEVED for row in verdict.tuned):
+    if (
+        by_time
+        and verdict
+        and all(MIN_FLOOR_SHARE <= (row.share_of_floor or 0.0) <= MAX_ROOFLINE_SHARE for row in verdict.tuned)
+    ):
         return "floor"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):

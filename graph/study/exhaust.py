@@ -23,7 +23,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import alone
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import choose_device, inventory_for, pools
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
@@ -134,7 +134,7 @@ def _measure(
             yield request.number, evaluation
 
 
-def _workload(task: Task, device: Device, name: str | None) -> Workload:
+def _workload(task: Task, device: DeviceInfo, name: str | None) -> Workload:
     if name is not None:
         return task.workload(name)
     tuned = task.workloads_for(device.limits.kind, held_out=False)
@@ -143,7 +143,7 @@ def _workload(task: Task, device: Device, name: str | None) -> Workload:
     return tuned[0]
 
 
-def _template(task: Task, device: Device) -> Template:
+def _template(task: Task, device: DeviceInfo) -> Template:
     task, _ = with_rules(task, device.backend)
     templates = task.sources(device.backend).templates
     if not templates:

@@ -1,11 +1,8 @@
-"""What the CUDA driver says about the devices this process can use.
+"""The CUDA driver's list of the devices that this process can use, with their limits.
 
-Owns the calls of the driver API and the making of DeviceLimits from a device's attributes. No context is
-created, so listing devices costs no GPU memory. It does not know devices hidden from this process: NVML
-sees those (`nvml`), and `probe` compares the two.
-
-The module ``cuda.bindings.driver`` comes from cuda-bindings. Functions take it as an argument, so that tests
-can hand in another; `load` imports the real one.
+No context is created, so listing devices costs no GPU memory. It does not know devices hidden from this process: NVML
+sees them (`nvml`), and `probe` compares the two. Functions take the module ``cuda.bindings.driver`` as an argument, so
+that tests can hand in another; `load` imports it.
 """
 
 from __future__ import annotations
@@ -17,18 +14,11 @@ from typing import Any, Final
 
 from tunesmith.hw import targets
 from tunesmith.hw.drivers.nvml import NO_DRIVER, parse_pci
+from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import theoretical_bandwidth
 
-_PREFIX: Final = "CU_DEVICE_ATTRIBUTE_"
-
-
-@dataclass(frozen=True, slots=True)
-class CudaUnavailable:
-    """CUDA cannot be used; `reason` is a full sentence. `no_device` marks "driver works, no GPU visible"."""
-
-    reason: str
-    no_device: bool = False
+NO_GPU: Final = Unavailable("The CUDA driver works but sees no device.", no_device=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +50,25 @@ class DriverCallFailed(Exception):
         self.name = name
 
 
-def load() -> Any | CudaUnavailable:
+def load() -> Any | Unavailable:
     """Import ``cuda.bindings.driver``."""
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError:
-        return CudaUnavailable(
+        return Unavailable(
             "The package cuda-bindings is not installed, so CUDA cannot be used: pip install 'tunesmith[cuda13]'."
         )
 
 
-def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
+def read_gpus(driver: Any) -> CudaReport | Unavailable:
     """List the devices, or say why that cannot be done."""
     try:
         _call(driver.cuInit, 0)
     except DriverCallFailed as error:
         return _explain(error.name)
     except (RuntimeError, OSError):
-        # The bindings load libcuda at the first call and raise where it is missing: a RuntimeError, or
-        # cuda-pathfinder's subclass of it.
-        return CudaUnavailable(NO_DRIVER)
+        # The bindings load libcuda at the first call and raise where it is missing.
+        return Unavailable(NO_DRIVER)
     try:
         version = int(_call(driver.cuDriverGetVersion))
         count = int(_call(driver.cuDeviceGetCount))
@@ -93,7 +82,7 @@ def read_gpus(driver: Any) -> CudaReport | CudaUnavailable:
         except DriverCallFailed as error:
             notes.append(f"CUDA device {index} cannot be read ({error}): check it with nvidia-smi.")
     if not count:
-        return CudaUnavailable("The CUDA driver works but sees no device.", no_device=True)
+        return NO_GPU
     return CudaReport(f"{version // 1000}.{version % 1000 // 10}", tuple(gpus), tuple(notes))
 
 
@@ -104,20 +93,20 @@ def read_uuid(driver: Any, index: int) -> str:
     return str(uuids.UUID(bytes=bytes(_call(get_uuid, _call(driver.cuDeviceGet, index)).bytes)[:16]))
 
 
-def _explain(name: str) -> CudaUnavailable:
+def _explain(name: str) -> Unavailable:
     if name == "CUDA_ERROR_NO_DEVICE":
-        return CudaUnavailable("The CUDA driver works but sees no device.", no_device=True)
+        return NO_GPU
     if name == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH":
-        return CudaUnavailable(
+        return Unavailable(
             "The NVIDIA driver's kernel module and library have different versions: restart the machine "
             "after a driver update."
         )
     if name == "CUDA_ERROR_STUB_LIBRARY":
-        return CudaUnavailable(
+        return Unavailable(
             "The CUDA toolkit's stub of libcuda was loaded instead of the driver's: take its folder "
             "('stubs') out of LD_LIBRARY_PATH."
         )
-    return CudaUnavailable(f"The CUDA driver does not start ({name}): check it with nvidia-smi.")
+    return Unavailable(f"The CUDA driver does not start ({name}): check it with nvidia-smi.")
 
 
 def _call(function: Any, *arguments: Any) -> Any:
@@ -132,7 +121,7 @@ def _read_gpu(driver: Any, index: int) -> CudaGpu:
     device = _call(driver.cuDeviceGet, index)
 
     def attribute(name: str) -> int:
-        key = getattr(driver.CUdevice_attribute, _PREFIX + name)
+        key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(_call(driver.cuDeviceGetAttribute, key, device))
 
     integrated = bool(attribute("INTEGRATED"))
@@ -167,11 +156,7 @@ def _limits(attribute: Any, name: str, memory_bytes: int, integrated: bool) -> D
         kind="gpu",
         arch=targets.arch_name(capability),
         max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
-        max_block_dims=(
-            attribute("MAX_BLOCK_DIM_X"),
-            attribute("MAX_BLOCK_DIM_Y"),
-            attribute("MAX_BLOCK_DIM_Z"),
-        ),
+        max_block_dims=(attribute("MAX_BLOCK_DIM_X"), attribute("MAX_BLOCK_DIM_Y"), attribute("MAX_BLOCK_DIM_Z")),
         max_grid_dims=(attribute("MAX_GRID_DIM_X"), attribute("MAX_GRID_DIM_Y"), attribute("MAX_GRID_DIM_Z")),
         warp_size=warp_size,
         max_threads_per_sm=threads_per_sm,

@@ -1,10 +1,7 @@
-"""What NVML says about the GPUs of this machine, whether or not this process may use them with CUDA.
+"""NVML's list of the GPUs of this machine, whether or not this process may use them with CUDA.
 
-Owns the session with NVML and the list of physical GPUs. It does not combine that list with CUDA's
-(`probe` does) and takes no measurements (`telemetry` does).
-
-The module ``pynvml`` comes from the package ``nvidia-ml-py``. Every function takes it as an argument, so
-that tests can hand in another; `load` imports the real one.
+It does not combine that list with CUDA's (`probe` does) and takes no measurements (`telemetry` does). Functions take
+the module ``pynvml`` as an argument, so that tests can hand in another; `load` imports it.
 """
 
 from __future__ import annotations
@@ -13,15 +10,10 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from tunesmith.hw.errors import Unavailable
+
 NO_DRIVER = "No NVIDIA driver was found: install it, or start the container with its GPUs."
-"""Where its libraries, libcuda and NVML, are missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlUnavailable:
-    """NVML cannot be used; `reason` is a full sentence."""
-
-    reason: str
+"""The reason where the libraries libcuda and NVML are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +43,40 @@ class NvmlReport:
     notes: tuple[str, ...] = ()
 
 
-def load() -> Any | NvmlUnavailable:
+def load() -> Any | Unavailable:
     """Import ``pynvml``."""
     try:
         return importlib.import_module("pynvml")
     except ImportError:
-        return NvmlUnavailable(
-            "The package nvidia-ml-py is not installed, so GPU clocks, power and throttling are not "
-            "recorded: pip install 'tunesmith[cuda13]'."
+        return Unavailable(
+            "The package nvidia-ml-py is not installed, so GPU clocks, power and throttling are not recorded: "
+            "pip install 'tunesmith[cuda13]'."
         )
 
 
-def start(nvml: Any) -> NvmlUnavailable | None:
+def start(nvml: Any) -> Unavailable | None:
     """Initialise NVML; NVML counts starts, so each success needs one `nvmlShutdown`."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return NvmlUnavailable(explain(nvml, error))
+        return Unavailable(explain(nvml, error))
     return None
 
 
 def explain(nvml: Any, error: Exception) -> str:
     """A sentence for an NVML error at start."""
-    code = getattr(error, "value", None)
-    if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        return NO_DRIVER
-    if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        return "The NVIDIA driver is not loaded: load it (modprobe nvidia) or restart the machine."
-    if code == nvml.NVML_ERROR_NO_PERMISSION:
-        return "This user may not talk to the NVIDIA driver: give it access to /dev/nvidia*."
-    if code == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return "The NVIDIA driver and NVML differ in version: restart the machine after a driver update."
-    return f"NVML cannot be used: {error}."
+    reasons = {
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: NO_DRIVER,
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED: "The NVIDIA driver is not loaded: load it (modprobe nvidia) or restart the "
+        "machine.",
+        nvml.NVML_ERROR_NO_PERMISSION: "This user may not talk to the NVIDIA driver: give it access to /dev/nvidia*.",
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "The NVIDIA driver and NVML differ in version: restart the machine "
+        "after a driver update.",
+    }
+    return reasons.get(getattr(error, "value", None), f"NVML cannot be used: {error}.")
 
 
-def read_gpus(nvml: Any) -> NvmlReport | NvmlUnavailable:
+def read_gpus(nvml: Any) -> NvmlReport | Unavailable:
     """List the GPUs, or say why that cannot be done."""
     failed = start(nvml)
     if failed is not None:
@@ -102,18 +93,14 @@ def read_gpus(nvml: Any) -> NvmlReport | NvmlUnavailable:
                 notes.append(f"NVML cannot read GPU {index} ({error}): check it with nvidia-smi.")
         return NvmlReport(driver, tuple(gpus), tuple(notes))
     except nvml.NVMLError as error:
-        return NvmlUnavailable(explain(nvml, error))
+        return Unavailable(explain(nvml, error))
     finally:
         nvml.nvmlShutdown()
 
 
 def is_absent(nvml: Any, error: Exception) -> bool:
     """Whether an error only says that this GPU lacks the query, or that this user may not ask."""
-    absent = (
-        nvml.NVML_ERROR_NOT_SUPPORTED,
-        nvml.NVML_ERROR_NO_PERMISSION,
-        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    )
+    absent = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     return getattr(error, "value", None) in absent
 
 
@@ -134,7 +121,7 @@ def with_prefix(uuid: str, *, nvml_module: Any = None) -> str:
     """The UUID that CUDA gives, with the prefix by which NVML finds the device: ``GPU-`` or, for a slice, ``MIG-``."""
     whole = f"GPU-{uuid}"
     nvml = load() if nvml_module is None else nvml_module
-    if isinstance(nvml, NvmlUnavailable) or start(nvml) is not None:
+    if isinstance(nvml, Unavailable) or start(nvml) is not None:
         return whole
     try:
         for name in (whole, f"MIG-{uuid}"):
@@ -151,10 +138,8 @@ def with_prefix(uuid: str, *, nvml_module: Any = None) -> str:
 def uuid_at(pci: tuple[int, int, int], *, nvml_module: Any = None) -> str | None:
     """The UUID of the GPU at ``domain:bus:device``; None where NVML does not know it."""
     nvml = load() if nvml_module is None else nvml_module
-    report = nvml if isinstance(nvml, NvmlUnavailable) else read_gpus(nvml)
-    if isinstance(report, NvmlUnavailable):
-        return None
-    return next((gpu.uuid for gpu in report.gpus if gpu.pci == pci), None)
+    report = nvml if isinstance(nvml, Unavailable) else read_gpus(nvml)
+    return None if isinstance(report, Unavailable) else next((gpu.uuid for gpu in report.gpus if gpu.pci == pci), None)
 
 
 def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
@@ -170,7 +155,7 @@ def parse_pci(bus_id: str) -> tuple[int, int, int] | None:
 def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mig_enabled, mig_unknown = _read_mig(nvml, handle)
-    clock_mhz = _if_supported(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+    clock_mhz = if_supported(nvml, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
     modes = {
         nvml.NVML_COMPUTEMODE_DEFAULT: "default",
         nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
@@ -184,8 +169,8 @@ def _read_gpu(nvml: Any, index: int) -> NvmlGpu:
         mig_enabled=mig_enabled,
         mig_unknown=mig_unknown,
         max_memory_clock_hz=None if not clock_mhz else clock_mhz * 1e6,
-        bus_width_bits=_if_supported(nvml, nvml.nvmlDeviceGetMemoryBusWidth, handle) or None,
-        compute_mode=modes.get(_if_supported(nvml, nvml.nvmlDeviceGetComputeMode, handle)),
+        bus_width_bits=if_supported(nvml, nvml.nvmlDeviceGetMemoryBusWidth, handle) or None,
+        compute_mode=modes.get(if_supported(nvml, nvml.nvmlDeviceGetComputeMode, handle)),
     )
 
 
@@ -199,7 +184,7 @@ def _read_mig(nvml: Any, handle: Any) -> tuple[bool, str | None]:
     return current == nvml.NVML_DEVICE_MIG_ENABLE, None
 
 
-def _if_supported(nvml: Any, query: Any, *arguments: Any) -> Any:
+def if_supported(nvml: Any, query: Any, *arguments: Any) -> Any:
     """The answer, or None where this GPU does not offer the query or this user may not ask."""
     try:
         return query(*arguments)

@@ -1,8 +1,6 @@
-"""What OpenCL says about the devices this process can use.
+"""OpenCL's list of the devices that this process can use, with their limits, and the folder of PoCL's cache.
 
-Owns the calls of pyopencl for listing devices and the making of DeviceLimits from a device's answers.
-`load` imports ``pyopencl``; `read_devices` takes the module as an argument, so that tests can hand in
-another.
+Functions take the module ``pyopencl`` as an argument, so that tests can hand in another; `load` imports it.
 """
 
 from __future__ import annotations
@@ -19,14 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
-
-
-@dataclass(frozen=True, slots=True)
-class OpenClUnavailable:
-    """OpenCL cannot be used; `reason` is a full sentence."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +41,20 @@ class OpenClReport:
     notes: tuple[str, ...] = ()
 
 
-def load() -> Any | OpenClUnavailable:
+def load() -> Any | Unavailable:
     """Import ``pyopencl``, without its cache on disk: it would be made in a home that may not be there to write."""
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     try:
         return importlib.import_module("pyopencl")
     except ImportError:
-        return OpenClUnavailable(
+        return Unavailable(
             "The package pyopencl is not installed, so OpenCL devices are not seen: pip install 'tunesmith[opencl]'."
         )
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Puts this process's handlers of interruptions back in their place.
+    """Restores this process's signal handlers afterwards.
 
     The LLVM inside PoCL takes SIGINT, SIGTERM and SIGHUP for itself when devices are listed. It hands the first on, but
     a second that comes at once (`timeout` signals a process, and then its group) ends the process without a word.
@@ -79,7 +71,7 @@ def signals_kept() -> Iterator[None]:
 
 
 POCL_CACHE = "POCL_CACHE_DIR"
-"""Names the folder in which PoCL keeps what it compiles; it lists no device where it cannot write there."""
+"""Environment variable with the folder of PoCL's compiled code; without write access there PoCL lists no device."""
 
 
 def keep_pocl_cache() -> None:
@@ -107,19 +99,15 @@ def _can_be_made(folder: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
+@signals_kept()
+def read_devices(cl: Any) -> OpenClReport | Unavailable:
     """List the devices, or say why that cannot be done."""
-    with signals_kept():
-        return _read_devices(cl)
-
-
-def _read_devices(cl: Any) -> OpenClReport | OpenClUnavailable:
     keep_pocl_cache()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         # Without a single driver the loader reports PLATFORM_NOT_FOUND_KHR rather than an empty list.
-        return OpenClUnavailable(
+        return Unavailable(
             f"OpenCL finds no platform ({error}): install the vendor's OpenCL driver, or PoCL for the CPU "
             "with pip install 'tunesmith[opencl]'."
         )
@@ -194,17 +182,14 @@ def pci_address(cl: Any, device: Any) -> tuple[int, int, int] | None:
 
 
 def _warp_size(cl: Any, device: Any) -> int | None:
-    """Work-items which run in lockstep, where a vendor's extension tells."""
-    extensions = str(device.extensions)
-    for extension, attribute in (
-        ("cl_nv_device_attribute_query", "warp_size_nv"),
-        ("cl_amd_device_attribute_query", "wavefront_width_amd"),
-    ):
-        if extension in extensions:
-            try:
-                return int(getattr(device, attribute))
-            except cl.Error:
-                # The extension is announced but this query is not: the size stays unknown, which only
-                # means that no rule about it applies.
-                return None
-    return None
+    """Work-items which run in lockstep, where a vendor's extension tells; unknown, no rule about it applies."""
+    names = {
+        "cl_nv_device_attribute_query": "warp_size_nv",
+        "cl_amd_device_attribute_query": "wavefront_width_amd",
+    }
+    name = next((name for extension, name in names.items() if extension in str(device.extensions)), None)
+    try:
+        return None if name is None else int(getattr(device, name))
+    except cl.Error:
+        # The extension is announced, but this query is missing.
+        return None

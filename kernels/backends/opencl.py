@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.drivers.nvml import uuid_at
-from tunesmith.hw.drivers.opencl import OpenClUnavailable, pci_address, read_devices
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.drivers.opencl import pci_address, read_devices
+from tunesmith.hw.errors import TunesmithError, Unavailable
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends.base import (
     BEYOND_EDGE,
@@ -156,7 +156,7 @@ def open_device(index: int) -> Any:
             "`pip install 'tunesmith[opencl]'`."
         ) from error
     listed = read_devices(pyopencl)
-    if isinstance(listed, OpenClUnavailable):
+    if isinstance(listed, Unavailable):
         raise OpenclUnavailable(listed.reason)
     if not 0 <= index < len(listed.devices):
         raise OpenclUnavailable(

@@ -148,6 +148,22 @@ class WorkloadComparison:
     energies: tuple[Energy | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ComparisonRequest:
+    """Kernels to time beside each other. budget_seconds: for each; floor: seconds that the device's roofs allow at
+    least, below which a candidate is `Implausible`; energy_seconds: how long launches of each are then repeated for
+    their energy, 0 for not at all."""
+
+    baseline: Candidate
+    candidates: Sequence[Candidate]
+    workload: str
+    rounds: int
+    budget_seconds: float
+    floor: float = 0.0
+    energy_seconds: float = 0.0
+    opponents: Sequence[Rival] = ()
+
+
 def _encounter(name: str, label: str, samples: Samples, timed: Mapping[int, Samples], candidates: int) -> Encounter:
     """What the samples of an opponent say of it, of the baseline (0 of `timed`) and of the candidates (1 and on)."""
     against = tuple(compare(timed[at], samples) if at in timed else None for at in range(1, candidates + 1))
@@ -204,32 +220,17 @@ class Bench:
         self._workloads.clear()
         self.device.trim()
 
-    def compare(
-        self,
-        baseline: Candidate,
-        candidates: Sequence[Candidate],
-        workload: str,
-        *,
-        rounds: int,
-        budget_seconds: float,
-        target: float = TARGET,
-        floor: float = 0.0,
-        energy_seconds: float = 0.0,
-        opponents: Sequence[Rival] = (),
-    ) -> WorkloadComparison:
-        """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again.
-
-        `floor`: seconds that the device's roofs allow at least; a candidate below it is `Implausible`.
-        `energy_seconds`: how long launches of each are repeated then for their energy; 0 for not at all. An opponent
-        that cannot be timed says why and changes nothing else.
-        """
+    def compare(self, request: ComparisonRequest) -> WorkloadComparison:
+        """Re-checks all, then times baseline and candidates in random order, round by round, and checks them again. An
+        opponent that cannot be timed says why and changes nothing else."""
+        candidates, workload, opponents = request.candidates, request.workload, request.opponents
         try:
             data = self._data(self.task.workload(workload))
         except OutOfDeviceMemory as error:
             return WorkloadComparison(workload, tuple(LaunchFailed(str(error)) for _ in candidates))
         seconds = COMPARISON_SAMPLE_FACTOR * self.device.sample_seconds if self.device.has_graph_overhead else None
         kernels = [one for one in opponents if isinstance(one, KernelRival)]
-        named = (baseline, *candidates, *(one.made for one in kernels if isinstance(one.made, Candidate)))
+        named = (request.baseline, *candidates, *(one.made for one in kernels if isinstance(one.made, Candidate)))
         entrants = [prepare(self.device, one, data, seconds) for one in named]
         if not isinstance(entrants[0], Checked):
             return WorkloadComparison(workload, tuple(entrants[0] for _ in candidates))
@@ -259,20 +260,19 @@ class Bench:
         try:
             samples = interleaved(
                 [*(partial(load, at) for at in running), *(one.load for one in met)],
-                rounds=rounds,
+                rounds=request.rounds,
                 seed=self.seed,
-                budget_seconds=budget_seconds * (len(running) + len(met)),
-                target=target,
+                budget_seconds=request.budget_seconds * (len(running) + len(met)),
+                target=TARGET,
                 before_block=lay_out,
             )
             # Of opponents nobody asks for energy.
             asked = {at: one for at, one in running.items() if at <= len(candidates)}
-            energies = {at: self._energy(one.rotation, energy_seconds) for at, one in asked.items()}
+            energies = {at: self._energy(one.rotation, request.energy_seconds) for at, one in asked.items()}
             wrong = {at: recheck(one, data) for at, one in running.items()}
         except DeviceError as error:
-            return WorkloadComparison(
-                workload, tuple(LaunchFailed(str(error), sticky=error.sticky) for _ in candidates)
-            )
+            failure = LaunchFailed(str(error), sticky=error.sticky)
+            return WorkloadComparison(workload, tuple(failure for _ in candidates))
         if (broken := wrong[0]) is not None:
             return WorkloadComparison(workload, tuple(broken for _ in candidates))
         timed = dict(zip(running, samples, strict=False))
@@ -283,7 +283,7 @@ class Bench:
                 results.append(one)
                 continue
             comparison = compare(timed[at], timed[0])
-            results.append(wrong[at] or self._implausible(comparison.candidate, floor, data) or comparison)
+            results.append(wrong[at] or self._implausible(comparison.candidate, request.floor, data) or comparison)
         others = list[Encounter]()
         places = iter(range(1 + len(candidates), len(entrants)))
         for kernel in kernels:
@@ -305,7 +305,7 @@ class Bench:
                 others.append(_encounter(name, label, next(beside), timed, len(candidates)))
             else:
                 others.append(rival)
-        joules = tuple(energies.get(at) for at in range(1 + len(candidates))) if energy_seconds else ()
+        joules = tuple(energies.get(at) for at in range(1 + len(candidates))) if request.energy_seconds else ()
         return WorkloadComparison(workload, tuple(results), opponents=tuple(others), energies=joules)
 
     def modes(self, candidate: Candidate, workload: str) -> Modes | Outcome:

@@ -21,11 +21,11 @@ from tunesmith.cli.view.tables import console, print_json, print_table
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.hw.roofline import Roofline, Timed
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.verify import infeasible_on
-from tunesmith.kernels.measure.bench import Modes, WorkloadComparison
+from tunesmith.kernels.measure.bench import ComparisonRequest, Modes, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
@@ -80,7 +80,7 @@ def bench(
 
 def _measure(
     task: Task,
-    device: Device,
+    device: DeviceInfo,
     config: str,
     vs: str,
     template: Path | None,
@@ -161,7 +161,7 @@ def _measure(
 
 
 def _prepare(examiner: Isolated, task: Task, workload: Workload) -> None:
-    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, workload.name))
+    require_prepared(task, workload.name, examiner.call("prepare", PREPARE_SECONDS, [workload.name]))
 
 
 def _row(
@@ -178,9 +178,9 @@ def _row(
     row["floor_seconds"] = None
     _prepare(examiner, task, workload)
     floor = roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
-    limits = (ROUNDS, SECONDS, floor or 0.0)
+    request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
     deadline = DEADLINE * (1 + sum(isinstance(rival, FunctionOpponent) for rival in rivals))
-    compared = examiner.call("compare", deadline, baseline, candidate, workload.name, *limits, list(rivals))
+    compared = examiner.call("compare", deadline, request)
     result = compared.results[0] if isinstance(compared, WorkloadComparison) else compared
     if isinstance(compared, WorkloadComparison) and compared.opponents:
         row["opponents"] = [asdict(opponent) for opponent in compared.opponents]

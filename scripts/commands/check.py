@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.actors.judging.judge import SEED, Limits, Verdict, judge, rejected
+from tunesmith.actors.judging.judge import SEED, CandidateVerdict, JudgeOptions, Limits, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
 from tunesmith.actors.process import preload
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
@@ -87,11 +87,11 @@ def check(
 
 def _judged(
     task: Task, backend: str, source: Path, template: Path | None, config: str | None, limits: Limits
-) -> Verdict:
+) -> CandidateVerdict:
     device = choose_device(task, backend, probe())
     size = source.stat().st_size if source.is_file() else 0
     if size > MAX_SOURCE_BYTES:
-        return Verdict(
+        return CandidateVerdict(
             "rejected", "source_too_large", f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
         )
     # Before it becomes a template, as a source no template may hold is a rejection and no mistake of the user's.
@@ -103,8 +103,8 @@ def _judged(
     question = (made, parse_config(config, made), None)
     preload(device.limits.backend)
     check_reference(task, meant_for(task, device.limits), seed=0, deadline=limits.prepare)
-    listener = _progress()
-    verdict = judge(task, device.limits, device.index, [question], seed=SEED, deadlines=limits, listener=listener)[0]
+    options = JudgeOptions(SEED, limits, listener=_progress())
+    verdict = judge(task, device.limits, device.index, [question], options)[0]
     if verdict.verdict != "rejected":
         return verdict
     try:
@@ -128,7 +128,7 @@ def _progress() -> Callable[[str], None]:
     return show
 
 
-def _skipped(verdict: Verdict) -> dict[str, list[str]]:
+def _skipped(verdict: CandidateVerdict) -> dict[str, list[str]]:
     """The steps that were skipped, by the reason: hundreds of derived shapes can share one, but for the numbers in
     it."""
     found: dict[str, tuple[str, list[str]]] = {}
@@ -138,7 +138,7 @@ def _skipped(verdict: Verdict) -> dict[str, list[str]]:
     return dict(found.values())
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: CandidateVerdict) -> None:
     if verdict.verdict != "rejected":
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)

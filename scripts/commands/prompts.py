@@ -19,7 +19,7 @@ from tunesmith.graph.roles.planner import plan_messages, share
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import limits_for
 from tunesmith.graph.state import BASELINE, Branch, Plan
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.kernels.spec.taskfile import load_task
 
 
@@ -34,7 +34,7 @@ def prompts(
         raise SettingsError(f"--role: there is no '{role}'; choose one of plan, template, all.")
     loaded = load_task(task)
     limits, index = limits_for(loaded, target, backend)
-    device = Device(limits.backend, index, limits.name, limits)
+    device = DeviceInfo(limits.backend, index, limits.name, limits)
     for clause in check_task(loaded, limits, index)[1]:
         echo(f"Note: {clause}.", err=True)
     settings = make_settings(task=task)

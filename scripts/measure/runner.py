@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from tunesmith import __version__
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -40,7 +40,7 @@ def parser_of(text: str | None) -> argparse.ArgumentParser:
 class Record:
     """The record of a call with `options` on `device`."""
 
-    def __init__(self, options: argparse.Namespace, device: Device | None = None) -> None:
+    def __init__(self, options: argparse.Namespace, device: DeviceInfo | None = None) -> None:
         if options.out is None:
             raise TunesmithError("--out is missing: name a file that ends with .json, or a folder.")
         program = Path(sys.argv[0]).stem

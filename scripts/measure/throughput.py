@@ -30,7 +30,7 @@ from tunesmith.actors.ray_cluster import cluster
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.build.artifact_cache import ArtifactCache
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
@@ -106,7 +106,7 @@ class Place:
     """Where it is measured, and on what."""
 
     task: Task
-    device: Device
+    device: DeviceInfo
     workload: str
     long: int
     killers: int

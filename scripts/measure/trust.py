@@ -13,11 +13,11 @@ from typing import Any
 
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task
@@ -47,7 +47,7 @@ def compare_often(
     found = list[Comparison]()
     for number in range(count):
         bench.seed = first_seed + number
-        (result,) = bench.compare(baseline, [candidate], workload, rounds=ROUNDS, budget_seconds=SECONDS).results
+        (result,) = bench.compare(ComparisonRequest(baseline, [candidate], workload, ROUNDS, SECONDS)).results
         if not isinstance(result, Comparison):
             raise TunesmithError(f"{workload} was not compared: {result}.")
         found.append(result)
@@ -64,7 +64,7 @@ def compare_often(
     }
 
 
-def same(compiler: Any, device: Device, count: int) -> dict[str, Any]:
+def same(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
     """A kernel against itself: how often is it called different, and how wide are the intervals?"""
     rows = list[dict[str, Any]]()
     for name, workload in SAME:
@@ -77,7 +77,7 @@ def same(compiler: Any, device: Device, count: int) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def planted(compiler: Any, device: Device, count: int) -> dict[str, Any]:
+def planted(compiler: Any, device: DeviceInfo, count: int) -> dict[str, Any]:
     """A kernel that does every fiftieth row twice, long after the first time, against the one that does not."""
     task = load_task("silu_and_mul")
     task = task.model_copy(update={"workloads": (*task.workloads, PLANTED)})

@@ -23,17 +23,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any
+from typing import Any, cast
 
-from tunesmith.actors.judging.judge import CHECK_SECONDS, Limits, Verdict
+from tunesmith.actors.judging.judge import CHECK_SECONDS, CandidateVerdict, Limits
 from tunesmith.actors.judging.steps import process_count
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.device_lock import FOLDER_VARIABLE
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.backends import open_compiler
 
 
-def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | Exception, str]:
+def without_output(work: Callable[[], CandidateVerdict | Exception]) -> tuple[CandidateVerdict | Exception, str]:
     """The result of `work`, and what reached this process's standard output meanwhile, also from its children."""
     sys.stdout.flush()
     kept = os.dup(1)
@@ -48,14 +48,14 @@ def without_output(work: Callable[[], Verdict | Exception]) -> tuple[Verdict | E
         return result, file.read(2000).decode(errors="replace")
 
 
-def judged(fixture: Any, device: Device, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
+def judged(fixture: Any, device: DeviceInfo, deadlines: Limits, commit: str, processes: int) -> dict[str, Any]:
     """One candidate's line."""
     judging = module_of_tests("candidates", "judging")
 
-    def work() -> Verdict | Exception:
+    def work() -> CandidateVerdict | Exception:
         try:
-            found: Verdict = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
-            return found
+            found = judging.verdict_of(fixture, device.limits, device.index, deadlines, processes=processes)
+            return cast("CandidateVerdict", found)
         except Exception as error:  # noqa: BLE001 - one candidate must not end the count of all
             return error
 

@@ -15,7 +15,7 @@ from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import CompilerReady, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import CompileFailed, Energy, LaunchFailed, Measured, Resources
 
@@ -70,6 +70,9 @@ def pretending(
                 return CompileFailed("error: pretended")
             return Artifact("cuda", self.limits.arch, source.entry, self.code, source.digest, Resources(20, 0, 0, 0))
 
+        def compile_packed(self, data: bytes) -> bytes:
+            return pack(self.compile(*unpack(data)))
+
         def probes(self) -> dict[str, Artifact]:
             return {}
 
@@ -106,20 +109,11 @@ def pretending(
         def prepare(self, workloads: Any) -> None:
             pass
 
-        def compare(
-            self,
-            baseline: Any,
-            candidates: Any,
-            workload: str,
-            rounds: int,
-            budget: float,
-            floor: float,
-            energy: float,
-            opponents: Any,
-        ) -> WorkloadComparison:
+        def compare(self, request: ComparisonRequest) -> WorkloadComparison:
             samples = compare([[1e-5] * 3] * 3, [[2e-5] * 3] * 3)
-            joules = tuple(Energy(1e-3 * (2 - at), energy, 1000, 0.01) for at in range(1 + len(candidates)))
-            return WorkloadComparison(workload, (samples,) * len(candidates), energies=joules if energy else ())
+            energy, count = request.energy_seconds, len(request.candidates)
+            joules = tuple(Energy(1e-3 * (2 - at), energy, 1000, 0.01) for at in range(1 + count))
+            return WorkloadComparison(request.workload, (samples,) * count, energies=joules if energy else ())
 
         def calibrate(self, probes: Any) -> Roofline:
             return Roofline(((1 << 26, bandwidths[int(self.number)]),), {}, 1e-6)

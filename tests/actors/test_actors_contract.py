@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.judging.judge import Limits, Verdict, judge
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, judge
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.task import Task
@@ -57,18 +57,19 @@ def task(
     )
 
 
-def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None) -> Verdict:
+def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None) -> CandidateVerdict:
     template = made.sources("opencl").templates[0]
     deadlines = Limits(check=check, prepare=30.0)
     question = (template, template.default_config, only)
-    return judge(made, device.limits, device.index, [question], deadlines=deadlines, roofline=Roofline())[0]
+    options = JudgeOptions(deadlines=deadlines, roofline=Roofline())
+    return judge(made, device.limits, device.index, [question], options)[0]
 
 
-def skipped(found: Verdict, reason: str) -> list[Skipped]:
+def skipped(found: CandidateVerdict, reason: str) -> list[Skipped]:
     return [step for step in found.steps if isinstance(step, Skipped) and step.reason == reason]
 
 
-def passed(found: Verdict) -> list[str]:
+def passed(found: CandidateVerdict) -> list[str]:
     return [step.step for step in found.steps if isinstance(step, Passed)]
 
 

@@ -14,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import pretending
 
-from tunesmith.actors.pool.pool import DISAGREE, Deadlines, EvaluationRequest, Pool, PoolError, deviation, typical
+from tunesmith.actors.pool.pool import ROOF_EXCLUDE_DEVIATION, Deadlines, Pool, PoolError, deviation, typical
 from tunesmith.actors.pool.workers import ActorHandle, result_of
 from tunesmith.actors.ray_cluster import cpu_share, survey
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import Device, Inventory
+from tunesmith.hw.probe import DeviceInfo, Inventory
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.build.artifact import EvaluationRequest
+from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Crashed, Measured
@@ -184,7 +186,9 @@ def test_the_largest_group_of_gpus_that_agree_is_kept(speeds: tuple[float, ...],
         [Roofline(((1 << 26, 4e12),), {"float32": speed * 15e12}) for speed in speeds],
     ):
         standard = all_roofs[typical(all_roofs)]
-        assert tuple(at for at, one in enumerate(all_roofs) if deviation(one, standard) <= DISAGREE) == kept
+        assert (
+            tuple(at for at, one in enumerate(all_roofs) if deviation(one, standard) <= ROOF_EXCLUDE_DEVIATION) == kept
+        )
 
 
 def test_a_worker_that_is_excluded_while_it_is_made_ready_leaves_its_place_to_the_next(
@@ -241,11 +245,12 @@ def fragile(task: Any) -> Iterator[Pool]:
     pretended, deadly = pretending(), requests(task, 2)[1].config
 
     class Lane(pretended["lane_class"]):  # type: ignore[misc]
-        def compare(self, baseline: Any, candidates: Any, *arguments: Any) -> Any:
-            rivals = arguments[-1]
-            if any(one.config == deadly for one in candidates) or any(one.name.startswith("ends") for one in rivals):
+        def compare(self, request: ComparisonRequest) -> Any:
+            rivals = request.opponents
+            deadly_here = any(one.config == deadly for one in request.candidates)
+            if deadly_here or any(one.name.startswith("ends") for one in rivals):
                 return Crashed("run", "pretended")
-            answer = super().compare(baseline, candidates, *arguments)
+            answer = super().compare(request)
             met = (Encounter(one.name, one.label, answer.results[0], answer.results) for one in rivals)
             return replace(answer, opponents=tuple(met))
 
@@ -356,7 +361,7 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
 
 def test_the_survey_asks_every_node_with_gpus() -> None:
     def looker() -> Inventory:
-        return Inventory((Device("cuda", 0, "NVIDIA H200", LIMITS),), ())
+        return Inventory((DeviceInfo("cuda", 0, "NVIDIA H200", LIMITS),), ())
 
     assert [device.name for device in survey(looker).devices] == ["NVIDIA H200"]
 
@@ -369,7 +374,7 @@ def test_the_survey_asks_every_node_with_gpus() -> None:
 
 def test_the_model_there_is_most_of_or_the_one_that_was_named(task: Any) -> None:
     devices = [
-        Device("cuda", index, name, replace(LIMITS, name=name))
+        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
         for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
     ]
     inventory = Inventory(tuple(devices), ())

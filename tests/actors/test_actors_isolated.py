@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -116,21 +117,6 @@ def test_an_object_that_cannot_be_made_says_why() -> None:
                 subject.call("add", 20.0, 1)
 
 
-def test_calls_can_be_begun_side_by_side() -> None:
-    several = [Isolated("run", Subject) for _ in range(4)]
-    try:
-        for one in several:
-            one.call("add", 60.0, 1)
-        started = time.monotonic()
-        for one in several:
-            one.begin("wait", 1.5)
-        assert [one.answer(20.0) for one in several] == [1.5] * 4
-        assert time.monotonic() - started < 4 * 1.5
-    finally:
-        for one in several:
-            one.end()
-
-
 def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe that nobody reads takes some of a large argument, and then waits."""
     large = b"x" * (4 << 20)
@@ -142,9 +128,8 @@ def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytes
         monkeypatch.undo()
         assert slow.call("size", 20.0, large) == len(large) == slow.call("size", 20.0, large)
         slow.end()
-        slow.begin("size", large)
-        slow.kill()
-        found = slow.answer(20.0)
+        threading.Timer(1.0, slow.kill).start()
+        found = slow.call("size", 20.0, large)
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
@@ -175,8 +160,7 @@ from test_actors_isolated import Subject
 from tunesmith.actors.process import Isolated
 subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], flush=True)
-subject.begin("wait", 600.0)
-time.sleep(600)
+subject.call("wait", 700.0, 600.0)
 """
 
 

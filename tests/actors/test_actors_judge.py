@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tunesmith.actors.judging import judge as judging
-from tunesmith.actors.judging.judge import Limits, judge, reason_of
+from tunesmith.actors.judging.judge import JudgeOptions, Limits, judge, reason_of
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
@@ -65,7 +65,13 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
     """It takes longer, once, than a step may run."""
     once = tmp_path / "once"
     slow = f"import os, time; os.path.exists({str(once)!r}) or (open({str(once)!r}, 'w').close(), time.sleep(8))"
-    judged = judge(with_reference(task, slow), device.limits, device.index, [question(task)], deadlines=Limits(run=7.0))
+    judged = judge(
+        with_reference(task, slow),
+        device.limits,
+        device.index,
+        [question(task)],
+        JudgeOptions(deadlines=Limits(run=7.0)),
+    )
     assert once.exists() and judged[0].accepted, judged[0]
 
 
@@ -79,7 +85,7 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
 def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
     broken = with_reference(task, statement)
     with pytest.raises(TunesmithError, match=said):
-        judge(broken, device.limits, device.index, [question(task)], deadlines=Limits(prepare=3.0))
+        judge(broken, device.limits, device.index, [question(task)], JudgeOptions(deadlines=Limits(prepare=3.0)))
 
 
 def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
@@ -100,7 +106,7 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
 
     monkeypatch.setattr(judging, "sanitize", tool)
     questions = [question(task, CRASH), question(task, FINE)]
-    verdicts = judge(task, device.limits, device.index, questions, listener=note, roofline=KNOWN)
+    verdicts = judge(task, device.limits, device.index, questions, JudgeOptions(listener=note, roofline=KNOWN))
     assert [one.reason for one in verdicts] == ["crashed", ""]
     first = next(at for at, (text, _) in enumerate(seen) if text.startswith("preparing"))
     assert not any(free for text, free in seen[first:] if text.startswith(("preparing", "checking", "sanitizer"))), seen
@@ -132,7 +138,8 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
                 said.append(text)
                 holder.kill()
 
-        verdicts = judge(task, device.limits, device.index, [question(task)], listener=listener, roofline=KNOWN)
+        options = JudgeOptions(listener=listener, roofline=KNOWN)
+        verdicts = judge(task, device.limits, device.index, [question(task)], options)
     assert verdicts[0].accepted
     assert len(said) == 1 and said[0].startswith(f"waiting for the device: pid {holder.pid}, -c "), said
     assert said[0].endswith(" s")
@@ -226,6 +233,6 @@ def test_a_baseline_with_blocks_that_do_nothing_is_told(device: Any, grid: str, 
     backends = {"opencl": sources.model_copy(update={"baseline": baseline})}
     task = task.model_copy(update={"workloads": (task.workloads[1], small), "backends": backends})
     asked = sources.templates[0], {"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, None
-    (found,) = judge(task, device.limits, device.index, [asked], roofline=KNOWN)
+    (found,) = judge(task, device.limits, device.index, [asked], JudgeOptions(roofline=KNOWN))
     assert found.accepted, found
     assert found.baseline_note.startswith(said) and bool(found.baseline_note) == bool(said), found.baseline_note

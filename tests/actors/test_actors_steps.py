@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.judging.judge import judge
+from tunesmith.actors.judging.judge import JudgeOptions, judge
 from tunesmith.actors.judging.steps import Budget, Findings, HeldDevice, Limits, StepRunner, run_steps
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.targets import resolve_target
@@ -108,7 +108,8 @@ def run(steps: list[PretendedStep], runners: int, most_bytes: float = 10.0) -> t
     steps_of: Any = steps
     asked: Any = None
     source: Any = PretendedPreparation()
-    findings = run_steps(pretended, asked, steps_of, most_bytes, Budget(60.0), lambda *_: source)
+    findings = Findings(Budget(60.0))
+    run_steps(pretended, asked, steps_of, most_bytes, findings, lambda _: source)
     assert sorted(source.released) == sorted(done)
     return findings, done, pretended
 
@@ -145,7 +146,7 @@ def test_an_error_ends_all_processes_at_once() -> None:
     asked: Any = None
     with pytest.raises(TunesmithError, match="at fault"):
         source: Any = PretendedPreparation()
-        run_steps(pretended, asked, list[Any](steps), 10.0, Budget(60.0), lambda *_: source)
+        run_steps(pretended, asked, list[Any](steps), 10.0, Findings(Budget(60.0)), lambda _: source)
     assert all(one.examiner.killed.is_set() for one in pretended)
 
 
@@ -154,7 +155,7 @@ def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
     template = TASK.sources("opencl").templates[0]
     question = (template, template.default_config, None)
     one, several = (
-        judge(TASK, device.limits, device.index, [question], seed=3, processes=count)[0] for count in (1, 3)
+        judge(TASK, device.limits, device.index, [question], JudgeOptions(3, processes=count))[0] for count in (1, 3)
     )
     assert one.accepted and several.accepted
     assert [step.step for step in one.steps] == [step.step for step in several.steps]
@@ -188,10 +189,10 @@ def test_the_task_s_own_workloads_use_up_no_time_for_made_up_ones() -> None:
     runner, budget = PretendedRunner(0, {}), Budget(0.5)
     source, nothing, runners = PretendedPreparation(), None, [runner]
     steps = [PretendedStep(seconds=0.6), PretendedStep(seconds=0.1, derived=True)]
-    arguments: Any = (runners, nothing, steps, 10.0, budget, lambda *_: source)
+    arguments: Any = (runners, nothing, steps, 10.0, Findings(budget), lambda _: source)
     run_steps(*arguments)
     assert not budget.is_spent
-    arguments = (runners, nothing, [PretendedStep(seconds=0.6, derived=True)], 10.0, budget, lambda *_: source)
+    arguments = (runners, nothing, [PretendedStep(seconds=0.6, derived=True)], 10.0, Findings(budget), lambda _: source)
     run_steps(*arguments)
     assert budget.is_spent
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.judging.judge import Limits, Verdict, compile_all, judge, rejected
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Limits, compile_all, judge, rejected
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.hw.limits import DeviceLimits
@@ -77,7 +77,7 @@ class Fixture:
         template = None if self.template is None else FOLDER / self.template
         return task, template_of(task, self.backend, FOLDER / self.file, template)
 
-    def agrees(self, verdict: Verdict) -> bool:
+    def agrees(self, verdict: CandidateVerdict) -> bool:
         return verdict.accepted if not self.reasons else verdict.reason in self.reasons
 
 
@@ -135,7 +135,7 @@ def verdict_of(
     deadlines: Limits,
     largest_bytes: float = LARGEST_BYTES,
     processes: int | None = None,
-) -> Verdict:
+) -> CandidateVerdict:
     """The full verdict, on the device. processes: that go through its steps; as many as suit this machine if left
     out."""
     refused = refuse_text(fixture.text, limits.backend)
@@ -143,11 +143,11 @@ def verdict_of(
         return rejected(refused)
     task, template = fixture.load()
     question = (template, template.default_config, None)
-    options = {"deadlines": deadlines, "largest_bytes": largest_bytes, "processes": processes}
-    return judge(task, limits, index, [question], **options)[0]
+    options = JudgeOptions(deadlines=deadlines, largest_bytes=largest_bytes, processes=processes)
+    return judge(task, limits, index, [question], options)[0]
 
 
-def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> Verdict | None:
+def compiler_verdict(fixture: Fixture, limits: DeviceLimits, deadlines: Limits) -> CandidateVerdict | None:
     """The verdict of source rules and compiler, which need no device; None where these have nothing against it."""
     refused = refuse_text(fixture.text, limits.backend)
     if refused is not None:

@@ -14,7 +14,7 @@ from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.package import Package
 from tunesmith.graph.roles.verdict import build_verdict
 from tunesmith.graph.settings import make_settings
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.measure.timing import compare
@@ -31,7 +31,7 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
     on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
     task = whole.model_copy(update={"workloads": on_gpu})
     template = task.sources("cuda").templates[0]
-    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+    device = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
     settings = make_settings(task=task_name)
 
     def no_pool() -> Any:

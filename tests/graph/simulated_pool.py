@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tunesmith.actors.judging.judge import Verdict
-from tunesmith.actors.pool.pool import EvaluationRequest
+from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
@@ -78,11 +78,13 @@ class SimulatedPool:
         times = [[[seconds(candidate.config, workload)]] * 5 for candidate in candidates]
         return WorkloadComparison(workload, tuple(compare(samples, base) for samples in times))
 
-    def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], **_: Any) -> list[Verdict]:
+    def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], **_: Any) -> list[CandidateVerdict]:
         self.examined.extend(config_key(config) for _, config, _ in jobs)
-        wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
+        wrong = CandidateVerdict("rejected", "mismatch", "it is wrong on odd sizes")
         lines = (Unexecuted("T=float32", 1, 9, self.lines),)
-        right = [Verdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs]
+        right = [
+            CandidateVerdict("accepted", unexecuted=lines if config in self.partial else ()) for _, config, _ in jobs
+        ]
         return [wrong if config in self.wrong else found for found, (_, config, _) in zip(right, jobs, strict=True)]
 
     def _evaluate(self, request: EvaluationRequest) -> Evaluation:

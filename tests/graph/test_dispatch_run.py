@@ -10,7 +10,7 @@ import pytest
 import simulated_pool
 from simulated_pool import SimulatedPool, simulate_device
 
-from tunesmith.actors.judging.judge import Verdict
+from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
 from tunesmith.graph.dispatch import draw_shapes
@@ -165,7 +165,7 @@ def test_what_a_rule_may_use_is_examined_on_everything(
     def wrong_elsewhere(self: SimulatedPool, jobs: Any, **keywords: Any) -> Any:
         asked.extend((config, only) for _, config, only in jobs)
         found = examine(self, jobs, **keywords)
-        wrong = Verdict("rejected", "mismatch", "it is wrong on odd sizes")
+        wrong = CandidateVerdict("rejected", "mismatch", "it is wrong on odd sizes")
         return [
             wrong if config == special and only is None else one
             for one, (_, config, only) in zip(found, jobs, strict=True)

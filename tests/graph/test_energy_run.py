@@ -23,7 +23,7 @@ from tunesmith.graph.results.report import render_markdown, render_report
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -189,7 +189,7 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(task="any", objective="energy")
-    gpu = Device(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
+    gpu = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
     with pytest.raises(SettingsError, match=r"is an OpenCL device.*choose an NVIDIA GPU"):
         require_energy(device, settings)
     with pytest.raises(SettingsError, match="slice of a GPU"):

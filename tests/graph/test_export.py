@@ -20,7 +20,7 @@ from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.results.runtime import ELEMENT_BYTES, KernelChoice, Kernels, PreparedLaunch, compile_source
 from tunesmith.graph.run import tune
 from tunesmith.graph.settings import make_settings
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -53,7 +53,7 @@ def measured() -> Artifact:
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
     task = TASK.model_copy(update={"workloads": (WORKLOAD,)})
-    device = Device(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
+    device = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=LIMITS, driver="0")
 
     def no_pool() -> Any:
         raise AssertionError("an export needs no device")

@@ -25,7 +25,7 @@ from tunesmith.graph.prompts.template_prompt import LONGEST, example, most_simil
 from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
-from tunesmith.hw.probe import Device
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 
@@ -82,7 +82,7 @@ def context(tmp_path: Path) -> Any:
         task = load_task(name)
         journal = Journal(tmp_path / "journal", create=True)
         chosen = make_settings(task=name, **settings)
-        return Context(task, Device("cuda", 0, limits.name, limits), (limits,), chosen, journal, lambda: None)  # type: ignore[arg-type,return-value]
+        return Context(task, DeviceInfo("cuda", 0, limits.name, limits), (limits,), chosen, journal, lambda: None)  # type: ignore[arg-type,return-value]
 
     return make
 
@@ -275,7 +275,7 @@ def test_counting_events_takes_the_lock_that_lanes_take(tmp_path: Path, monkeypa
 
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     uuid = "GPU-11111111-2222-3333-4444-555555555555"
-    device = Device(backend="cuda", index=0, name="a GPU", limits=resolve_target("h200"), uuid=uuid)
+    device = DeviceInfo(backend="cuda", index=0, name="a GPU", limits=resolve_target("h200"), uuid=uuid)
     lane = DeviceLock(uuid)
     with _alone(SimpleNamespace(device=device)):  # type: ignore[arg-type]
         assert not lane.try_acquire()

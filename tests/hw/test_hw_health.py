@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
-from tunesmith.hw.drivers.nvml import NvmlUnavailable
+from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.probe import GpuHealth, query_gpu_health
 
 GPU = f"GPU-{UUIDS[0]}"
@@ -57,7 +57,7 @@ def test_a_lost_gpu_is_trouble_and_an_unknown_one_is_not() -> None:
     assert ask(one_gpu(), "GPU-of-a-slice") == GpuHealth()
 
 
-@pytest.mark.parametrize("nvml", [NvmlUnavailable("none here"), FakeMemory(init_error=9)])
+@pytest.mark.parametrize("nvml", [Unavailable("none here"), FakeMemory(init_error=9)])
 def test_without_nvml_nothing_is_said(nvml: Any) -> None:
     assert ask(nvml) == GpuHealth()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.roofline import BELIEVED, Roofline, Timed
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
 
 MIB = 2**20
 #: Measured on an H200: copy, bytes read plus written.
@@ -85,13 +85,13 @@ def test_numbers_that_are_no_roof_are_refused():
 def test_a_roof_that_a_kernel_beats_is_left_out_and_no_other(seconds, moved, flops):
     roofs = Roofline(((64 * MIB, 20e9),), {"float32": 50e9, "float64": 25e9}, 1e-6)
     kept, reasons = roofs.without_beaten([Timed("the baseline on 64x64", seconds, moved, flops, "float32")])
-    assert bool(kept.bandwidth) == (moved / 20e9 <= BELIEVED * seconds)
-    assert ("float32" in kept.peak_flops) == (flops / 50e9 <= BELIEVED * seconds)
+    assert bool(kept.bandwidth) == (moved / 20e9 <= MAX_ROOFLINE_SHARE * seconds)
+    assert ("float32" in kept.peak_flops) == (flops / 50e9 <= MAX_ROOFLINE_SHARE * seconds)
     assert kept.peak_flops["float64"] == 25e9 and kept.launch_seconds == 1e-6
     assert len(reasons) == (not kept.bandwidth) + ("float32" not in kept.peak_flops)
     assert all("the baseline on 64x64" in reason for reason in reasons)
     floor = kept.floor_seconds(moved, flops, "float32")
-    assert floor is None or floor <= BELIEVED * seconds
+    assert floor is None or floor <= MAX_ROOFLINE_SHARE * seconds
 
 
 def test_no_bottleneck_is_named_by_a_roof_that_was_beaten():

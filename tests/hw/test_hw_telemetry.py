@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeGpu, FakeNvml
 
-from tunesmith.hw.drivers.nvml import NvmlUnavailable, with_prefix
+from tunesmith.hw.drivers.nvml import with_prefix
+from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.telemetry import (
     NoTelemetry,
     NvmlTelemetry,
@@ -91,7 +92,7 @@ def test_a_slice_is_named_as_nvml_finds_it():
     assert with_prefix(UUIDS[0], nvml_module=nvml) == f"GPU-{UUIDS[0]}"
     assert with_prefix("unknown", nvml_module=nvml) == "GPU-unknown"
     assert nvml.started == 0
-    assert with_prefix(UUIDS[0], nvml_module=NvmlUnavailable("not here")) == f"GPU-{UUIDS[0]}"
+    assert with_prefix(UUIDS[0], nvml_module=Unavailable("not here")) == f"GPU-{UUIDS[0]}"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.hw.roofline import BELIEVED, Roofline, Timed
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
 from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -72,5 +72,5 @@ def test_arithmetic_is_measured_in_vectors(opened, roofs):
     sequence = launched.sequence([BoundLaunch(launched.load(artifact), Geometry((64, 1, 1), (64, 1, 1)), arguments)])
     sequence.seconds()
     flops = 2.0 * 64 * 64 * 8 * 512 / min(launched.times([sequence] * 7))
-    assert flops <= BELIEVED * roofs.peak_flops["float32"]
+    assert flops <= MAX_ROOFLINE_SHARE * roofs.peak_flops["float32"]
     assert isinstance(roofs, Roofline)

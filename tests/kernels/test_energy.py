@@ -14,7 +14,7 @@ from tunesmith.hw.telemetry import NoTelemetry, Telemetry
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
@@ -138,6 +138,6 @@ def test_a_comparison_reports_the_energy_of_all(
 ) -> None:
     name = bench.task.workloads[0].name
     monkeypatch.setattr(bench, "_telemetry", Counter())
-    found = bench.compare(candidate, [candidate], name, rounds=3, budget_seconds=0.05, energy_seconds=0.1)
+    found = bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, energy_seconds=0.1))
     assert len(found.energies) == 2 and all(one is not None and one.joules > 0 for one in found.energies)
-    assert bench.compare(candidate, [candidate], name, rounds=3, budget_seconds=0.05).energies == ()
+    assert bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05)).energies == ()

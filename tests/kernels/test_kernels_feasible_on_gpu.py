@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device, probe_cuda
+from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
@@ -47,7 +47,7 @@ TRIVIAL = b'extern "C" __global__ void trivial() { extern __shared__ int s[]; if
 
 
 @pytest.fixture(scope="module")
-def here() -> Device:
+def here() -> DeviceInfo:
     return probe_cuda().devices[0]
 
 
@@ -62,7 +62,7 @@ def compile_all(limits: DeviceLimits, sources: list[Specialised]) -> list[Any]:
     return [compiler.compile(source) for source in sources]
 
 
-def test_what_is_feasible_compiles_and_launches(here: Device) -> None:
+def test_what_is_feasible_compiles_and_launches(here: DeviceInfo) -> None:
     started = time.perf_counter()
     template = gemm()
     space = feasible(template, [*load_task("gemm").workloads_for("gpu", held_out=False), TINY], here.limits)
@@ -99,7 +99,7 @@ def test_what_is_feasible_compiles_and_launches(here: Device) -> None:
 class Driver:
     """A kernel without arguments, launched as the driver likes it."""
 
-    def __init__(self, here: Device) -> None:
+    def __init__(self, here: DeviceInfo) -> None:
         from cuda.bindings import driver
 
         self.api = driver
@@ -134,7 +134,7 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def driver(here: Device) -> Driver:
+def driver(here: DeviceInfo) -> Driver:
     return Driver(here)
 
 
@@ -147,7 +147,7 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
         yield config, None if reason is None else reason.kind
 
 
-def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(here: Device, driver: Driver) -> None:
+def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(here: DeviceInfo, driver: Driver) -> None:
     asked: Counter[str] = Counter()
     for template, seed in ((gemm(), 1), (ANY_GEOMETRY, 2)):
         kinds = ((config, kind) for config, kind in candidates(template, here.limits, seed) if kind in LIMITED)
@@ -160,7 +160,7 @@ def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(here: Devi
     assert sum(asked.values()) == POINTS and set(asked) == set(LIMITED)
 
 
-def test_what_is_kept_the_driver_launches(here: Device, driver: Driver) -> None:
+def test_what_is_kept_the_driver_launches(here: DeviceInfo, driver: Driver) -> None:
     """The other direction, without which a driver that refuses everything would pass for agreement."""
     launched = 0
     for config, kind in candidates(ANY_GEOMETRY, here.limits, 3):

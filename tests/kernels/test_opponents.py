@@ -19,7 +19,7 @@ from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
@@ -99,7 +99,7 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypa
     plain = candidate(made, device)
     bench = Bench(made, device.limits, device.index)
     name = made.workloads[0].name
-    compared = bench.compare(plain, [plain], name, rounds=9, budget_seconds=0.2, opponents=made.opponents)
+    compared = bench.compare(ComparisonRequest(plain, [plain], name, 9, 0.2, opponents=made.opponents))
     right, as_dict, wrong, short, raises, written, unwritten = compared.opponents
     for one in (right, as_dict, written):
         assert one.why == "" and one.comparison is not None and one.against[0] is not None
@@ -157,7 +157,7 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
     baseline = candidate(made, device)
     bench = Bench(made, device.limits, device.index)
     compared = bench.compare(
-        baseline, [baseline], workload.name, rounds=9, budget_seconds=0.2, opponents=rivals, energy_seconds=0.1
+        ComparisonRequest(baseline, [baseline], workload.name, 9, 0.2, energy_seconds=0.1, opponents=rivals)
     )
     assert len(compared.results) == 1 and isinstance(compared.results[0], Comparison)
     assert len(compared.energies) == 2
@@ -191,7 +191,7 @@ def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> 
     plain = candidate(made, device)
     [one] = (
         Bench(made, device.limits, device.index)
-        .compare(plain, [], made.workloads[0].name, rounds=3, budget_seconds=0.01, opponents=made.opponents)
+        .compare(ComparisonRequest(plain, [], made.workloads[0].name, 3, 0.01, opponents=made.opponents))
         .opponents
     )
     assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
@@ -229,7 +229,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
     plain = candidate(made, gpu)
     [one] = (
         Bench(made, gpu.limits, gpu.index)
-        .compare(plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5, opponents=made.opponents)
+        .compare(ComparisonRequest(plain, [plain], made.workloads[0].name, 9, 0.5, opponents=made.opponents))
         .opponents
     )
     assert one.why == "" and one.comparison is not None
@@ -266,8 +266,8 @@ import cupy
 import numpy as np
 import test_opponents
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import BoundLaunch, open_device
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.backends import Launch, open_device
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.spec.task import Geometry
 
 gpu = probe_cuda().devices[0]
@@ -281,7 +281,7 @@ before = gap()
 made = test_opponents.task_on_gpu(Path(sys.argv[1]), sys.argv[2])
 plain = test_opponents.candidate(made, gpu)
 [one] = Bench(made, gpu.limits, gpu.index).compare(
-    plain, [plain], made.workloads[0].name, rounds=9, budget_seconds=0.5, opponents=made.opponents
+    ComparisonRequest(plain, [plain], made.workloads[0].name, 9, 0.5, opponents=made.opponents)
 ).opponents
 assert one.comparison is not None, one.why
 after = gap()

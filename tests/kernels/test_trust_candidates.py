@@ -13,10 +13,11 @@ import pytest
 
 from tunesmith.hw.errors import NoDevice
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import Device, probe
+from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.machine_code import CubinError, global_variables, used_variables
 from tunesmith.kernels.check.compare import REASONS
+from tunesmith.kernels.check.sanitizer import find_tool
 from tunesmith.kernels.spec.taskfile import load_task
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "candidates"))
@@ -47,7 +48,7 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     ]
 
 
-def device(backend: str) -> Device:
+def device(backend: str) -> DeviceInfo:
     try:
         return probe().device("cuda" if backend == "cuda" else "opencl")
     except NoDevice as error:
@@ -55,12 +56,12 @@ def device(backend: str) -> Device:
 
 
 @pytest.fixture(scope="module")
-def opencl() -> Device:
+def opencl() -> DeviceInfo:
     return device("opencl")
 
 
 @pytest.fixture(scope="module")
-def cuda() -> Device:
+def cuda() -> DeviceInfo:
     return device("cuda")
 
 
@@ -90,7 +91,7 @@ def test_candidates_are_of_all_classes_and_tasks(backend: str) -> None:
 
 
 @pytest.mark.parametrize("fixture", parameters("opencl", {"pocl"}))
-def test_verdicts_with_opencl(fixture: Fixture, opencl: Device) -> None:
+def test_verdicts_with_opencl(fixture: Fixture, opencl: DeviceInfo) -> None:
     # Nothing of these is about deadlines.
     deadlines = Limits(compile=60.0, run=60.0) if fixture.kind or "edited" in fixture.file else DEADLINES
     verdict = verdict_of(fixture, opencl.limits, opencl.index, deadlines)
@@ -111,8 +112,7 @@ def test_verdicts_of_the_cuda_compiler(fixture: Fixture, h200: DeviceLimits) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fixture", [pytest.param(one, id=one.file) for one in ALL if one.backend == "cuda"])
-def test_verdicts_on_a_gpu(fixture: Fixture, cuda: Device) -> None:
-    from tunesmith.kernels.check.sanitizer import find_tool
+def test_verdicts_on_a_gpu(fixture: Fixture, cuda: DeviceInfo) -> None:
 
     if fixture.judge == "sanitizer" and find_tool("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")

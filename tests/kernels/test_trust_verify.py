@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunesmith.actors.judging.judge import _speaks_of
+from tunesmith.actors.judging.judge import _source_with_parameters
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check.compare import Deviation, deviation
@@ -224,7 +224,7 @@ def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
     task = load_task("silu_and_mul")
     plain = task.sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
-    numbers = source_integers(_speaks_of(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
+    numbers = source_integers(_source_with_parameters(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 

@@ -1,4 +1,4 @@
-"""A lane's host on PoCL: what dies is replaced."""
+"""A lane on PoCL: a process that dies is replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.actors.lane import Busy, LaneHost, Lost
+from tunesmith.actors.lane import DeviceBusy, Lane, WorkerLost
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import LaneReady
 from tunesmith.hw.device_lock import DeviceLock
@@ -35,8 +35,8 @@ def task() -> Task:
 
 
 @pytest.fixture
-def host(task: Task, device: Any) -> Iterator[LaneHost]:
-    made = LaneHost(task, device.limits, device.index, 0)
+def lane(task: Task, device: Any) -> Iterator[Lane]:
+    made = Lane(task, device.limits, device.index, 0)
     yield made
     made.end()
 
@@ -58,58 +58,58 @@ def packed(task: Task, device: Any) -> Callable[[int], bytes]:
     return give
 
 
-def visit(host: LaneHost, data: bytes, seconds: float = 30.0) -> Any:
+def visit(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
     """Once nobody else on this machine uses the device."""
-    host.acquire()
-    return visit_at_once(host, data, seconds)
+    lane.acquire()
+    return visit_at_once(lane, data, seconds)
 
 
-def visit_at_once(host: LaneHost, data: bytes, seconds: float = 30.0) -> Any:
-    (result,) = unpack(host.visit_packed(data, seconds))
+def visit_at_once(lane: Lane, data: bytes, seconds: float = 30.0) -> Any:
+    (result,) = unpack(lane.visit_packed(data, seconds))
     return result
 
 
-def test_a_hung_visit_is_ended_at_its_deadline_and_the_lane_starts_again(host: LaneHost, packed: Any) -> None:
-    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
-    host.acquire()
+def test_a_hung_visit_is_ended_at_its_deadline_and_the_lane_starts_again(lane: Lane, packed: Any) -> None:
+    assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
+    assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
+    lane.acquire()
     started = time.monotonic()
-    assert visit(host, packed(ENDLESS), 1.5) == Lost(TimedOut("run", 1.5))
+    assert visit(lane, packed(ENDLESS), 1.5) == WorkerLost(TimedOut("run", 1.5))
     assert 1.5 <= time.monotonic() - started < 60.0
-    assert visit(host, packed(FINE)) == Lost(None), "there is nothing to run it until the lane was started again"
-    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    assert visit(lane, packed(FINE)) == WorkerLost(None), "there is nothing to run it until the lane was started again"
+    assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
+    assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
 
 
-def test_a_kernel_that_kills_its_process_is_a_crash(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME], 0, 60.0)
-    found = visit(host, packed(CRASH))
-    assert isinstance(found, Lost) and isinstance(found.outcome, Crashed)
+def test_a_kernel_that_kills_its_process_is_a_crash(lane: Lane, packed: Any) -> None:
+    lane.start(None, [NAME], 0, 60.0)
+    found = visit(lane, packed(CRASH))
+    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed)
 
 
-def test_a_device_that_others_use_is_busy_until_it_is_acquired(host: LaneHost, packed: Any) -> None:
-    ready = host.start(None, [NAME], 0, 60.0)
+def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packed: Any) -> None:
+    ready = lane.start(None, [NAME], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
-        assert visit_at_once(host, packed(FINE)) == Busy()
-    host.acquire()
+        assert visit_at_once(lane, packed(FINE)) == DeviceBusy()
+    lane.acquire()
     assert not DeviceLock(ready.uuid).try_acquire()
-    assert isinstance(visit(host, packed(FINE))[NAME], Measured)
+    assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
     with DeviceLock(ready.uuid):
         pass
 
 
 def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
-    host: LaneHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
-    assert isinstance(host.start(None, [], 0, 60.0), LaneReady)
+    assert isinstance(lane.start(None, [], 0, 60.0), LaneReady)
     for path in list(tmp_path.rglob("*.lock")):
         path.unlink()
         path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic link"):
-        host.acquire()
-    assert host.waiting_for() == ""
+        lane.acquire()
+    assert lane.waiting_for() == ""
 
 
 def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_path: Path) -> None:
@@ -121,26 +121,26 @@ def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_
     )
     body = task.reference.replace(":\n", f":\n    {look}\n", 1)
     other = next(one.name for one in task.workloads if one.name != NAME)
-    host = LaneHost(task.model_copy(update={"reference": body}), device.limits, device.index, 0)
+    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index, 0)
     try:
-        assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
+        assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
         first = seen.read_text().split()
         with DeviceLock(uuid):
             pass
-        host.acquire()
-        assert host.prepare([other]) is None
+        lane.acquire()
+        assert lane.prepare([other]) is None
         with DeviceLock(uuid):
             pass
     finally:
-        host.end()
+        lane.end()
     found = seen.read_text().split()
     assert first and len(found) > len(first) and set(found) == {"False"}
 
 
-def test_a_process_killed_from_outside_is_noticed(host: LaneHost, packed: Any) -> None:
-    host.start(None, [NAME], 0, 60.0)
-    assert host._lane is not None
-    os.kill(host._lane._process.pid, signal.SIGKILL)
-    found = visit(host, packed(FINE))
-    assert isinstance(found, Lost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
-    assert isinstance(host.start(None, [NAME], 0, 60.0), LaneReady)
+def test_a_process_killed_from_outside_is_noticed(lane: Lane, packed: Any) -> None:
+    lane.start(None, [NAME], 0, 60.0)
+    assert lane._process is not None
+    os.kill(lane._process._process.pid, signal.SIGKILL)
+    found = visit(lane, packed(FINE))
+    assert isinstance(found, WorkerLost) and isinstance(found.outcome, Crashed) and "SIGKILL" in found.outcome.detail
+    assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
