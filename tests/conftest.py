@@ -153,12 +153,13 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that share a cluster, a finished run or a library that is slow to import stay together, in groups, each of which
-    takes less than half of the time; and so do those that use a GPU, of which there is one."""
+    that share a Ray cluster, a finished run or a library that is slow to import stay together, in groups, each of which
+    takes less than half of the time; and so do those that use a GPU, of which there is one. Tests of tests/actors that
+    need no cluster are in no group: the group of the cluster would be the last to end."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))
-        elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
+        elif {"ray_cluster", "two_nodes"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("actors"))
         elif item.path.parent.name == "cli":
             item.add_marker(pytest.mark.xdist_group("cli"))
