@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from journal_rows import rows
 from scripted_models import DATA, Script, Scripted
-from simulated_pool import SimulatedPool
+from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.actors.pool.pool import Request
 from tunesmith.graph import resume, tune
@@ -57,18 +55,8 @@ def likened(request: Request) -> Request:
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[list[dict[str, Any]]]:
     """Every run is on a simulated device; gives the list of what was put on it."""
-
-    @contextmanager
-    def no_cluster() -> Iterator[Any]:
-        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
-
-    measured: list[dict[str, Any]] = []
-    monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", ModelPool)
-    monkeypatch.setattr(SimulatedPool, "measured", measured, raising=False)
-    for name in ("examined", "wrong"):
-        monkeypatch.setattr(SimulatedPool, name, [], raising=False)
-    yield measured
+    simulate_device(monkeypatch, ModelPool)
+    yield SimulatedPool.measured
 
 
 def run(folder: Path, script: Script | None, task: str = RAW, **settings: Any) -> tuple[RunResult, Scripted | None]:

@@ -12,6 +12,8 @@ import pytest
 
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.actors.pool.pool import Request
+from tunesmith.graph.journal.events import Event
+from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -30,9 +32,9 @@ class SimulatedPool:
     wrong: ClassVar[list[dict[str, Any]]] = []
     """Configurations that only an examination finds wrong."""
     partial: ClassVar[list[dict[str, Any]]] = []
-    lines: ClassVar[tuple[int, ...]] = (12,)
-    """Of what ran in no check, for configurations in `partial`."""
     """Configurations of which an examination finds lines that never ran."""
+    lines: ClassVar[tuple[int, ...]] = (12,)
+    """Lines of the source that ran in no check, for configurations in `partial`."""
 
     @property
     def max_in_flight(self) -> int:
@@ -100,7 +102,29 @@ def seconds(config: dict[str, Any], workload: str) -> float:
     return (6 + away + len(workload) / 10) * 1e-6
 
 
-def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
+class Killed(BaseException):
+    """The end of the process, for tests: nothing may catch it."""
+
+
+@contextmanager
+def killed_after(count: int, *kinds: str) -> Iterator[None]:
+    """Inside, the process that appends the count-th entry to a journal ends (of `kinds`, or of any)."""
+    append, written = Journal.append, 0
+
+    def append_and_end(self: Journal, event: Event, *arguments: Any) -> int:
+        nonlocal written
+        sequence = append(self, event, *arguments)
+        written += not kinds or event.kind in kinds
+        if written == count:
+            raise Killed
+        return sequence
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Journal, "append", append_and_end)
+        yield
+
+
+def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] = SimulatedPool) -> None:
     """Every run of a test is on a simulated device, without a cluster; the lists of what was put on it begin empty."""
 
     @contextmanager
@@ -108,6 +132,6 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch) -> None:
         yield SimpleNamespace(cpus=2, gpus=0, attached=False)
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
     for name in ("measured", "examined", "wrong", "partial"):
         monkeypatch.setattr(SimulatedPool, name, [], raising=False)

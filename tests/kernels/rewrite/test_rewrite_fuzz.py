@@ -14,16 +14,12 @@ import pytest
 from emulation import contents, run_kernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rewrite_cases import task_of
+from rewrite_cases import H200, LINE, ROWS, TURNS, task_of
 
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.template import Launch
 
-H200 = resolve_target("h200")
-LINE = Launch(grid=("ceil_div(n, 64)",), block=("64",))
-ROWS = Launch(grid=("3",), block=("64",))
 SQUARE = Launch(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 ARRAYS = {
     "x": ("in", "float32", "n * n"),
@@ -88,19 +84,19 @@ def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
     place = st.sampled_from(
         ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
     )
-    value, turns = combined(place), "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+    value = combined(place)
     summed = draw(combined(place.filter(lambda one: one != "s")))
     read = "y[blockIdx.x * n + i]" if draw(st.booleans()) else "r[i]"
-    first = f"{turns} {{ y[blockIdx.x * n + i] = {draw(value)}; }}" if draw(st.booleans()) else ""
+    first = f"{TURNS} {{ y[blockIdx.x * n + i] = {draw(value)}; }}" if draw(st.booleans()) else ""
     return (
         f"""const float* r = x + blockIdx.x * n; __shared__ float part[64]; const int t = threadIdx.x; float s = 0;
         {first}
-        {turns} s += {summed} + {read};
+        {TURNS} s += {summed} + {read};
         part[t] = s;
         __syncthreads();
         for (int o = blockDim.x / 2; o > 0; o >>= 1) {{ if (t < o) part[t] += part[t + o]; __syncthreads(); }}
         s = part[0] / n;
-        {turns} y[blockIdx.x * n + i] = {draw(value)} + {read};""",
+        {TURNS} y[blockIdx.x * n + i] = {draw(value)} + {read};""",
         ROWS,
     )
 
@@ -110,14 +106,12 @@ def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
     mine = "y[row * n + i]"
     places = ["x[row * n + i]", "x[from + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i", "w"]
     value = combined(st.sampled_from(places))
-    turns = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
     row = draw(st.sampled_from(["const int row = blockIdx.x;", "const long long row = blockIdx.x;", "#"]))
     first = draw(st.sampled_from(["1.5f", "z[row]", "z[k[row] % n]", "x[row * n]"]))
-    start = draw(
-        st.sampled_from(["const long long from = row * n", "size_t from = (size_t)row * n", "int from = row * n"])
-    )
+    starts = ["const long long from = row * n", "size_t from = (size_t)row * n", "int from = row * n"]
+    start = draw(st.sampled_from(starts))
     early = draw(st.sampled_from(["", "if (n % 2 && w > 0) return;", "if (w > 9) { y[row * n] = w; }"]))
-    lines = " ".join(f"{turns} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
+    lines = " ".join(f"{TURNS} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
     text = f"{'' if row == '#' else row} float w = {first}; {early} {start}; {lines}"
     return text.replace("row", "blockIdx.x") if row == "#" else text, Launch(grid=("n",), block=("64",))
 
@@ -196,23 +190,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_drawn_kernel_is_the_same_at_every_point(kind: str) -> None:
-    @settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(KINDS[kind], st.sampled_from([64, 37]), st.integers(0, 1000))
-    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
-        require_same(drawn, n, seed)
-
-    check()
+FEW, MANY = (2, st.sampled_from([64, 37])), (15, st.integers(3, 90))
+"""Examples and sizes."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("tried", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_drawn_kernels_are_the_same_at_every_point(kind: str) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(KINDS[kind], st.integers(3, 90), st.integers(0, 1000))
-    def check(drawn: tuple[str, Launch], n: int, seed: int) -> None:
-        require_same(drawn, n, seed)
-
-    check()
+def test_a_drawn_kernel_is_the_same_at_every_point(kind: str, tried: tuple[int, st.SearchStrategy[int]]) -> None:
+    examples, sizes = tried
+    options = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    options(given(KINDS[kind], sizes, st.integers(0, 1000))(require_same))()
