@@ -12,8 +12,6 @@ import pytest
 
 from tunesmith.actors.judging.judge import Verdict
 from tunesmith.actors.pool.pool import Request
-from tunesmith.graph.journal.events import Event
-from tunesmith.graph.journal.store import Journal
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.coverage import Unexecuted
 from tunesmith.kernels.measure.bench import WorkloadComparison
@@ -100,28 +98,6 @@ def seconds(config: dict[str, Any], workload: str) -> float:
         return 20e-6
     away = abs(math.log2(config["GROUP"] / 16)) + abs(math.log2(config["ITEMS"] / 16)) - config["UNROLL"] / 2
     return (6 + away + len(workload) / 10) * 1e-6
-
-
-class Killed(BaseException):
-    """The end of the process, for tests: nothing may catch it."""
-
-
-@contextmanager
-def killed_after(count: int, *kinds: str) -> Iterator[None]:
-    """Inside, the process that appends the count-th entry to a journal ends (of `kinds`, or of any)."""
-    append, written = Journal.append, 0
-
-    def append_and_end(self: Journal, event: Event, *arguments: Any) -> int:
-        nonlocal written
-        sequence = append(self, event, *arguments)
-        written += not kinds or event.kind in kinds
-        if written == count:
-            raise Killed
-        return sequence
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Journal, "append", append_and_end)
-        yield
 
 
 def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] = SimulatedPool) -> None:

@@ -10,10 +10,11 @@ import click
 import pytest
 from model_runs import LIBRARY, entries, go_on, keys, run, simulation
 from scripted_models import branch, explain, plan, template
-from simulated_pool import killed_after
 
 from tunesmith.cli.view.live import ask_on, describe
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.events import Event
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.graph.roles.approval import PlanError
@@ -122,15 +123,26 @@ def test_moves_need_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plan", "awaiting", "approved"])
-def test_killed_around_the_stop(tmp_path: Path, kind: str) -> None:
+def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    class Killed(BaseException):
+        pass
+
+    append = Journal.append
+
+    def dying(self: Journal, event: Event, *arguments: Any) -> int:
+        sequence = append(self, event, *arguments)
+        if event.kind == kind:
+            raise Killed
+        return sequence
+
     folder, sessions = tmp_path / "run", 0
-    if kind == "approved":
-        waiting(tmp_path)
-    with killed_after(1, kind):
-        if kind == "approved":
-            go_on(folder, script)
-        else:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", dying)
+        with pytest.raises(Killed if kind != "approved" else Waiting):
             run(folder, script, rounds=1, approve="plans")
+        if kind == "approved":
+            with pytest.raises(Killed):
+                go_on(folder, script)
     while sessions < 3:
         sessions += 1
         try:

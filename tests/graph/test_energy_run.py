@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pool import SimulatedPool, killed_after, seconds, simulate_device
+from simulated_pool import SimulatedPool, seconds, simulate_device
 
 from tunesmith.cli.view.tables import print_summary
 from tunesmith.graph import resume, tune
@@ -118,10 +118,27 @@ def test_a_run_by_time_measures_no_energy_and_reads_journals_that_have_none(tmp_
     assert make_settings(task="any", objective="edp").energy_seconds == 0.25
 
 
-def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path) -> None:
-    with killed_after(30):
+def test_an_interrupted_run_goes_on_with_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    append, written = Journal.append, [0]
+
+    def end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == 30:
+            raise Killed
+        return sequence
+
+    monkeypatch.setattr(Journal, "append", end)
+    with pytest.raises(Killed):
         run(tmp_path / "run", objective="energy")
     resumed = resume(tmp_path / "run").summary
+    monkeypatch.undo()
+    simulate_device(monkeypatch)
+    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
+    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
     whole = run(tmp_path / "whole", objective="energy").summary
     assert (resumed.general, resumed.energy_ratio, resumed.front) == (whole.general, whole.energy_ratio, whole.front)
 

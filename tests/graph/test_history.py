@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from simulated_pool import SimulatedPool, killed_after, simulate_device
+from simulated_pool import SimulatedPool, simulate_device
 
 from tunesmith.graph import resume, tune
 from tunesmith.graph.history import (
@@ -225,11 +225,22 @@ def test_the_store_and_a_prior_are_kept_as_one_entry(store: ResultsStore, tmp_pa
     assert kept.data["suggestions"] and kept.data["results"] and kept.data["prior"] == "the run first"
 
 
-def test_a_resumed_run_needs_the_source_no_more(tmp_path: Path) -> None:
+def test_a_resumed_run_needs_the_source_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "source", evaluations=12)
     whole = run(tmp_path / "whole", evaluations=6, prior=str(tmp_path / "source"))
-    with killed_after(9):
-        run(tmp_path / "ended", evaluations=6, prior=str(tmp_path / "source"))
+    append, written = Journal.append, [0]
+
+    def append_and_end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == 9:
+            raise KeyboardInterrupt
+        return sequence
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", append_and_end)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "ended", evaluations=6, prior=str(tmp_path / "source"))
     shutil.rmtree(tmp_path / "source")
     resume(tmp_path / "ended")
     assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
@@ -242,8 +253,8 @@ def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path:
     (tmp_path / "other.json").write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
     for name, error, sentence in (
         ("nothing", SettingsError, "--prior"),
-        ("empty", JournalError, ""),
-        ("text.json", TunesmithError, ""),
+        ("empty", JournalError, "is not the folder of a run"),
+        ("text.json", TunesmithError, "no JSON object"),
         ("other.json", SettingsError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
     ):
         with pytest.raises(error, match=sentence):

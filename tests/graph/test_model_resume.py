@@ -9,13 +9,30 @@ from typing import Any
 import pytest
 from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simulation
 from scripted_models import SOURCE, Scripted, branch, explain, plan, template
-from simulated_pool import Killed, killed_after
 
 from tunesmith.graph import resume, tune
+from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Waiting
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
+
+
+class Killed(BaseException):
+    """The end of the process, for tests: nothing may catch it."""
+
+
+def end_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    append, written = Journal.append, [0]
+
+    def append_and_end(self: Journal, *arguments: Any) -> int:
+        sequence = append(self, *arguments)
+        written[0] += 1
+        if written[0] == count:
+            raise Killed
+        return sequence
+
+    monkeypatch.setattr(Journal, "append", append_and_end)
 
 
 def script(call: Call) -> Any:
@@ -63,8 +80,10 @@ def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         if count >= total:
             break
         folder = tmp_path / f"ended-{count}"
-        with killed_after(count):
-            run(folder, script, **settings)
+        with monkeypatch.context() as patch:
+            end_after(patch, count)
+            with pytest.raises(Killed):
+                run(folder, script, **settings)
         before = entries(folder)
         result, models = go_on(folder, script)
         after = entries(folder)
