@@ -184,7 +184,10 @@ class TestDraft:
             (SAXPY.replace("float* in", "float in[][4]"), "is a pointer to arrays"),
             (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
             (SAXPY.replace("float a", "float (*a)(float)"), "is a pointer to a function: call a __device__ function"),
-            ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a"), "members that are used parameters of"),
+            (
+                "struct Two { int p, q; };" + SAXPY.replace("float a", "Two a"),
+                "each member that is used a parameter of its own (p, q)",
+            ),
             ("struct Two { int p, q; };" + SAXPY.replace("float* y", "Two* y"), "points to the structure `Two`"),
             ("enum class E { p };" + SAXPY.replace("float a", "E a"), "declare it as `int a`"),
             (SAXPY.replace("float* in", "float4* in"), "`const float* in` and cast inside, `(const float4*)in`"),
