@@ -32,45 +32,18 @@ ARRAYS = {
 def combined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Expressions over `leaves`."""
 
-    def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        two = st.tuples(inner, inner)
-        return st.one_of(
-            two.map(lambda both: f"({both[0]} + {both[1]})"),
-            two.map(lambda both: f"{both[0]} * {both[1]}"),
-            two.map(lambda both: f"fmaxf({both[0]}, {both[1]})"),
-            two.map(lambda both: f"(n % 2 ? {both[0]} : {both[1]})"),
-        )
-
-    return st.recursive(leaves, deeper, max_leaves=4)
+    forms = st.sampled_from(["({} + {})", "{} * {}", "fmaxf({}, {})", "(n % 2 ? {} : {})"])
+    return st.recursive(leaves, lambda inner: st.builds(str.format, forms, inner, inner), max_leaves=4)
 
 
 @st.composite
 def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
-    value = combined(
-        st.sampled_from(
-            [
-                "x[i]",
-                "z[i]",
-                "x[n - 1 - i]",
-                "x[(i * 3 + 1) % n]",
-                "z[k[i] % n]",
-                "0.5f",
-                "(float)i / n",
-                "(i > 0 ? x[i - 1] : z[i])",
-                "(i < n - 1 ? x[i + 1] : 0.0f)",
-                "(i % 3 == 0 ? x[i] : z[i])",
-                "v",
-            ]
-        )
-    )
-    line = st.one_of(
-        value.map(lambda one: f"y[i] = {one};"),
-        value.map(lambda one: f"y[i] += {one};"),
-        value.map(lambda one: f"v = {one};"),
-        value.map(lambda one: f"if (i % 2 == 0) y[i] = {one};"),
-        value.map(lambda one: f"for (int t = 0; t < n % 5; ++t) v += {one};"),
-        value.map(lambda one: f"if (x[i] > 1.0f) return; y[i] = {one};"),
-    )
+    places = ["x[i]", "z[i]", "x[n - 1 - i]", "x[(i * 3 + 1) % n]", "z[k[i] % n]", "0.5f", "(float)i / n"]
+    places += ["(i > 0 ? x[i - 1] : z[i])", "(i < n - 1 ? x[i + 1] : 0.0f)", "(i % 3 == 0 ? x[i] : z[i])", "v"]
+    value = combined(st.sampled_from(places))
+    heads = ["y[i] =", "y[i] +=", "v =", "if (i % 2 == 0) y[i] =", "for (int t = 0; t < n % 5; ++t) v +="]
+    heads += ["if (x[i] > 1.0f) return; y[i] ="]
+    line = st.builds("{} {};".format, st.sampled_from(heads), value)
     lines = " ".join(draw(st.lists(line, min_size=1, max_size=4)))
     wide = draw(st.sampled_from(["int i =", "size_t i = (size_t)", "const long long i = (long long)"]))
     at = f"{wide} blockIdx.x * blockDim.x + threadIdx.x;"
@@ -81,9 +54,8 @@ def elementwise(draw: st.DrawFn) -> tuple[str, Launch]:
 
 @st.composite
 def shared_rows(draw: st.DrawFn) -> tuple[str, Launch]:
-    place = st.sampled_from(
-        ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
-    )
+    read = ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
+    place = st.sampled_from(read)
     value = combined(place)
     summed = draw(combined(place.filter(lambda one: one != "s")))
     read = "y[blockIdx.x * n + i]" if draw(st.booleans()) else "r[i]"
@@ -118,9 +90,8 @@ def lone_rows(draw: st.DrawFn) -> tuple[str, Launch]:
 
 @st.composite
 def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
-    value = combined(
-        st.sampled_from(["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"])
-    )
+    read = ["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"]
+    value = combined(st.sampled_from(read))
     loop = "for (int j = 0; j < n; ++j)"
     step = draw(st.sampled_from(["s += {0};", "s -= {0};", "s = fmaxf(s, {0});", "{{ float e = {0}; s += e * e; }}"]))
     last = draw(st.sampled_from(["y[i] = s;", "y[i] += s * 2;", f"{loop} y[i * n + j] = x[i * n + j] - s / n;"]))
@@ -133,18 +104,8 @@ def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, Launch]:
 
 @st.composite
 def squares(draw: st.DrawFn) -> tuple[str, Launch]:
-    value = combined(
-        st.sampled_from(
-            [
-                "x[r * n + c]",
-                "x[c * n + r]",
-                "z[r]",
-                "(c > 0 ? x[r * n + c - 1] : 0.0f)",
-                "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])",
-                "1.5f",
-            ]
-        )
-    )
+    around = ["(c > 0 ? x[r * n + c - 1] : 0.0f)", "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])"]
+    value = combined(st.sampled_from(["x[r * n + c]", "x[c * n + r]", "z[r]", "1.5f", *around]))
     places = ["x[r * n + j]", "x[j * n + r]", "z[j * n + c]", "z[c * n + j]"]
     kind = draw(st.sampled_from(["one", "sum", "turn"]))
     body = f"y[r * n + c] = {draw(value)};"
@@ -181,13 +142,7 @@ def require_same(drawn: tuple[str, Launch], n: int, seed: int) -> None:
             assert np.allclose(got, expected, rtol=1e-4, atol=1e-4, equal_nan=True), (config, n, body)
 
 
-KINDS = {
-    "elementwise": elementwise(),
-    "shared": shared_rows(),
-    "lone": lone_rows(),
-    "thread": rows_of_a_thread(),
-    "square": squares(),
-}
+KINDS = {one.__name__: one() for one in (elementwise, shared_rows, lone_rows, rows_of_a_thread, squares)}
 
 
 FEW, MANY = (2, st.sampled_from([64, 37])), (15, st.integers(3, 90))
