@@ -152,16 +152,19 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks for groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes, those
-    that share a cluster, a finished run or a library that is slow to import stay together, in groups, each of which
-    takes less than half of the time; and so do those that use a GPU, of which there is one."""
+    """Skips tests that need an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes,
+    tests that share a Ray cluster, a finished run or a library that is slow to import stay together, in groups, and so
+    do tests that use the GPU, of which there is one. No group may take more than a third of the time, so that the last
+    one does not run alone: hence the other tests of actors and of the command line are grouped by file."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))
-        elif item.path.parent.name == "actors" or "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("actors"))
-        elif item.path.parent.name == "cli":
-            item.add_marker(pytest.mark.xdist_group("cli"))
+        elif {"ray_cluster", "two_nodes"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif "finished_run" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("finished run"))
+        elif item.path.parent.name in ("actors", "cli"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif item.path.parent.name == "models":
             # LangChain's chat models take two seconds to import.
             item.add_marker(pytest.mark.xdist_group("models"))

@@ -50,7 +50,7 @@ def _refused(kernel: Kernel, one: Parameter, types: Collection[str]) -> str:
     if one.unusual:
         return unusual(one)
     if not one.pointer and _called(kernel, one.name):
-        return "is called as a function: call a __device__ function by its name instead, or write out what it does"
+        return "is called as a function: call a __device__ function by its name instead, or write out its code"
     if one.c_type in C_TYPES or one.c_type in types:
         return ""
     kind = one.c_type.removeprefix("struct ").removeprefix("class ").removeprefix("enum ").split("::")[-1]
@@ -78,10 +78,10 @@ def _refused(kernel: Kernel, one: Parameter, types: Collection[str]) -> str:
         )
     if members is not None:
         shown = f" ({', '.join(members)})" if members else ""
-        return f"is the structure `{kind}`: make those of its members that are used parameters of their own{shown}"
+        return f"is the structure `{kind}`: make each member that is used a parameter of its own{shown}"
     return (
         f"has the type `{one.c_type}`, which tasks do not know: write the C type that it stands for "
-        f"({', '.join(list(C_TYPES)[:3])}, ...), or make what is used of an object parameters of their own"
+        f"({', '.join(list(C_TYPES)[:3])}, ...), or make each used member of an object a parameter of its own"
     )
 
 

@@ -122,7 +122,7 @@ def _overwrites(node: Node) -> Node | None:
 
 
 def _kind(node: Node, body: Node, extremes: set[str], weights: set[str]) -> str:
-    """How a change puts what was there together with the round's own part; empty where it depends on the order."""
+    """How a change combines the value so far with the round's own part; empty where it depends on the order."""
     change, name = _change(node), text(node)
     if change.type == "update_expression":
         return "+"
@@ -209,7 +209,7 @@ def _test(node: Node, body: Node) -> Node | None:
 def _fits(
     kernel: Kernel, node: Node, body: Node, states: frozenset[str], extremes: set[str], weights: set[str]
 ) -> bool:
-    """Whether a use of a state, or of what is made of an extreme, is part of a change that `_kind` knows."""
+    """Whether a use of a state, or of a value computed from an extreme, is part of a change that `_kind` knows."""
     at, above, exponential, name = node, node.parent, False, text(node)
     while above is not None and at != body:
         alone = above.parent is not None and above.parent.type == "expression_statement"

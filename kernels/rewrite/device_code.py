@@ -1,7 +1,7 @@
 """The part of a source that runs on the device, as a compiler for the device alone (NVRTC) takes it.
 
-Owns what of a file for nvcc is left out or marked, and which of CUDA's headers stand for those of the host. Only
-functions and declarations at the level of the file are looked at; what classes have in them stays.
+Owns which parts of a file for nvcc are left out or marked, and which of CUDA's headers replace headers of the host.
+Only functions and declarations at the level of the file are looked at; members of classes stay.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _NO_ASSERT = "#undef assert\n#define assert(condition) ((void)0)"
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """text: the code; notes: what is other than in the source, a sentence each."""
+    """text: the code; notes: each difference from the source, in a sentence."""
 
     text: str
     notes: tuple[str, ...]
@@ -204,7 +204,7 @@ def _called(code: str, host: Sequence[_Function], macros: dict[str, str]) -> set
 
 
 def _with_headers(code: str) -> tuple[str, list[str]]:
-    """The code with headers that there are for the device, and those that it had instead."""
+    """The code with headers for the device, and the headers that they replace."""
     replaced, wanted = list[str](), list[str]()
 
     def put(match: re.Match[str]) -> str:

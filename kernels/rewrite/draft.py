@@ -132,7 +132,7 @@ def _types(types: tuple[str, ...]) -> list[str]:
 
 def _without_template(code: str, kernel: Kernel, where: str) -> tuple[str, tuple[str, ...]]:
     """The source with a templated kernel as a plain one over types of the task, and these; any other as it is. Values
-    are macros: raises `SourceError` for one that is none."""
+    are macros: raises `SourceError` where a value is not a number."""
     above: Node | None = kernel.function
     while above is not None and above.type != "template_declaration":
         above = above.parent

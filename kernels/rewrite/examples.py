@@ -250,7 +250,7 @@ class _Sizes:
         return same or new
 
     def _derive(self) -> None:
-        """Whole-number parameters that are a product of the dimensions of an array are no sizes of their own."""
+        """A whole-number parameter that is a product of an array's dimensions is not a size of its own."""
         used = {name for shape in self.shapes.values() for dim in shape for name in parse(dim).names}
         for name in self._whole:
             if name in used or name not in self._values:
@@ -321,7 +321,7 @@ def _argument(signature: Signature, name: str, sizes: _Sizes, examples: Sequence
 
 
 def _fill(given: Any, role: str) -> Fill:
-    """Contents like those of an example: its mean and spread, or its range where it is never negative or holds whole
+    """Contents like an example's: its mean and spread, or its range where it is never negative or holds whole
     numbers."""
     values = np.asarray(given).astype(np.float64)
     finite = values[np.isfinite(values)]

@@ -35,7 +35,7 @@ def multiply(left: Polynomial, right: Polynomial) -> Polynomial:
 
 
 def extents(kernel: Kernel, coordinates: Mapping[str, str], blocks: Mapping[str, str]) -> dict[str, Polynomial]:
-    """Elements of each pointer parameter, by name; those that cannot be bounded are left out.
+    """Elements of each pointer parameter, by name; parameters without a bound are left out.
 
     coordinates: by axis, the bound of global coordinates; blocks: by axis, the number of blocks. Both are names of
     integer parameters or sizes.

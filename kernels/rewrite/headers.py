@@ -16,13 +16,13 @@ from tunesmith.kernels.rewrite.source import SourceError
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)[^\n]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
-MOST = 1 << 20
+MAX_SOURCE_LENGTH = 1 << 20
 """Characters of a source with all of its headers, at most."""
 
 
 def whole_source(code: str, where: Path, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None) -> str:
     """`code` with the headers that are found beside it, beside one another or in `folders`, each where it is first
-    included, and with macros ahead of it. Raises `SourceError` for one in quotes that is nowhere, and beyond `MOST`."""
+    included, and with macros ahead of it. Raises `SourceError` where one is not found, or the text becomes too long."""
     seen: set[Path] = set()
 
     def found(name: str, among: Sequence[Path]) -> Path | None:
@@ -50,9 +50,9 @@ def whole_source(code: str, where: Path, folders: Sequence[Path] = (), defines: 
             return filled(_ONCE.sub("", inner), path)
 
         made = _INCLUDE.sub(put, text)
-        if len(made) > MOST:
+        if len(made) > MAX_SOURCE_LENGTH:
             raise SourceError(
-                f"{where}: with its headers the source is longer than {MOST} characters; take less along."
+                f"{where}: with its headers the source is longer than {MAX_SOURCE_LENGTH} characters; take less along."
             )
         return made
 

@@ -14,8 +14,8 @@ from tunesmith.kernels.spec.expression import ExpressionError, parse
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DIM3 = re.compile(r"dim3\s*[({](.*)[)}]", re.DOTALL)
-MOST_STEPS = 8
-"""Of constants made of constants."""
+MAX_CONSTANT_STEPS = 8
+"""How many constants a constant may go through until its number is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def block_of_host(code: str, kernel: str) -> HostBlock | None:
     written = tuple(dict.fromkeys(_blocks(plain, kernel)))
     if not written:
         return None
-    found = {_threads(plain, one, MOST_STEPS) for one in written}
+    found = {_threads(plain, one, MAX_CONSTANT_STEPS) for one in written}
     return HostBlock(found.pop() if len(found) == 1 else (), written)
 
 
@@ -57,7 +57,7 @@ def _split(text: str) -> list[str]:
 
 
 def _threads(code: str, written: str, steps: int) -> tuple[int, ...]:
-    """The axes of a block; empty where they are no constants."""
+    """The axes of a block; empty where they are not constant."""
     if (axes := _DIM3.fullmatch(written)) is not None:
         found = [_number(code, one, steps) for one in _split(axes.group(1))]
         return tuple(one for one in found if one) if all(found) else ()

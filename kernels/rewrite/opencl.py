@@ -16,7 +16,7 @@ typedef struct { size_t x, y, z; } size_t3;
 #define blockDim ((size_t3){get_local_size(0), get_local_size(1), get_local_size(2)})
 #define gridDim ((size_t3){get_num_groups(0), get_num_groups(1), get_num_groups(2)})
 """
-"""CUDA's names as macros, of OpenCL's type: what is computed with an index keeps its type."""
+"""CUDA's names as macros, of OpenCL's type: the result of a computation with an index keeps its type."""
 _AXIS = {"0": "x", "1": "y", "2": "z"}
 _CALLS = {
     "get_local_id": "threadIdx",

@@ -56,7 +56,7 @@ def require_signature(task: Task, template: Template, where: str) -> str:
             )
         raise TaskError(
             f"{where}: the kernel {task.entry} has {len(given)} parameters ({', '.join(one.name for one in given)}), "
-            f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` those of the kernel."
+            f"but the task has {len(names)} arguments ({', '.join(names)}); make `arguments` the kernel's."
         )
     found = [parameter.name for parameter in given]
     for argument, parameter in zip(task.arguments, given, strict=False):
@@ -99,7 +99,7 @@ def _require_match(task: Task, argument: Argument, parameter: Parameter, kernel:
 
 
 def _stored_as(argument: Argument, parameter: Parameter) -> bool:
-    """Whether an array's bits are read as those of a whole number of the same size, as OpenCL reads bfloat16."""
+    """Whether an array's bits are read as a whole number of the same size, as OpenCL reads bfloat16."""
     named = C_TYPES.get(parameter.c_type, "")
     return argument.role != "scalar" and DTYPES[argument.dtype].size == DTYPES[named].size
 

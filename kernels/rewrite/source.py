@@ -1,6 +1,6 @@
 """Reads CUDA C++: the kernels of a source, their arguments, and what each does with them, as typed facts.
 
-Owns the syntax tree and questions about it. It understands what is written, not what macros make of it: whatever
+Owns the syntax tree and questions about it. It understands the text as written, not the result of its macros: code that
 hides from it is an `Oddity`, and code with one is left alone. What to do with the facts is for `draft` and `rules`.
 """
 
@@ -29,7 +29,7 @@ _HIDING = re.compile(
 )
 _READING = ("__ldg", "__ldcs", "__ldca", "__ldcg")
 _SWAPPING = frozenset({"swap", "exchange"})
-"""Functions of no source that change what they are given."""
+"""Built-in functions that change their arguments."""
 
 _ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)")
 """What the parser takes for the name of a variable."""
@@ -252,7 +252,7 @@ class Kernel:
 
     @cached_property
     def declared_names(self) -> list[Node]:
-        """The names in the body's declarations, also of loops, and in those of its lambdas' parameters."""
+        """The names declared in the body, also by loops and as parameters of lambdas."""
         return declared(self.body)
 
     @cached_property
@@ -292,7 +292,7 @@ class Kernel:
 
     @cached_property
     def keeps_to_itself(self) -> bool:
-        """Whether no function that the kernel calls changes what is neither its own nor given to it."""
+        """Whether no function that the kernel calls changes anything but its own variables and its arguments."""
         return all(
             {text(one) for one in self.changes(body)} <= {text(one) for one in declared(body.parent or body)}
             for body in self.functions
@@ -301,7 +301,7 @@ class Kernel:
     def changes(self, within: Node) -> Iterator[Node]:
         """The variables that `within` assigns to, as a whole or a part of them, or counts; and those whose address it
         takes, or that it gives another name, to a method of theirs, or to a function that may change them. What
-        pointer parameters point to is no variable: that is for `accesses`."""
+        pointer parameters point to does not count: that is for `accesses`."""
         for node in walk(within):
             if node.type in ("assignment_expression", "update_expression"):
                 yield from self._roots(_target(node))
@@ -327,7 +327,7 @@ class Kernel:
 
     @cached_property
     def _acting(self) -> set[str]:
-        """The body's variables that may change something when they are called, as lambdas that assign to what is not
+        """The body's variables that may change something when they are called, as lambdas that assign to variables not
         their own."""
         found = {text(name) for name in declared(self.body)}
         for node in walk(self.body):
@@ -389,7 +389,7 @@ class Kernel:
 
     @cached_property
     def _pointers(self) -> dict[str, tuple[str, tuple[Node, ...]]]:
-        """Pointer parameters and the local pointers made from them: the parameter, and what was added to it."""
+        """Pointer parameters and the local pointers made from them: the parameter, and the offset added to it."""
         return dict(self._made_pointers)
 
     @cached_property
@@ -440,7 +440,7 @@ class Kernel:
 
     @cached_property
     def _volatile(self) -> set[str]:
-        """The pointers to what is volatile."""
+        """The pointers to volatile data."""
         nodes = [*self.parameter_nodes, *(node for node in walk(self.body) if node.type == "declaration")]
         marked = (one for one in nodes if re.search(r"\bvolatile\b", text(one).split("=")[0]))
         return {text(name) for one in marked for name in named_by(one)}
@@ -489,7 +489,7 @@ class Kernel:
                 return root
             if above.type in ("parenthesized_expression", "cast_expression"):
                 if above.type == "cast_expression":
-                    # A number, or elements of another type: their places are no longer those of the parameter.
+                    # A number, or elements of another type: their places are not the parameter's any more.
                     return root
                 at = above
             elif above.type == "binary_expression" and _operator(above) == "+":
@@ -586,7 +586,7 @@ class Kernel:
 
     def role(self, name: str) -> Literal["in", "out", "inout", "unknown"]:
         """What the kernel does with an array: never written, only written, or both. A pointer to const is never
-        written; of one that goes to a function nothing else is known."""
+        written; of an array that goes to a function nothing else is known."""
         parameter = next(one for one in self.parameters if one.name == name)
         if parameter.const:
             return "in"
@@ -627,7 +627,7 @@ class Kernel:
         return tuple(found)
 
     def _hiding_macros(self) -> list[str]:
-        """The macros that the kernel and its functions use of which one, or one that it uses in its turn, hides
+        """The macros that the kernel and its functions use and of which any, or a macro that it uses in turn, hides
         something."""
         macros = _macros(self.code.decode(errors="replace"))
         arrays = {one.name for one in self.parameters if one.pointer}

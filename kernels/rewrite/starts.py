@@ -38,7 +38,7 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
     {"ITEMS_Y": (4, 2), "LOADS": (1,)},
     {"ITEMS_Y": (4, 2), "BLOCKED_Y": (1,)},
 )
-"""Each element is needed once: it comes in wide accesses, and does not displace what is needed again. Short rows have a
+"""Each element is needed once: it comes in wide accesses and displaces no data that is needed again. Short rows have a
 quarter or half of a warp each, in blocks of two warps or more, and all that a thread needs is on its way at once."""
 _ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,), "RESTRICT": (1,)}, {"UNROLL": (4,)})
 

@@ -28,7 +28,7 @@ _PREFIX = "TUNED_"
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What the rules made of a kernel. template: None where the kernel is left alone; skipped: why rules do not apply,
-    a sentence each, or why none does; rules: the names of those that apply, in their order."""
+    a sentence each, or why none does; rules: the names of the rules that apply, in their order."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 
 
 def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
-    """The template that the rules, or those of the names `only`, make of the baseline of `task`."""
+    """The template that the rules (all, or only the named ones) make of the baseline of `task`."""
     plain = task.sources(backend).baseline.template
     edited, parsed, rules = plain.source, plain.source, RULES
     if backend == "opencl":

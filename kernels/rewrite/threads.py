@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 WARP = 32
-MOST_THREADS = 1024
+MAX_BLOCK_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis of a `Cells` launch. guarded: more threads than the kernel came with do nothing; else the launch must
-    cover exactly what it did. bound: the expression of parameters below which coordinates do something, where the guard
-    is the first that happens; strided: the threads step through the axis by the size of the whole grid, so that any
-    number of them will do."""
+    cover exactly the same coordinates. bound: the expression of parameters below which coordinates do something, where
+    the guard comes first in the kernel; strided: the threads step through the axis by the size of the whole grid, so
+    that any number of them will do."""
 
     name: str
     bound: str = ""
@@ -46,7 +46,7 @@ class Cells:
 class Rows:
     """most: threads that a block may have, by the sizes of the arrays in shared memory."""
 
-    most: int = MOST_THREADS
+    most: int = MAX_BLOCK_THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def _guarded(kernel: Kernel, axis: str) -> bool:
     fixed, below = _same_for_all(kernel), _moved(kernel, axis)
 
     def keeps(condition: Node | None, joined: str, signs: tuple[str, str]) -> bool:
-        """Whether a condition, or one of those that `joined` combines, compares the coordinate with a bound."""
+        """Whether a condition, or a part of it that `joined` combines, compares the coordinate with a bound."""
         condition = bare(condition)
         left, right = (None if condition is None else condition.child_by_field_name(one) for one in ("left", "right"))
         if condition is None or left is None or right is None or condition.type != "binary_expression":
@@ -327,7 +327,7 @@ def _made_once(kernel: Kernel) -> Iterator[tuple[str, Node]]:
 
 
 def _same_for_all(kernel: Kernel) -> set[str]:
-    """The names of numbers that all threads have alike: parameters, macros, and what is computed of them alone."""
+    """The names of numbers that all threads have alike: parameters, macros, and values computed from these alone."""
     found = set(kernel.constants | kernel.numbers)
     for name, value in _made_once(kernel):
         if _names(value) <= found and not _calls(value):
@@ -361,7 +361,7 @@ def _returns(node: Node) -> bool:
 
 
 def _bound(condition: Node, names: set[str], joined: str, signs: tuple[str, str]) -> str:
-    """B of a comparison `name SIGN B` (or turned round) among those that `joined` combines."""
+    """B of a comparison `name SIGN B` (or turned round) among the conditions that `joined` combines."""
     condition = bare(condition) or condition
     if condition.type != "binary_expression":
         return ""
@@ -378,8 +378,8 @@ def _bound(condition: Node, names: set[str], joined: str, signs: tuple[str, str]
 
 
 def keeps_below(kernel: Kernel, statement: Node, bounds: Mapping[str, str], least: int = 0) -> bool:
-    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: those that are below get on, or
-    at least those that are not below `least` either."""
+    """Whether an `if` keeps coordinates below `bounds`, by axis, and does nothing else: coordinates below get on, or
+    at least coordinates that are not below `least` either."""
     condition = bare(statement.child_by_field_name("condition"))
     then, other = statement.child_by_field_name("consequence"), statement.child_by_field_name("alternative")
     if condition is None or then is None or other is not None:
@@ -469,7 +469,7 @@ def _by_every_thread(kernel: Kernel) -> str:
 
 def _most_threads(kernel: Kernel) -> int | Fixed:
     """The threads for whose warps the arrays in shared memory have an element each."""
-    most = MOST_THREADS
+    most = MAX_BLOCK_THREADS
     for body in (kernel.body, *kernel.functions):
         for node in walk(body):
             if (

@@ -1,7 +1,8 @@
 """Reads the candidates and judges them, for tests and for scripts/measure.
 
-index.toml lists candidates that are files of their own. The files in edited/ hold many more, each a kernel of bases/
-(behind the prelude of its backend) with some texts replaced, or a text of its own. Their keys:
+index.toml lists candidates that are the baseline of their task with some texts replaced, or a file of their own. The
+files in edited/ hold many more, each a kernel of bases/ (behind the prelude of its backend) with some texts replaced,
+or a text of its own. Their keys:
 
 - task: a task of the library, or a folder in tasks/; base: a file in bases/, or source: the whole text
 - edits: pairs of a text, which must stand in the base exactly once, and what it is replaced by
@@ -16,6 +17,7 @@ What stands at the top of such a file counts for all of its candidates that do n
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task, template_of
+from tunesmith.kernels.spec.taskfile import load_task, read_template
 from tunesmith.kernels.spec.template import Template
 
 LARGEST_BYTES = 64e6
@@ -66,31 +68,38 @@ class Fixture:
         return " or ".join(self.reasons) or "accepted"
 
     def load(self) -> tuple[Task, Template]:
-        named = FOLDER / self.task
-        task = load_task(str(named) if named.exists() else self.task)
-        if self.file.startswith("edited/"):
-            plain = task.sources(self.backend).baseline.template
-            fields = {**plain.model_dump(), "name": "candidate", "source": self.text, "static_shared_bytes": "0"}
-            if self.launch is not None:
-                fields["launch"] = self.launch
-            return task, Template.model_validate({**fields, "device_globals": self.device_globals})
-        template = None if self.template is None else FOLDER / self.template
-        return task, template_of(task, self.backend, FOLDER / self.file, template)
+        task = task_of(self.task)
+        if self.template is not None:
+            return task, read_template(FOLDER / self.template, self.backend, task.entry, self.text)
+        plain = task.sources(self.backend).baseline.template
+        fields = {**plain.model_dump(), "name": "candidate", "source": self.text, "static_shared_bytes": "0"}
+        if self.launch is not None:
+            fields["launch"] = self.launch
+        return task, Template.model_validate({**fields, "device_globals": self.device_globals})
 
     def agrees(self, verdict: CandidateVerdict) -> bool:
         return verdict.accepted if not self.reasons else verdict.reason in self.reasons
 
 
+@functools.cache
+def task_of(name: str) -> Task:
+    """A task of the library, or one in tasks/ by its path."""
+    named = FOLDER / name
+    return load_task(str(named) if named.exists() else name)
+
+
 def fixtures() -> list[Fixture]:
-    """The candidates that are files of their own, in the order of the index."""
-    entries = tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))["candidate"]
-    return [
-        Fixture(
-            **{**entry, "reasons": tuple(entry.get("reasons", ()))},
-            text=(FOLDER / entry["file"]).read_text(encoding="utf-8"),
-        )
-        for entry in entries
-    ]
+    """The candidates of the index, in its order."""
+    found = []
+    for entry in tomllib.loads((FOLDER / "index.toml").read_text(encoding="utf-8"))["candidate"]:
+        backend = "cuda" if entry["file"].endswith(".cu") else "opencl"
+        if "edits" in entry:
+            text = _replaced(entry["file"], task_of(entry["task"]).sources(backend).baseline.template.source, entry)
+        else:
+            text = (FOLDER / entry["file"]).read_text(encoding="utf-8")
+        keys = {key: entry[key] for key in ("file", "task", "judge", "template") if key in entry}
+        found.append(Fixture(**keys, text=text, reasons=tuple(entry.get("reasons", ()))))
+    return found
 
 
 def edited() -> list[Fixture]:

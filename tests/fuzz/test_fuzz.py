@@ -9,6 +9,7 @@ many there were:
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,10 @@ def test_constraints() -> None:
         except TunesmithError as error:
             assert str(error).endswith(".")
             return
-        for group in PARAMETERS[0].values:
-            for items in PARAMETERS[1].values:
-                point = {"GROUP": group, "ITEMS": items}
-                try:
-                    accepted = bool(parse(text).evaluate(point))
-                except ExpressionError:
-                    continue
+        for group, items in itertools.product(*(one.values for one in PARAMETERS)):
+            point = {"GROUP": group, "ITEMS": items}
+            with suppress(ExpressionError):
+                accepted = bool(parse(text).evaluate(point))
                 assert accepted == (space.index(point) is not None), point
 
     fuzz("constraints", 60, EXPRESSIONS, check)
@@ -148,24 +146,15 @@ def task(tmp_path: Path) -> Path:
     return shutil.copytree(DATA, tmp_path / "task")
 
 
-def test_task_files(task: Path, device: Any, said: Callable[..., int]) -> None:
-    whole = (task / "task.toml").read_text()
+@pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])
+def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str, options: tuple[str, ...]) -> None:
+    whole = (task / name).read_text()
 
     def check(text: str) -> None:
-        (task / "task.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
-        said("space", task / "task.toml")
+        (task / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+        said("space", task / "task.toml", *options)
 
-    fuzz("task files", 40, toml_texts(whole), check)
-
-
-def test_template_files(task: Path, device: Any, said: Callable[..., int]) -> None:
-    whole = (task / "template.toml").read_text()
-
-    def check(text: str) -> None:
-        (task / "template.toml").write_text(text, encoding="utf-8", errors="surrogateescape")
-        said("space", task / "task.toml", "--json")
-
-    fuzz("template files", 40, toml_texts(whole), check)
+    fuzz(name, 40, toml_texts(whole), check)
 
 
 def test_configurations() -> None:
@@ -209,17 +198,12 @@ def test_option_values(said: Callable[..., int]) -> None:
 
 
 def test_tables(tmp_path: Path, said: Callable[..., int]) -> None:
-    table = {
-        "device_name": "a device",
-        "kernel_name": "a kernel",
-        "tune_params_keys": ["GROUP", "ITEMS"],
-        "tune_params": {"GROUP": [1, 16], "ITEMS": [1, 4]},
-        "objective": "time",
-        "cache": {
-            f"{group},{items}": {"GROUP": group, "ITEMS": items, "time": 1.0 + group * items, "compile_time": 3.0}
-            for group in (1, 16)
-            for items in (1, 4)
-        },
+    table: dict[str, Any] = {"device_name": "a device", "kernel_name": "a kernel", "objective": "time"}
+    table |= {"tune_params_keys": ["GROUP", "ITEMS"], "tune_params": {"GROUP": [1, 16], "ITEMS": [1, 4]}}
+    table["cache"] = {
+        f"{group},{items}": {"GROUP": group, "ITEMS": items, "time": 1.0 + group * items, "compile_time": 3.0}
+        for group in (1, 16)
+        for items in (1, 4)
     }
 
     def check(text: str) -> None:
@@ -267,11 +251,17 @@ def test_files_of_best(ended: Path, tmp_path: Path, said: Callable[..., int]) ->
     fuzz("files of best", 20, changed, check)
 
 
-def test_journals(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
-    connection = sqlite3.connect(ended / "journal.sqlite")
-    rows = connection.execute("SELECT sequence, data FROM events").fetchall()
+def checkpointed(run: Path) -> list[tuple[int, str]]:
+    """Number and data of each entry of a journal, all of which is now in one file."""
+    connection = sqlite3.connect(run / "journal.sqlite")
+    rows: list[tuple[int, str]] = connection.execute("SELECT sequence, data FROM events").fetchall()
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
+    return rows
+
+
+def test_journals(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
+    rows = checkpointed(ended)
     changed = st.sampled_from(rows).flatmap(
         lambda row: st.tuples(st.just(row[0]), json_texts(json.loads(row[1])), st.booleans())
     )
@@ -294,9 +284,7 @@ def test_journals(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None
 
 
 def test_journals_that_are_no_database(ended: Path, tmp_path: Path, said: Callable[..., int]) -> None:
-    connection = sqlite3.connect(ended / "journal.sqlite")
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
+    checkpointed(ended)
     whole = (ended / "journal.sqlite").read_bytes()
     places = st.lists(st.tuples(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=16)), max_size=4)
 

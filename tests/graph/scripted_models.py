@@ -30,6 +30,11 @@ class Scripted:
     def paid(self) -> list[str]:
         return [entry["custom_id"] for entry in self._entries()]
 
+    def asked(self, role: str = "", stage: str = "") -> list[Call]:
+        """The calls it had to pay for, in their order: of a role and a stage, or all."""
+        calls = [call for turn in self.turns for call in turn]
+        return [call for call in calls if role in ("", call.role) and stage in ("", call.stage)]
+
     def _entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
 

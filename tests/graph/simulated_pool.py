@@ -30,9 +30,9 @@ class SimulatedPool:
     wrong: ClassVar[list[dict[str, Any]]] = []
     """Configurations that only an examination finds wrong."""
     partial: ClassVar[list[dict[str, Any]]] = []
-    lines: ClassVar[tuple[int, ...]] = (12,)
-    """Of what ran in no check, for configurations in `partial`."""
     """Configurations of which an examination finds lines that never ran."""
+    lines: ClassVar[tuple[int, ...]] = (12,)
+    """Lines of the source that ran in no check, for configurations in `partial`."""
 
     @property
     def max_in_flight(self) -> int:

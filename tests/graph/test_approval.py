@@ -36,10 +36,15 @@ def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def waiting(tmp_path: Path, script: Any = script, **settings: Any) -> Path:
+    """The folder of a run that waits for the approval of its first plan."""
     with pytest.raises(Waiting, match=r"waits for approval in .*plan-1.json: edit it or leave it as it is"):
-        run(folder, script, rounds=2, approve="plans")
+        run(tmp_path / "run", script, **{"rounds": 1, "approve": "plans"} | settings)
+    return tmp_path / "run"
+
+
+def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
+    folder = waiting(tmp_path, rounds=2)
     assert entries(folder, "asked") == [] and json.loads((folder / "plan-1.json").read_text())["round"] == 1
     with pytest.raises(Waiting, match=r"plan-2\.json"):
         go_on(folder, script)
@@ -50,35 +55,23 @@ def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
 
 
 def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Waiting):
-        run(folder, script, rounds=1, approve="plans")
-    file = folder / "plan-1.json"
-    edit(file, evaluations=4, branches=[{"parent": "baseline", "kind": "template", "moves": ["greedy"], "seeds": []}])
+    folder = waiting(tmp_path)
+    branches = [{"parent": "baseline", "kind": "template", "moves": ["greedy"], "seeds": []}]
+    edit(folder / "plan-1.json", evaluations=4, branches=branches)
     result, _ = go_on(folder, script)
     assert result.valid and result.summary["evaluations"] == 4
     assert result.summary["templates"][0]["moves"] == ["greedy"]
 
 
 def test_a_round_is_explained_by_the_plan_that_was_carried_out(tmp_path: Path) -> None:
-    folder, asked = tmp_path / "run", list[Call]()
-
-    def noting(call: Call) -> Any:
-        asked.append(call)
-        return script(call)
-
-    with pytest.raises(Waiting):
-        run(folder, noting, rounds=1, approve="plans")
+    folder = waiting(tmp_path)
     edit(folder / "plan-1.json", bottleneck="compute", analysis="A person knows better.")
-    go_on(folder, noting)
-    (text,) = [call.messages[1].content for call in asked if call.role == "explain"]
-    assert "Planned: bound by compute. A person knows better." in text
+    (call,) = go_on(folder, script)[1].asked("explain")
+    assert "Planned: bound by compute. A person knows better." in call.messages[1].content
 
 
 def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Waiting):
-        run(folder, None, task=LIBRARY, rounds=1, approve="plans")
+    folder = waiting(tmp_path, None, task=LIBRARY)
     file = folder / "plan-1.json"
     (planned,) = json.loads(file.read_text())["branches"]
     seeds = [{"GROUP": group, "ITEMS": 4, "UNROLL": 1} for group in (64, 4, 16)]
@@ -94,10 +87,7 @@ def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> N
         ({"workloads": []}, "workloads: name at least one of 16384"),
         ({"evaluations": 9999}, "evaluations: give 1 to 12, what is left of the budget"),
         ({"round": 7}, "round is 7, but the run is in round 1"),
-        (
-            {"branches": [{"parent": "ghost", "kind": "template", "moves": ["x"]}]},
-            "There is no template 'ghost'",
-        ),
+        ({"branches": [{"parent": "ghost", "kind": "template", "moves": ["x"]}]}, "There is no template 'ghost'"),
         ({"branches": []}, "key branches: a plan needs at least one branch"),
         ({"bottleneck": "gremlins"}, "key bottleneck: choose 'memory'"),
         ({"workload": ["16384"]}, "unknown key 'workload'; did you mean 'workloads'?"),
@@ -106,9 +96,7 @@ def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> N
 def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Waiting):
-        run(folder, script, rounds=1, approve="plans")
+    folder = waiting(tmp_path)
     file = folder / "plan-1.json"
     kept = file.read_text()
     edit(file, **changes)
@@ -126,14 +114,13 @@ def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(
 
 
 def test_moves_need_a_model(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Waiting):
-        run(folder, None, task=LIBRARY, rounds=1, approve="plans")
-    planned = json.loads((folder / "plan-1.json").read_text())["branches"]
-    edit(folder / "plan-1.json", branches=[{"parent": "baseline", "kind": "template", "moves": ["x"], "seeds": []}])
+    folder = waiting(tmp_path, None, task=LIBRARY)
+    file = folder / "plan-1.json"
+    planned = json.loads(file.read_text())["branches"]
+    edit(file, branches=[{"parent": "baseline", "kind": "template", "moves": ["x"], "seeds": []}])
     with pytest.raises(PlanError, match="only a search needs no model"):
         resume(folder)
-    edit(folder / "plan-1.json", branches=planned, evaluations=3)
+    edit(file, branches=planned, evaluations=3)
     assert resume(folder).summary["evaluations"] == 3
 
 
@@ -207,17 +194,8 @@ def test_a_terminal_may_quit_and_go_on_later(tmp_path: Path, monkeypatch: pytest
 
 def test_a_plan_is_described_in_words(tmp_path: Path) -> None:
     branches = ({"kind": "template", "parent": "x-1", "moves": ("wider",)}, {"kind": "search", "parent": "y-2"})
-    told = describe(
-        Plan(
-            round=3,
-            bottleneck="memory",
-            scope="general",
-            workloads=("a", "b"),
-            evaluations=9,
-            branches=branches,
-            expected="More.",
-        )
-    )
+    shared: dict[str, Any] = {"bottleneck": "memory", "scope": "general", "workloads": ("a", "b"), "expected": "More."}
+    told = describe(Plan(round=3, evaluations=9, branches=branches, **shared))
     assert told.splitlines() == [
         "Round 3: probably memory-bound; 9 evaluations on a, b.",
         "  template from x-1: wider",

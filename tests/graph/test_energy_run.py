@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tunesmith.graph.journal.log import RunLog, quantities_of
 from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.report import render_markdown, render_report
+from tunesmith.graph.results.summary import Summary
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.settings import SettingsError, make_settings
 from tunesmith.graph.setup import require_energy
@@ -58,11 +59,9 @@ class EnergyPool(SimulatedPool):
 
 
 @pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
-    simulate_device(monkeypatch)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", EnergyPool)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch, EnergyPool)
     monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
-    yield
 
 
 def run(folder: Path, **settings: Any) -> RunResult:
@@ -77,10 +76,8 @@ def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: An
     with Journal(tmp_path / "run", create=False) as journal:
         found = [entry.event.evaluation for entry in journal.entries(Evaluated)]
     (row,) = summary.tuned
-    values = {
-        json.dumps(one.config): quantities_of(one, objective)[row.workload] for one in found if one.failure is None
-    }
-    assert values[json.dumps(summary.general.config)] == min(values.values())
+    right = [one for one in found if one.failure is None]
+    assert summary.general.config == min(right, key=lambda one: quantities_of(one, objective)[row.workload]).config
     assert summary.general.config["ITEMS"] == {"time": 16, "energy": 1, "edp": 4}[objective]
 
 
@@ -92,15 +89,9 @@ def test_both_quantities_of_the_finalists_are_told_with_their_front(tmp_path: Pa
     assert summary.energy_ratio == pytest.approx(row.general.joules / row.baseline_joules)
     assert summary.ratio == pytest.approx(row.general.ratio)
     assert len(summary.front) == 5 and any(one.best for one in summary.front)
-    for point in summary.front:
-        beaten = [
-            one
-            for one in summary.front
-            if one.ratio <= point.ratio
-            and one.energy_ratio <= point.energy_ratio
-            and (one.ratio, one.energy_ratio) != (point.ratio, point.energy_ratio)
-        ]
-        assert point.best == (not beaten)
+    places = [(one.ratio, one.energy_ratio) for one in summary.front]
+    for point, (time, energy) in zip(summary.front, places, strict=True):
+        assert point.best == all(t > time or e > energy or (t, e) == (time, energy) for t, e in places)
     assert summary.sentence.startswith("Less energy than the baseline on the tuned workload: 0.2")
     assert summary.dispatch and summary.dispatch[0].energy_ratio == pytest.approx(summary.energy_ratio)
     assert summary.dispatching is not None and summary.dispatching.lines == ("general",)
@@ -207,10 +198,14 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
     require_energy(device, make_settings(task="any"))
 
 
+def page_of(folder: Path, summary: Summary) -> str:
+    with Journal(folder, create=False) as journal:
+        return render_report(RunLog(journal), summary)
+
+
 def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = run(tmp_path / "run", objective="energy").summary
-    with Journal(tmp_path / "run", create=False) as journal:
-        page = render_report(RunLog(journal), summary)
+    page = page_of(tmp_path / "run", summary)
     front = page[page.index("Time against energy") :].partition("</table>")[0]
     assert front.count("<tr>") == 1 + len(summary.front) and front.count(", chosen") == 1
     assert "energy over the baseline" in page and ">None<" not in page
@@ -223,8 +218,7 @@ def test_the_report_shows_the_front(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_run_by_time_has_no_front(tmp_path: Path) -> None:
     summary = run(tmp_path / "run").summary.model_copy(update={"front": ()})
-    with Journal(tmp_path / "run", create=False) as journal:
-        assert "Time against energy" not in render_report(RunLog(journal), summary)
+    assert "Time against energy" not in page_of(tmp_path / "run", summary)
     assert "on the front" not in render_markdown(summary)
 
 

@@ -6,9 +6,8 @@ import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +120,21 @@ def test_the_command_draws_the_roles_of_a_settings_file(
     assert "template -.-> reviewer" in capsys.readouterr().out
 
 
+def registered(name: str, act: Callable[[Any, Any], Any]) -> None:
+    """Registers a role of this name that does `act`."""
+    register(type("Role", (), {"name": name, "__call__": lambda self, state, context: act(state, context)}))
+
+
 @pytest.mark.usefixtures("simulation")
 class TestReviewer:
     roles = {"reviewer": {"after": "template"}}  # noqa: RUF012
 
-    def test_a_vetoed_template_is_not_tuned_and_the_next_plan_knows(self, installed: Path, tmp_path: Path) -> None:
-        asked: list[Call] = []
+    @pytest.fixture(autouse=True)
+    def no_other_roles(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
 
+    def test_a_vetoed_template_is_not_tuned_and_the_next_plan_knows(self, installed: Path, tmp_path: Path) -> None:
         def script(call: Call) -> Any:
-            asked.append(call)
             if call.role == "plan":
                 return plan(branch(moves=["one"]), branch(moves=["two"]))
             if call.role == "template":
@@ -137,27 +142,24 @@ class TestReviewer:
                 return template(name=call.name, source=f"{risky}// {call.stage}\n{SOURCE}")
             return explain()
 
-        result, _ = run(tmp_path / "run", script, rounds=2, evaluations=20, roles=self.roles)
+        result, models = run(tmp_path / "run", script, rounds=2, evaluations=20, roles=self.roles)
         vetoed = [made for made in result.summary["templates"] if made["vetoed"]]
         assert len(vetoed) == 2 and all(made["evaluations"] == 1 for made in vetoed), "only its trial was measured"
         assert vetoed[0]["vetoed"] == "inline assembly is not portable"
-        second = next(call for call in asked if call.role == "plan" and call.stage == "round-2").messages[1].content
+        second = models.asked("plan", "round-2")[0].messages[1].content
         assert "vetoed: inline assembly is not portable" in second
         assert result.valid and result.summary["general"]["template"].startswith("template-2")
 
     def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
         self, installed: Path, tmp_path: Path
     ) -> None:
-        asked: list[Call] = []
-
         def script(call: Call) -> Any:
-            asked.append(call)
             if call.role == "template":
                 return template(source=f"// asm in {call.name}\n{SOURCE}")
             return {"plan": plan(), "explain": explain()}[call.role]
 
-        result, _ = run(tmp_path / "run", script, rounds=1, repairs=2, roles=self.roles)
-        again = [call for call in asked if call.role == "template"]
+        result, models = run(tmp_path / "run", script, rounds=1, repairs=2, roles=self.roles)
+        again = models.asked("template")
         assert [call.name for call in again] == ["template-1", "template-1-turn-2", "template-1-turn-3"]
         assert "An earlier template was refused" in again[1].messages[1].content
         assert "inline assembly is not portable" in again[1].messages[1].content
@@ -175,18 +177,14 @@ class TestReviewer:
         steps = [event.data for event in entries(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
         assert [step["goto"] for step in steps] == ["template", "tune"]
 
-    def test_a_role_registered_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+    def test_a_role_registered_in_one_line(self, tmp_path: Path) -> None:
         seen = []
 
-        @register
-        class Witness:
-            name = "witness"
+        def witness(state: Any, context: Any) -> Any:
+            seen.append((state["round"], context.log.verdict() is not None))
+            return {}
 
-            def __call__(self, state: Any, context: Any) -> Any:
-                seen.append((state["round"], context.log.verdict() is not None))
-                return {}
-
+        registered("witness", witness)
         result, _ = run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"witness": {"after": "test"}})
         assert seen == [(1, True), (2, True)] and result.valid
 
@@ -194,62 +192,38 @@ class TestReviewer:
         with pytest.raises(RoleError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    def test_a_role_that_sends_the_state_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
+    @pytest.mark.parametrize(
+        ("goto", "after", "sentence"),
+        [
+            ("nowhere", "test", "role back sends the state to 'nowhere'; it may be sent back to plan or template"),
+            ("template", "tune", "role back sends round 1 back to template when it was searched already"),
+            ("template", "test", "role back sends round 1 back to template when it was searched already"),
+        ],
+    )
+    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path, goto: str, after: str, sentence: str) -> None:
+        registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
+        with pytest.raises(RoleError, match=sentence):
+            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
-        @register
-        class Lost:
-            name = "lost"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="nowhere")
-
-        with pytest.raises(RoleError, match="sends the state to 'nowhere'; it may be sent back to plan or template"):
-            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"lost": {"after": "test"}})
-
-    @pytest.mark.parametrize("after", ["tune", "test"])
-    def test_a_round_that_was_searched_cannot_get_other_templates(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
-    ) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
-
-        @register
-        class Late:
-            name = "late"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="template", update={"objections": ["another one"]})
-
-        with pytest.raises(RoleError, match="role late sends round 1 back to template when it was searched already"):
-            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"late": {"after": after}})
-
-    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tunesmith.graph.roles._registered", {})
-
-        @register
-        class Never:
-            name = "never"
-
-            def __call__(self, state: Any, context: Any) -> Any:
-                return Command(goto="plan", update={"objections": ["not this one"]})
-
-        asked: list[Call] = []
-
+    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
         def script(call: Call) -> Any:
-            asked.append(call)
             return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
-        result, _ = run(tmp_path / "run", script, task=RAW, rounds=3, roles={"never": {"after": "approve"}})
+        registered("never", lambda state, context: Command(goto="plan", update={"objections": ["not this one"]}))
+        result, models = run(tmp_path / "run", script, task=RAW, rounds=3, roles={"never": {"after": "approve"}})
         assert not result.valid and result.summary["ended_by"] == "rounds"
-        assert [call.role for call in asked] == ["plan", "plan", "plan"]
-        assert "not this one" in asked[1].messages[1].content
+        assert [call.role for call in models.asked()] == ["plan", "plan", "plan"]
+        assert "not this one" in models.asked()[1].messages[1].content
 
 
 @pytest.mark.slow
 def test_the_page_from_start_to_end_on_a_device(
-    installed: Path, tmp_path: Path, device: Any, environment: dict[str, str]
+    installed: Path,
+    tmp_path: Path,
+    device: Any,
+    environment: dict[str, str],
+    command: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second package, the page's settings, the command line, a real device: the risky template is vetoed."""
     task = tmp_path / "task"
@@ -263,26 +237,9 @@ def test_the_page_from_start_to_end_on_a_device(
     (task / "risky.toml").write_text(risky)
     (task / "risky.cl").write_text("// not asm, only its name\n" + (data / "template.cl").read_text())
     (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tunesmith.cli.main",
-            "tune",
-            str(task / "task.toml"),
-            "--settings",
-            str(tmp_path / "run.toml"),
-            "--rounds",
-            "1",
-            "--run-dir",
-            str(tmp_path / "run"),
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env=environment | {"PYTHONPATH": os.pathsep.join([str(installed), str(REPOSITORY)])},
-    )
+    monkeypatch.setitem(environment, "PYTHONPATH", os.pathsep.join([str(installed), str(REPOSITORY)]))
+    settings = ("--settings", tmp_path / "run.toml", "--rounds", 1)
+    done = command("tune", task / "task.toml", *settings, "--run-dir", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary["settings"]["evaluations"] == 12 and summary["settings"]["rounds"] == 1

@@ -37,9 +37,12 @@ def run(tmp_path: Path, constraint: str) -> RunResult:
     shutil.copytree(TASK, folder)
     with (folder / "template.toml").open("a") as file:
         file.write(f'\n[[constraints]]\nexpression = "{constraint}"\nbecause = "A test says so."\n')
-    return tune(
-        folder, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=1, seed=3
-    )
+    return tune_whole(folder, tmp_path / "run", seed=3)
+
+
+def tune_whole(task: Path, folder: Path, **settings: Any) -> RunResult:
+    chosen = {"backend": "opencl", "strategy": "exhaustive", "evaluations": 100, "rounds": 1} | settings
+    return tune(task, run_dir=folder, **chosen)
 
 
 def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_path: Path) -> None:
@@ -64,45 +67,30 @@ def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(("allowed", "lines"), [(True, (12,)), (False, (12,)), (False, ())])
 def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
-    tmp_path: Path, allowed: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    allowed: bool,
+    lines: tuple[int, ...],
 ) -> None:
+    """Copies of lines that ran are no reason against it."""
     winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
     SimulatedPool.partial.append(winner)
-    result = tune(
-        TASK,
-        run_dir=tmp_path / "run",
-        backend="opencl",
-        strategy="exhaustive",
-        evaluations=100,
-        rounds=1,
-        allow_unexecuted=allowed,
-    )
+    monkeypatch.setattr(SimulatedPool, "lines", lines)
+    result = tune_whole(TASK, tmp_path / "run", allow_unexecuted=allowed)
     print_summary(result.summary, result.folder)
-    told, lines = capsys.readouterr().out, "T=float32: 1 of 9 blocks, line 12"
+    blocks = f"T=float32: 1 of 9 blocks, {'line 12' if lines else 'in lines that also ran'}"
     assert result.summary.general is not None
-    if allowed:
+    if allowed or not lines:
         assert result.summary.general.config == winner
-        assert [row.unexecuted for row in result.summary.examined] == [(lines,)]
-        assert f"Ran in no check: GROUP=16, ITEMS=16, UNROLL=1, {lines}" in told
+        assert result.summary.examined[0].unexecuted == (blocks,)
     else:
         assert result.summary.general.config != winner
-        assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {lines}"]
-
-
-def test_copies_of_lines_that_ran_are_no_reason_against_a_winner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
-    SimulatedPool.partial.append(winner)
-    monkeypatch.setattr(SimulatedPool, "lines", ())
-    settings: Any = {"strategy": "exhaustive", "evaluations": 100, "rounds": 1}
-    result = tune(TASK, run_dir=tmp_path / "run", backend="opencl", **settings)
-    print_summary(result.summary, result.folder)
-    assert result.summary.general is not None and result.summary.general.config == winner
-    assert result.summary.examined[0].unexecuted == ("T=float32: 1 of 9 blocks, in lines that also ran",)
-    assert "Ran in no check" not in capsys.readouterr().out
+        assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {blocks}"]
+    said = f"Ran in no check: GROUP=16, ITEMS=16, UNROLL=1, {blocks}" in capsys.readouterr().out
+    assert said is (allowed and bool(lines))
 
 
 def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
@@ -147,33 +135,22 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
 def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float, high: float, used: str) -> None:
     """The general configuration's ratio is 0.90, and its interval begins at 0.90."""
     general = Winner(template="t", config={"AT": "general"})
-    row = WorkloadRow(
-        workload="w",
-        sizes={},
-        types={},
-        floor_seconds=None,
-        baseline_seconds=1.0,
-        general=Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster"),
-        best=BestHere(
-            template="t", config={"AT": "best"}, seconds=ratio, ratio=ratio, low=ratio, high=high, verdict="faster"
-        ),
-    )
+    figures = Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster")
+    best = {"seconds": ratio, "ratio": ratio, "low": ratio, "high": high, "verdict": "faster"}
+    row = row_of("w", general=figures, best=BestHere(template="t", config={"AT": "best"}, **best))
     found = dispatched(row, general)
     assert found is not None and found.config == {"AT": used}
+
+
+def row_of(workload: str, **fields: Any) -> WorkloadRow:
+    empty: dict[str, Any] = {"sizes": {}, "types": {}, "floor_seconds": None, "baseline_seconds": None}
+    return WorkloadRow(workload=workload, **empty, **fields)
 
 
 def test_what_was_measured_on_a_busy_device_is_told() -> None:
     def row(workload: str, high: float | None, share: float | None) -> WorkloadRow:
         figures = None if high is None else Figures(seconds=1.0, ratio=0.5, low=0.5, high=high, verdict="faster")
-        return WorkloadRow(
-            workload=workload,
-            sizes={},
-            types={},
-            floor_seconds=None,
-            baseline_seconds=None,
-            general=figures,
-            share_of_floor=share,
-        )
+        return row_of(workload, general=figures, share_of_floor=share)
 
     def verdict(tuned: list[WorkloadRow], held_out: list[WorkloadRow]) -> Verdict:
         return Verdict(tuned=tuple(tuned), held_out=tuple(held_out), sentence="")
@@ -190,9 +167,7 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
 ) -> None:
     """The best point of scale_add is at the floor of the first bandwidth, and far from that of the others."""
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, bandwidth),), {}, 1e-7))
-    result = tune(
-        TASK, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", evaluations=100, rounds=2, seed=3
-    )
+    result = tune_whole(TASK, tmp_path / "run", rounds=2, seed=3)
     (share,) = [row["share_of_floor"] for row in result.summary["tuned"]]
     assert result.summary["ended_by"] == ended_by, share
     if bandwidth < 1e10:

@@ -55,31 +55,35 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResultsStore:
 
 
 def entry(**changes: Any) -> StoredResult:
-    values = {
+    values: dict[str, Any] = {
         "task": "scale_add",
-        "template": "runs",
-        "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1},
-        "backend": "opencl",
-        "device": "another device",
-        "driver": "1",
         "sizes": {"n": 16384},
         "types": {},
-        "seconds": 1e-6,
-        "ratio": 0.5,
-        "low": 0.49,
-        "high": 0.51,
         "at": "2026-01-01T00:00:00+00:00",
     }
+    values |= {"template": "runs", "config": {"GROUP": 64, "ITEMS": 4, "UNROLL": 1}, "backend": "opencl"}
+    values |= {"device": "another device", "driver": "1", "seconds": 1e-6, "ratio": 0.5, "low": 0.49, "high": 0.51}
     return StoredResult.model_validate(values | changes)
 
 
+def run(folder: Path, **settings: Any) -> RunResult:
+    return tune(TASK, run_dir=folder, **(SETTINGS | settings))
+
+
+def last_suggestions(folder: Path) -> Any:
+    with Journal(folder, create=False) as journal:
+        found = journal.last(EarlierResults)
+    assert found is not None
+    return found.event.suggestions
+
+
 def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
-    first = tune(TASK, run_dir=tmp_path / "one", **SETTINGS)
+    first = run(tmp_path / "one")
     kept = store.entries("scale_add")
     assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
     assert first.summary.general is not None
     SimulatedPool.measured.clear()
-    second = tune(TASK, run_dir=tmp_path / "two", seed=5, **SETTINGS)
+    second = run(tmp_path / "two", seed=5)
     assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
     assert second.summary.ratio is not None and first.summary.ratio is not None
     assert second.summary.ratio <= first.summary.ratio + 1e-9
@@ -88,7 +92,7 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
 def test_what_is_finished_again_keeps_its_date(
     store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    run(tmp_path / "run")
     kept = store.entries()
     time.sleep(1.1)
     resume(tmp_path / "run")
@@ -107,16 +111,14 @@ def test_what_is_finished_again_keeps_its_date(
 def test_another_devices_answers_come_after_this_ones(store: ResultsStore, device: Any, tmp_path: Path) -> None:
     mine = entry(config={"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, device=device.name, ratio=0.9)
     store.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
-    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    run(tmp_path / "run")
     assert SimulatedPool.measured[:2] == [mine.config, entry().config]
-    with Journal(tmp_path / "run", create=False) as journal:
-        found = journal.last(EarlierResults)
-    assert found is not None and [one.device for one in found.event.suggestions] == [device.name, "another device"]
+    assert [one.device for one in last_suggestions(tmp_path / "run")] == [device.name, "another device"]
 
 
 def test_what_does_not_fit_the_space_is_not_measured(store: ResultsStore, tmp_path: Path) -> None:
     store.keep([entry(config={"GROUP": 5, "ITEMS": 4, "UNROLL": 0}), entry(config={"OTHER": 1})])
-    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    run(tmp_path / "run")
     assert all(config["GROUP"] != 5 for config in SimulatedPool.measured)
 
 
@@ -132,11 +134,9 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)
     assert kept is not None and len(kept.suggestions) == MAX_SUGGESTIONS
     assert [one.config for one in kept.suggestions[:3]] == [mine.config, {"WIDTH": 0}, {"WIDTH": 1}]
-    tune(TASK, run_dir=tmp_path / "run", **SETTINGS)
+    run(tmp_path / "run")
     assert SimulatedPool.measured[0] == mine.config
-    with Journal(tmp_path / "run", create=False) as journal:
-        found = journal.last(EarlierResults)
-    assert found is not None and [one.config for one in found.event.suggestions] == [mine.config]
+    assert [one.config for one in last_suggestions(tmp_path / "run")] == [mine.config]
 
 
 def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
@@ -147,7 +147,7 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
     for name, copy, peak, known in [("idle", 90e9, 5e11, True), ("busy", 60e9, 8e11, True), ("off", 60e9, 8e11, False)]:
         roofs = Roofline(((1 << 20, copy), (1 << 24, copy / 2)), {"float32": peak}, 1e-7)
         monkeypatch.setattr(SimulatedPool, "calibrate", lambda self, roofs=roofs: roofs)
-        summary = tune(TASK, run_dir=tmp_path / name, wisdom=known, **SETTINGS).summary
+        summary = run(tmp_path / name, wisdom=known).summary
         (row,) = summary.tuned
         floors.append(row.floor_seconds)
         notes += [note for note in summary.notes if "measured now" in note]
@@ -160,7 +160,7 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
 
 
 def test_switched_off_nothing_is_read_or_kept(store: ResultsStore, tmp_path: Path) -> None:
-    tune(TASK, run_dir=tmp_path / "one", wisdom=False, **SETTINGS)
+    run(tmp_path / "one", wisdom=False)
     assert not store.path.exists() and store.entries() == []
     assert open_store({"TUNESMITH_WISDOM": "off"}) is None
     at_home = open_store({"XDG_DATA_HOME": str(tmp_path)})
@@ -203,10 +203,6 @@ def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path
         store.read_file(tmp_path / "nothing")
 
 
-def run(folder: Path, **settings: Any) -> RunResult:
-    return tune(TASK, run_dir=folder, **(SETTINGS | settings))
-
-
 def asks(folder: Path) -> list[dict[str, Any]]:
     return [row.data["config"] for row in rows(folder, "asked")]
 
@@ -242,23 +238,18 @@ def test_a_resumed_run_needs_the_source_no_more(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--prior"):
-        run(tmp_path / "run", prior=str(tmp_path / "nothing"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(JournalError):
-        run(tmp_path / "run", prior=str(tmp_path / "empty"))
-    (tmp_path / "table.json").write_text("no table")
-    with pytest.raises(TunesmithError):
-        run(tmp_path / "run", prior=str(tmp_path / "table.json"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_prior_that_lacks_parameters_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    table = tmp_path / "other.json"
+    (tmp_path / "text.json").write_text("no table")
     text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
-    table.write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
-    with pytest.raises(SettingsError, match=r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"):
-        run(tmp_path / "run", prior=str(table))
+    (tmp_path / "other.json").write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
+    for name, error, sentence in (
+        ("nothing", SettingsError, "--prior"),
+        ("empty", JournalError, "is not the folder of a run"),
+        ("text.json", TunesmithError, "no JSON object"),
+        ("other.json", SettingsError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
+    ):
+        with pytest.raises(error, match=sentence):
+            run(tmp_path / "run", prior=str(tmp_path / name))
     assert not (tmp_path / "run").exists()
 
 

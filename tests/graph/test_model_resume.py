@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from journal_rows import Killed, end_after
 from model_runs import LIBRARY, RAW, ModelPool, entries, go_on, keys, run, simulation
-from scripted_models import SOURCE, branch, explain, plan, template
+from scripted_models import SOURCE, Scripted, branch, explain, plan, template
 
-from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
+from tunesmith.graph import resume, tune
+from tunesmith.graph.models.calls import Call, ModelFailed, Reply, Waiting
 
 __all__ = ["simulation"]
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -41,21 +42,19 @@ def asked(folder: Path) -> list[Any]:
     return [(event.data["template"], event.data["config"]) for event in entries(folder, "asked")]
 
 
-@pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    check_ends(tmp_path, monkeypatch, ahead, range(1, 1000, ahead))
-
-
-def test_ended_after_some_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_ends(tmp_path, monkeypatch, 3, range(2, 1000, 7))
-
-
-def check_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "counts"),
+    [
+        (3, range(2, 1000, 7)),
+        pytest.param(1, range(1, 1000), marks=pytest.mark.slow),
+        pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
+    ],
+)
+def test_ended_after_any_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range) -> None:
     monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
     settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
     whole, models = run(tmp_path / "whole", script, **settings)
-    assert models is not None
     paid, total = models.paid, len(entries(tmp_path / "whole"))
     assert len(paid) == len(set(paid)) == 8 and total > 40
     kinds = {event.kind for event in entries(tmp_path / "whole")}
@@ -106,42 +105,29 @@ def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
 
 def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path) -> None:
     """As a model behind files does it: every turn of questions ends the process."""
-    from scripted_models import Scripted
-
-    from tunesmith.graph import resume, tune
-    from tunesmith.graph.models.calls import Reply
 
     class Later(Scripted):
-        """Answers what stands in the ledger; writes everything else down and waits."""
+        """Answers what stands in the ledger; has everything else answered for the next time, and waits."""
 
         def ask_all(self, calls: Any) -> list[Reply | ModelFailed]:
-            known = {entry["custom_id"] for entry in self._entries()}
-            if fresh := [call for call in calls if call.custom_id not in known]:
-                for call in fresh:
-                    self.pending.append(call)
+            count = len(self.paid)
+            replies = super().ask_all(calls)
+            if len(self.paid) > count:
                 raise Waiting("answers are awaited")
-            return super().ask_all(calls)
+            return replies
 
-    ledger = tmp_path / "ledger"
-    folder, turns = tmp_path / "run", 0
+    folder, turns, settings = tmp_path / "run", 0, {"backend": "opencl", "strategy": "random", "evaluations": 14}
     while True:
-        models = Later(script, ledger)
-        models.pending = []  # type: ignore[attr-defined]
+        models = Later(script, tmp_path / "ledger")
         try:
             if turns == 0:
-                result = tune(
-                    RAW, run_dir=folder, models=models, backend="opencl", strategy="random", evaluations=14, rounds=2
-                )
+                result = tune(RAW, run_dir=folder, models=models, rounds=2, **settings)
             else:
                 result = resume(folder, models=models)
             break
         except Waiting:
             turns += 1
             assert turns < 20
-            with ledger.open("a") as file:
-                for call in models.pending:  # type: ignore[attr-defined]
-                    entry = {"custom_id": call.custom_id, "digest": call.digest, "answer": script(call)}
-                    file.write(json.dumps(entry) + "\n")
     # plan, both templates, a repair, explanation; plan, template, explanation.
     assert turns == 7 and result.valid
     assert len(models.paid) == len(set(models.paid)) == 8
@@ -149,14 +135,7 @@ def test_a_run_that_waits_for_answers_goes_on_when_they_are_there(tmp_path: Path
 
 
 def test_the_same_journal_gives_the_same_prompts(tmp_path: Path) -> None:
-    first, second = [], []
-    for folder, seen in ((tmp_path / "a", first), (tmp_path / "b", second)):
-
-        def noting(call: Call, seen: list[Call] = seen) -> Any:
-            seen.append(call)
-            return script(call)
-
-        run(folder, noting, rounds=2, evaluations=14)
+    first, second = (run(tmp_path / name, script, rounds=2, evaluations=14)[1].asked() for name in "ab")
     assert [(call.custom_id, call.digest) for call in first] == [(call.custom_id, call.digest) for call in second]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_runs import LIBRARY, RAW, entries, keys, run, simulation
+from model_runs import LIBRARY, entries, keys, run, simulation
 from scripted_models import DATA, SOURCE, branch, explain, plan, template
 
 from tunesmith.graph.models.calls import Call, ModelFailed, Waiting
@@ -25,6 +25,20 @@ def good(call: Call) -> dict[str, Any]:
     return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
 
+def marked(mark: str, **fields: Any) -> dict[str, Any]:
+    """A template whose source begins with a comment."""
+    return template(source=f"// {mark}\n{SOURCE}", **fields)
+
+
+def first_template(folder: Path) -> str:
+    """The id of the first template that the run at `folder` has."""
+    return Template.model_validate(entries(folder, "template")[0].data["template"]).id
+
+
+def seed(group: int, items: int, unroll: int) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in (("GROUP", group), ("ITEMS", items), ("UNROLL", unroll))]
+
+
 def after(*templates: dict[str, Any], **other: Any) -> Any:
     """A script whose templates come in this order; the last one for ever."""
     left = list(templates)
@@ -39,17 +53,16 @@ def after(*templates: dict[str, Any], **other: Any) -> Any:
 
 def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulation: list[Any]) -> None:
     result, models = run(tmp_path / "run", good, rounds=1)
-    assert models is not None and models.paid == [
-        "round-1.plan.plan",
-        "round-1.template.template-1",
-        "round-1.explain.explain",
-    ]
+    assert models.paid == ["round-1.plan.plan", "round-1.template.template-1", "round-1.explain.explain"]
     assert result.valid and result.summary["ended_by"] == "rounds"
     assert result.summary["evaluations"] == len(simulation) == len(set(keys(tmp_path / "run"))) == 12
     (made,) = result.summary["templates"]
     assert made["parent"] == "baseline" and made["moves"] == ["several elements a work-item"]
     assert made["id"] == result.summary["general"]["template"] and made["evaluations"] == 12
     assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
+    (event,) = entries(tmp_path / "run", "template")
+    template_file = Template.model_validate(event.data["template"])
+    assert template_file.entry == "scale_add" and template_file.device_globals == () and event.data["answers"] == 1
 
 
 def test_the_results_are_written_before_an_explanation_is_waited_for(tmp_path: Path) -> None:
@@ -79,29 +92,12 @@ def test_without_a_model_a_kernel_that_no_rule_fits_has_nothing_to_tune(tmp_path
     assert not hasattr(error.value, "__notes__"), "a traceback ends in the sentence"
 
 
-def test_a_template_of_the_model_passes_the_schema_of_files(tmp_path: Path) -> None:
-    run(tmp_path / "run", good, rounds=1)
-    (event,) = entries(tmp_path / "run", "template")
-    made = Template.model_validate(event.data["template"])
-    assert made.entry == "scale_add" and made.device_globals == ()
-    assert event.data["answers"] == 1
-
-
 def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(tmp_path: Path) -> None:
-    broken = template(source="// DOES_NOT_COMPILE\n" + SOURCE)
-    wrong = template(source="// WRONG\n" + SOURCE)
-    asked: list[Call] = []
-
-    def script(call: Call) -> Any:
-        asked.append(call)
-        return answers(call)
-
-    answers = after(broken, wrong, template())
-    result, models = run(tmp_path / "run", script, rounds=1)
-    assert result.valid and models is not None
-    names = [call.name for call in asked if call.role == "template"]
-    assert names == ["template-1", "template-1-repair-1", "template-1-repair-2"]
-    repairs = [call.messages for call in asked if "repair" in call.name]
+    result, models = run(tmp_path / "run", after(marked("DOES_NOT_COMPILE"), marked("WRONG"), template()), rounds=1)
+    assert result.valid
+    asked = models.asked("template")
+    assert [call.name for call in asked] == ["template-1", "template-1-repair-1", "template-1-repair-2"]
+    repairs = [call.messages for call in asked[1:]]
     assert "undeclared identifier" not in repairs[0][-1].content and "error: undeclared\nmore" in repairs[0][-1].content
     assert "out[5] is 1, expected 2" in repairs[1][-1].content
     # Only the last answer is shown again, with what is wrong with it.
@@ -127,10 +123,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no feasible point": (template(constraints=[{"expression": "GROUP > 64", "because": ""}]), "no feasible"),
     "an infeasible default": (template(constraints=[{"expression": "ITEMS > 1", "because": ""}]), "ITEMS > 1"),
-    "a default that is no value": (
-        template(parameters=[{"name": "GROUP", "values": [1, 4], "default": 3, "doc": ""}]),
-        "default",
-    ),
+    "a foreign default": (template(parameters=[{"name": "A", "values": [1, 4], "default": 3, "doc": ""}]), "default"),
     "a division by zero": (template(grid=["n // (GROUP - GROUP)"]), "zero"),
     "a geometry that is not a whole number": (template(grid=["n / 7.5"]), "whole number"),
     "a source that says nothing": (template(source="// nothing"), "nor the launch uses the parameter UNROLL"),
@@ -142,36 +135,22 @@ def test_a_template_that_cannot_be_used_never_reaches_the_device(
     tmp_path: Path, simulation: list[Any], what: str
 ) -> None:
     answer, reason = BAD[what]
-    asked: list[Call] = []
-
-    def script(call: Call) -> Any:
-        asked.append(call)
-        return answer if call.role == "template" else good(call)
-
-    result, _ = run(tmp_path / "run", script, rounds=1, repairs=1)
+    result, models = run(tmp_path / "run", after(answer), rounds=1, repairs=1)
     assert simulation == [] and not result.valid
-    assert [call.name for call in asked if call.role == "template"] == ["template-1", "template-1-repair-1"]
-    assert reason in asked[2].messages[-1].content
+    assert [call.name for call in models.asked("template")] == ["template-1", "template-1-repair-1"]
+    assert reason in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
 
 
 def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
-    asked: list[Call] = []
-
     def script(call: Call) -> Any:
-        asked.append(call)
-        if call.role == "template" and call.stage == "round-1":
-            return template(source="// WRONG\n" + SOURCE)
-        return good(call)
+        return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)
 
-    result, _ = run(tmp_path / "run", script, rounds=2, repairs=2)
-    assert [call.name for call in asked if call.role == "template" and call.stage == "round-1"] == [
-        "template-1",
-        "template-1-repair-1",
-        "template-1-repair-2",
-    ]
-    second = next(call for call in asked if call.role == "plan" and call.stage == "round-2")
+    result, models = run(tmp_path / "run", script, rounds=2, repairs=2)
+    names = [call.name for call in models.asked("template", "round-1")]
+    assert names == ["template-1", "template-1-repair-1", "template-1-repair-2"]
+    (second,) = models.asked("plan", "round-2")
     assert "Templates that never worked" in second.messages[1].content
     assert "out[5] is 1, expected 2" in second.messages[1].content
     assert result.valid, "the second round makes up for the first"
@@ -188,7 +167,6 @@ def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_pa
         return good(call)
 
     result, models = run(tmp_path / "run", script, rounds=1, evaluations=24)
-    assert models is not None
     assert [[call.name for call in turn] for turn in models.turns] == [
         ["plan"],
         ["template-1", "template-2"],
@@ -203,22 +181,16 @@ def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_pa
 
 
 def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
-    asked: list[Call] = []
-
     def script(call: Call) -> Any:
-        asked.append(call)
         number = int(call.stage.split("-")[1])
         if call.role == "plan" and number == 3:
-            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
-            return plan(branch(parent=first, moves=["back to the first"]))
-        if call.role == "template":
-            return template(name=f"made{number}", source=f"// round {number}\n" + SOURCE)
-        return good(call)
+            return plan(branch(parent=first_template(tmp_path / "run"), moves=["back to the first"]))
+        return marked(f"round {number}", name=f"made{number}") if call.role == "template" else good(call)
 
-    result, _ = run(tmp_path / "run", script, rounds=3, evaluations=18)
+    result, models = run(tmp_path / "run", script, rounds=3, evaluations=18)
     lineage = {made["id"].split("-")[0]: made["parent"].split("-")[0] for made in result.summary["templates"]}
     assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
-    prompt = next(call for call in asked if call.role == "template" and call.stage == "round-3").messages[1].content
+    prompt = models.asked("template", "round-3")[0].messages[1].content
     assert "The parent: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
     finalists = {
         entry["template"].split("-")[0]
@@ -229,21 +201,16 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
 
 
 def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: Path) -> None:
-    wanted = [{"name": "GROUP", "value": 64}, {"name": "ITEMS", "value": 4}, {"name": "UNROLL", "value": 1}]
-    infeasible = [{"name": "GROUP", "value": 3}, {"name": "ITEMS", "value": 4}, {"name": "UNROLL", "value": 1}]
-
     def script(call: Call) -> Any:
         if call.role == "plan" and call.stage == "round-2":
-            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
-            return plan(branch(parent=first, moves=[], seeds=[infeasible, wanted]))
-        if call.role == "template":
-            return template(
-                seeds=[[{"name": "GROUP", "value": 4}, {"name": "ITEMS", "value": 64}, {"name": "UNROLL", "value": 0}]]
+            # The first is infeasible.
+            return plan(
+                branch(parent=first_template(tmp_path / "run"), moves=[], seeds=[seed(3, 4, 1), seed(64, 4, 1)])
             )
-        return good(call)
+        return template(seeds=[seed(4, 64, 0)]) if call.role == "template" else good(call)
 
     result, models = run(tmp_path / "run", script, rounds=2, evaluations=10)
-    assert models is not None and "round-2.template.template-1" not in models.paid
+    assert "round-2.template.template-1" not in models.paid
     asked = {
         stage: [event.data["config"] for event in entries(tmp_path / "run", "asked") if event.stage == stage]
         for stage in ("round-1", "round-2")
@@ -255,33 +222,13 @@ def test_a_template_may_be_searched_further_and_its_seeds_come_first(tmp_path: P
     assert result.summary["evaluations"] == 10
 
 
-def test_of_two_searches_of_one_template_the_seeds_of_both_come_first(tmp_path: Path) -> None:
-    def seed(group: int) -> list[dict[str, Any]]:
-        return [{"name": name, "value": value} for name, value in (("GROUP", group), ("ITEMS", 4), ("UNROLL", 1))]
-
-    def script(call: Call) -> Any:
-        if call.role == "plan" and call.stage == "round-2":
-            first = Template.model_validate(entries(tmp_path / "run", "template")[0].data["template"]).id
-            return plan(
-                branch(parent=first, moves=[], seeds=[seed(64)]), branch(parent=first, moves=[], seeds=[seed(4)])
-            )
-        return good(call)
-
-    run(tmp_path / "run", script, rounds=2, evaluations=4)
-    asked = [event.data["config"]["GROUP"] for event in entries(tmp_path / "run", "asked") if event.stage == "round-2"]
-    assert asked[:2] == [64, 4]
-
-
 def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> None:
-    asked: list[Call] = []
-
     def script(call: Call) -> Any:
-        asked.append(call)
         return plan(branch(parent="../../etc"), workloads=["nowhere"]) if call.name == "plan" else good(call)
 
-    result, _ = run(tmp_path / "run", script, rounds=1)
-    assert [call.name for call in asked][:2] == ["plan", "plan-repair-1"]
-    again = asked[1].messages[-1].content
+    result, models = run(tmp_path / "run", script, rounds=1)
+    assert [call.name for call in models.asked("plan")] == ["plan", "plan-repair-1"]
+    again = models.asked("plan")[1].messages[-1].content
     assert "There is no template '../../etc'" in again and "There is no tuned workload nowhere" in again
     assert result.valid
 
@@ -310,7 +257,7 @@ def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sente
     assert result.summary["sentence"].startswith(
         "No template was found: the task raw_scale_add brings no opencl template"
     )
-    assert models is not None and models.paid == ["round-1.plan.plan"]
+    assert models.paid == ["round-1.plan.plan"]
     assert any("does not accept the key" in note for note in result.summary["notes"])
 
 
@@ -338,20 +285,14 @@ def test_a_failing_explainer_fails_nothing_and_can_be_left_out(tmp_path: Path) -
 
     result, models = run(tmp_path / "a", script, rounds=2)
     assert result.valid and result.summary["explanations"] == []
-    assert models is not None and sum("explain" in paid for paid in models.paid) == 2
+    assert sum("explain" in paid for paid in models.paid) == 2
     _, models = run(tmp_path / "b", script, rounds=2, explain=False)
-    assert models is not None and not any("explain" in paid for paid in models.paid)
+    assert not any("explain" in paid for paid in models.paid)
 
 
 def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> None:
-    asked: list[Call] = []
-
-    def script(call: Call) -> Any:
-        asked.append(call)
-        return explain("Wide groups are slow.") if call.role == "explain" else good(call)
-
-    run(tmp_path / "run", script, rounds=2)
-    first, second = (call.messages[1].content for call in asked if call.role == "plan")
+    _, models = run(tmp_path / "run", after(template(), explain=explain("Wide groups are slow.")), rounds=2)
+    first, second = (call.messages[1].content for call in models.asked("plan"))
     assert "Wide groups are slow." not in first and "Wide groups are slow." in second
     assert "Templates so far" not in first and "### runs-" in second and "x the baseline's speed" in second
     assert "Least microseconds: 16384: " in second
@@ -359,51 +300,34 @@ def test_the_next_plan_reads_what_the_rounds_before_showed(tmp_path: Path) -> No
 
 def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
     def explained(folder: Path, script: Any, **settings: Any) -> list[str]:
-        asked: list[Call] = []
-
-        def noting(call: Call) -> Any:
-            asked.append(call)
-            return script(call)
-
-        run(folder, noting, rounds=2, **settings)
-        return [call.messages[1].content for call in asked if call.role == "explain"]
+        _, models = run(folder, script, rounds=2, **settings)
+        return [call.messages[1].content for call in models.asked("explain")]
 
     # An arm of ablations tests once, in the end.
     first, second = explained(tmp_path / "arm", good, arm="template")
     assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
     assert "The general configuration" in second
-    wrong = template(source="// WRONG\n" + SOURCE)
-    for text in explained(tmp_path / "wrong", after(wrong), repairs=0):
+    for text in explained(tmp_path / "wrong", after(marked("WRONG")), repairs=0):
         assert "Nothing is right on every workload." in text and "measured again in this round" not in text
 
 
 def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:
     def script(call: Call) -> Any:
-        number = int(call.stage.split("-")[1])
-        return template(source=f"// {number}\n" + SOURCE) if call.role == "template" else good(call)
+        return marked(call.stage) if call.role == "template" else good(call)
 
     result, _ = run(tmp_path / "run", script, rounds=3, evaluations=200)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 3
 
 
 def test_library_templates_are_offered_to_the_model(tmp_path: Path) -> None:
-    asked: list[Call] = []
-
     def script(call: Call) -> Any:
-        asked.append(call)
         if call.role == "plan":
             known = [line for line in call.messages[1].content.splitlines() if line.startswith("### runs-")]
             return plan(branch(parent=known[0].removeprefix("### "), moves=[]))
         return good(call)
 
     result, models = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
-    assert result.valid and models is not None and models.paid == ["round-1.plan.plan", "round-1.explain.explain"]
-
-
-def test_raw_is_the_same_kernel(tmp_path: Path) -> None:
-    from tunesmith.kernels.spec.taskfile import load_task
-
-    assert load_task(RAW).sources("opencl").templates == ()
+    assert result.valid and models.paid == ["round-1.plan.plan", "round-1.explain.explain"]
 
 
 def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +41,19 @@ def test_one_run_three_ways(server: FakeOpenAI, simulation: Any, tmp_path: Path)
     try:
         batch = tune(RAW, run_dir=tmp_path / "batch", model=f"batch:{air}", batch_model="tester", **OPTIONS)
     except Waiting:
-        while True:
+        batch = None
+        while batch is None:
             waits += 1
             assert waits < 20
             serve(air, server.base_url)
-            try:
+            with suppress(Waiting):
                 batch = resume(tmp_path / "batch")
-                break
-            except Waiting:
-                continue
     assert waits >= 3 and len(server.requests) == 2 * count
     replay = tune(RAW, run_dir=tmp_path / "replay", model=f"replay:{tmp_path / 'live'}", replay_exact=True, **OPTIONS)
     assert len(server.requests) == 2 * count
     assert ends(tmp_path / "live") == ends(tmp_path / "batch") == ends(tmp_path / "replay")
     assert live.summary["general"] == batch.summary["general"] == replay.summary["general"]
     assert live.summary["models"]["calls"] == batch.summary["models"]["calls"] == count
-    print(ends(tmp_path / "live"), live.summary["models"], file=sys.stderr)
 
 
 def test_a_silent_server_does_not_outlast_the_time_limit(server: FakeOpenAI, simulation: Any, tmp_path: Path) -> None:  # noqa: F811
@@ -73,7 +70,6 @@ def test_every_misbehaviour_and_still_a_result(server: FakeOpenAI, simulation: A
     server.next(status(500), answer("prose"), answer(plan()), truncated("{"), status(429))
     result = tune(RAW, run_dir=tmp_path / "run", model="tester", base_url=server.base_url, **OPTIONS)
     assert result.valid
-    print(ends(tmp_path / "run"), result.summary["models"]["failures"], result.summary["notes"], file=sys.stderr)
 
 
 def test_a_replay_of_more_rounds_than_recorded_ends_with_what_it_found(

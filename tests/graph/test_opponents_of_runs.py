@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,11 +42,9 @@ class OpponentPool(SimulatedPool):
 
 
 @pytest.fixture(autouse=True)
-def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> Iterator[None]:
-    simulate_device(monkeypatch)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", OpponentPool)
+def simulation(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    simulate_device(monkeypatch, OpponentPool)
     OpponentPool.asked.clear()
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +98,8 @@ def test_the_table_has_every_label_with_intervals(
         Path(files[-1]).write_text(json.dumps({"runs": {name: summary}}))
     assert library.main(["--table", *files]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(" | ")[2:] == [
-        "floor",
-        "plain",
-        "vendor library",
-        *library.LABELS[1:],
-        "general",
-        "best |",
-    ]
+    headings = ["floor", "plain", "vendor library", *library.LABELS[1:], "general", "best |"]
+    assert lines[0].split(" | ")[2:] == headings
     row = next(line for line in lines if line.startswith("| another |")).strip("| ").split(" | ")
     assert row[3:8] == ["20.00", "-", "-", "10.00 (0.50x, 0.50 - 0.50)", "-"]
     assert row[8].endswith(")") and "x, " in row[9]

@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from shared_cache import ARTIFACT, SOURCE, work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.artifact_cache import ArtifactCache, CacheError, DiskCache, cache_key, open_cache
-from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed
 
 KEY = cache_key(SOURCE, "sm_90", "nvrtc 13.0")
@@ -67,13 +67,9 @@ def test_a_failure_that_is_not_the_sources_is_not_kept(tmp_path: Path, failed: C
 
 
 def test_whatever_decides_the_machine_code_decides_the_key() -> None:
-    others = [
-        cache_key(SOURCE, "sm_80", "nvrtc 13.0"),
-        cache_key(SOURCE, "sm_90", "nvrtc 13.1"),
-        cache_key(Specialised("cuda", "k", "source ", 32, True), "sm_90", "nvrtc 13.0"),
-        cache_key(Specialised("cuda", "k", "source", 33, True), "sm_90", "nvrtc 13.0"),
-        cache_key(Specialised("cuda", "k", "source", 32, False), "sm_90", "nvrtc 13.0"),
-    ]
+    others = [cache_key(SOURCE, "sm_80", "nvrtc 13.0"), cache_key(SOURCE, "sm_90", "nvrtc 13.1")]
+    for change in ({"source": "source "}, {"max_registers": 33}, {"fast_math": False}):
+        others.append(cache_key(replace(SOURCE, **change), "sm_90", "nvrtc 13.0"))
     assert len({KEY, *others}) == 6
     assert cache_key(SOURCE, "sm_90", "nvrtc 13.0") == KEY
 
@@ -155,15 +151,13 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
+    """On a full disk, and where the folder cannot be made."""
     cache = ArtifactCache(tmp_path)
     with files_of_at_most(1000):
         assert not cache.put(KEY, ARTIFACT)
     assert "cannot be written (File too large)" in cache.failure and cache.failure.endswith(".")
     assert entries(tmp_path) == [] and cache.get(KEY) is None
-
-
-def test_a_folder_that_cannot_be_made_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = ArtifactCache(tmp_path / "file" / "cache")
     assert cache.get(KEY) is None and not cache.put(KEY, ARTIFACT) and cache.failure
@@ -171,16 +165,13 @@ def test_a_folder_that_cannot_be_made_is_a_sentence_and_no_failure(tmp_path: Pat
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    at = {"TUNESMITH_CACHE": str(tmp_path / "mine"), "TUNESMITH_CACHE_MIB": "3"}
-    mine = open_cache(at)
-    assert mine is not None and (mine.folder, mine.max_bytes) == (tmp_path / "mine", 3 << 20)
+    mine = open_cache({"TUNESMITH_CACHE": str(tmp_path / "mine"), "TUNESMITH_CACHE_MIB": "3"})
+    assert (mine.folder, mine.max_bytes) == (tmp_path / "mine", 3 << 20)
     assert open_cache({"TUNESMITH_CACHE": "off"}) is None
-    default = open_cache({})
-    assert default is not None and default.folder == tmp_path / ".cache" / "tunesmith"
-    xdg = open_cache({"XDG_CACHE_HOME": "/somewhere"})
-    assert xdg is not None and xdg.folder == Path("/somewhere/tunesmith")
-    relative = open_cache({"XDG_CACHE_HOME": "somewhere"})
-    assert relative is not None and relative.folder == default.folder
+    at_home = tmp_path / ".cache" / "tunesmith"
+    for named, folder in (({}, at_home), ({"XDG_CACHE_HOME": "/somewhere"}, Path("/somewhere/tunesmith"))):
+        assert open_cache(named).folder == folder
+    assert open_cache({"XDG_CACHE_HOME": "somewhere"}).folder == at_home
 
 
 def test_a_place_that_keeps_nothing_is_a_sentence(tmp_path: Path) -> None:

@@ -69,14 +69,7 @@ $L__info_string0:
 
 def test_blocks_begin_at_labels_and_behind_branches() -> None:
     text, blocks = mark_blocks(PTX, "some", "k")
-    assert blocks == (
-        Block("k", (3, 4)),
-        Block("k", (5,)),
-        Block("k", (7,)),
-        Block("k", (7,)),
-        Block("k", (8,)),
-        Block("k", (8,)),
-    )
+    assert blocks == tuple(Block("k", lines) for lines in ((3, 4), (5,), (7,), (7,), (8,), (8,)))
     assert text.count(f"st.global.u32 [{MARKS}+") == 6
     assert f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
@@ -219,26 +212,25 @@ def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
 
 
 @pytest.mark.gpu
-def test_what_is_meant_for_one_workload_is_launched_on_others_until_all_lines_ran() -> None:
+@pytest.mark.parametrize(
+    ("config", "alone", "step"),
+    [
+        ({}, False, "(derived)"),
+        # Threads hold rows of up to 16,384 elements; longer ones take loops of their own.
+        ({"BLOCK_X": 256, "BLOCK_Y": 2, "VEC": 8, "ITEMS": 8}, True, "(long)"),
+    ],
+)
+def test_made_up_workloads_reach_the_lines_that_those_of_the_task_do_not(config: Any, alone: bool, step: str) -> None:
+    """alone: the task has no other workload; else the candidate is meant for its first one."""
     device = probe_cuda().devices[0]
     task = load_task("fused_add_rmsnorm")
-    template, workload = task.sources("cuda").templates[0], task.workloads[0]
-    (found,) = judge(task, device.limits, device.index, [(template, template.default_config, workload.name)])
+    template, meant_for = task.sources("cuda").templates[0], None if alone else task.workloads[0].name
+    if alone:
+        task = task.model_copy(update={"workloads": (task.workload("8192x8192"),)})
+    question = (template, {**template.default_config, **config}, meant_for)
+    (found,) = judge(task, device.limits, device.index, [question])
     assert found.accepted and not any(one.lines for one in found.unexecuted), found
-    assert any("(derived)" in step.step for step in found.steps)
-
-
-@pytest.mark.gpu
-def test_lines_for_rows_longer_than_any_of_the_task_are_reached() -> None:
-    device = probe_cuda().devices[0]
-    task = load_task("fused_add_rmsnorm")
-    # Threads hold rows of up to 16,384 elements; longer ones take loops of their own.
-    alone = task.model_copy(update={"workloads": (task.workload("8192x8192"),)})
-    template = task.sources("cuda").templates[0]
-    config = {**template.default_config, "BLOCK_X": 256, "BLOCK_Y": 2, "VEC": 8, "ITEMS": 8}
-    (found,) = judge(alone, device.limits, device.index, [(template, config, None)])
-    assert found.accepted and not any(one.lines for one in found.unexecuted), found
-    assert any("(long)" in step.step for step in found.steps)
+    assert any(step in one.step for one in found.steps)
 
 
 def library_templates() -> list[Any]:

@@ -55,9 +55,8 @@ def test_every_pattern_of_bits_has_the_value_that_ml_dtypes_gives_it(name: str) 
 @pytest.mark.parametrize("name", FP8)
 def test_what_does_not_fit_is_clamped_as_cuda_does(name: str) -> None:
     dtype = DTYPES[name]
-    values = np.array([1e6, -1e6, math.inf, -math.inf, math.nan, 1.0], np.float32)
+    values, top = np.array([1e6, -1e6, math.inf, -math.inf, math.nan, 1.0], np.float32), dtype.largest
     stored = dtype.from_float(values).astype(np.float64)
-    top = dtype.largest
     np.testing.assert_array_equal(stored, [top, -top, top, -top, math.nan, 1.0])
     np.testing.assert_array_equal(dtype.limited(np, values.astype(np.float64), dtype.rtol), stored)
 
@@ -164,8 +163,7 @@ def test_results_beyond_the_range_become_what_stores_make_of_them(tmp_path: Path
 def test_a_kernel_of_8_bit_floats_is_right_on_a_gpu(tmp_path: Path, name: str) -> None:
     from tunesmith.hw.probe import probe_cuda
 
-    found = probe_cuda().devices[0]
-    task = doubled(tmp_path, name)
+    found, task = probe_cuda().devices[0], doubled(tmp_path, name)
     made, gpu = compiled(task), open_device(found.limits, found.index)
     data = WorkloadData(gpu, task, task.workloads[0], seed=1, max_bytes=1 << 26)
     template = task.sources("cuda").baseline.template

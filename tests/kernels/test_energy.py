@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry
-from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
 from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import Measured
-from tunesmith.kernels.spec.taskfile import load_task
 
-DATA = Path(__file__).resolve().parent.parent / "data"
 WATTS = 200.0
 STEP = 0.02
 """Seconds between two moves of the pretended counter."""
@@ -99,20 +94,6 @@ def test_what_a_launch_raises_ends_the_measurement() -> None:
 
     with pytest.raises(RuntimeError, match="the device is lost"):
         measure_energy(run, Counter().joules, 0.1)
-
-
-@pytest.fixture(scope="module")
-def bench(device: Any) -> Bench:
-    return Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
-
-
-@pytest.fixture(scope="module")
-def candidate(bench: Bench, device: Any) -> Candidate:
-    (template, *_), workload = bench.task.sources("opencl").templates, bench.task.workloads[0]
-    source = specialise(template, template.default_config, workload.types)
-    artifact = open_compiler(device.limits, device.index).compile(source)
-    assert isinstance(artifact, Artifact)
-    return Candidate(template, template.default_config, {types_key(workload): artifact})
 
 
 def test_a_visit_reports_energy_beside_time_where_it_was_asked(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.guard import HEADERS
 from tunesmith.kernels.build.machine_code import HotLine, Profile, instruction_mix
 from tunesmith.kernels.build.machine_code import hot_lines as hot_lines_of
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import Specialised, specialise
 from tunesmith.kernels.check.sanitizer import METRICS, count_events, parse_counters
 from tunesmith.kernels.spec.taskfile import load_task
 
@@ -57,18 +58,22 @@ def test_instructions_are_counted_by_what_they_do() -> None:
     assert instruction_mix("") == {}
 
 
-def test_a_compiler_s_own_ptx_shows_the_width_of_accesses() -> None:
+@pytest.fixture(scope="module")
+def compiler() -> Any:
     pytest.importorskip("cuda.bindings.nvrtc")
     from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
-    task, compiler = load_task("silu_and_mul"), NvrtcCompiler("sm_90")
+    return NvrtcCompiler("sm_90")
+
+
+def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(compiler: Any) -> None:
+    task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
-    types = task.workloads[0].types
     for vec, width in ((2, 4), (4, 8), (8, 16)):
-        mix = compiler.profile(specialise(template, template.default_config | {"VEC": vec}, types)).sorts
+        config = template.default_config | {"VEC": vec}
+        mix = compiler.profile(specialise(template, config, task.workloads[0].types)).sorts
         assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
-    broken = dataclasses.replace(specialise(template, template.default_config, types), source="no C++")
-    assert compiler.profile(broken) == Profile()
+    assert compiler.profile(Specialised("cuda", "k", "no C++")) == Profile()
 
 
 LOOPS = """
@@ -84,16 +89,10 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 """
 
 
-def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them() -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
+def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(compiler: Any) -> None:
     from tunesmith.graph.prompts.facts import hot_lines
-    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
-    task = load_task("silu_and_mul")
-    (template,) = task.sources("cuda").templates
-    known = specialise(template, template.default_config, task.workloads[0].types)
-    source = dataclasses.replace(known, source=f'#line 1 "loops"\n{LOOPS}', entry="k")
-    profile = NvrtcCompiler("sm_90").profile(source)
+    profile = compiler.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
     first = profile.lines[0]
     assert first.line == 6 and first.depth == 2 and first.instructions > 10
     assert [one.depth for one in profile.lines if one.line == 7] == [1]
@@ -151,11 +150,15 @@ def test_where_there_are_no_counters_there_is_a_reason(text: str, note: str) -> 
     assert found.values == {} and note in found.note
 
 
-def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+def events_of_rope() -> Any:
     task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
     candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
-    found = count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
+    return count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
+
+
+def test_without_the_tool_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    found = events_of_rope()
     assert found.values == {} and "not installed" in found.note
 
 
@@ -165,24 +168,14 @@ def test_a_tool_that_works_gives_counters(tmp_path: Path, monkeypatch: pytest.Mo
     tool.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/arguments\ncat <<'END'\n{CSV}END\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    task = load_task(str(Path(__file__).resolve().parent.parent / "raw" / "rope"))
-    candidate = Candidate(task.sources("cuda").baseline.template, {}, {})
-    found = count_events(candidate, task, resolve_target("h200"), 0, task.workloads[0], 0)
-    assert found.values["DRAM throughput, % of peak"] == 87.25
+    assert events_of_rope().values["DRAM throughput, % of peak"] == 87.25
     given = (tmp_path / "arguments").read_text()
     assert "--csv --page raw" in given and "--clock-control none" in given and "--kernel-name rope" in given
     assert "-m tunesmith.kernels.check.sanitizer" in given
 
 
 @pytest.mark.slow
-def test_every_header_that_a_source_may_include_compiles() -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
-    from tunesmith.kernels.build.guard import HEADERS
-
-    task = load_task("silu_and_mul")
-    (template,) = task.sources("cuda").templates
-    known = specialise(template, template.default_config, task.workloads[0].types)
+def test_every_header_that_a_source_may_include_compiles(compiler: Any) -> None:
     includes = "".join(f"#include <{name}>\n" for name in sorted(HEADERS))
-    source = dataclasses.replace(known, source=f'{includes}extern "C" __global__ void k() {{}}', entry="k")
-    assert isinstance(NvrtcCompiler("sm_90").compile(source), Artifact)
+    source = Specialised("cuda", "k", f'{includes}extern "C" __global__ void k() {{}}')
+    assert isinstance(compiler.compile(source), Artifact)

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
-from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
+from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import Implausible, Measured
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.taskfile import load_task
 
-DATA = Path(__file__).resolve().parent.parent / "data"
 QUICK = {"target": 0.5, "min_samples": 3, "budget_seconds": 0.05}
-
-
-@pytest.fixture(scope="module")
-def bench(device: Any) -> Bench:
-    return Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
-
-
-@pytest.fixture(scope="module")
-def candidate(bench: Bench, device: Any) -> Candidate:
-    (template, *_), workload = bench.task.sources("opencl").templates, bench.task.workloads[0]
-    source = specialise(template, template.default_config, workload.types)
-    artifact = open_compiler(device.limits, device.index).compile(source)
-    assert isinstance(artifact, Artifact)
-    return Candidate(template, template.default_config, {types_key(workload): artifact})
 
 
 def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
@@ -42,17 +25,22 @@ def visit(bench: Bench, candidate: Candidate, **precision: Any) -> Any:
     return bench.visit(candidate, [name], Precision(**{**QUICK, **precision}))[name]
 
 
-def test_a_time_far_below_the_floor_is_an_error(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not one a little below, on a processor: others may have used its memory while the floor was measured. The clock
-    is a pretended one, as two visits on a busy machine can be far apart."""
+@pytest.fixture
+def pretended_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Has each launch take that many seconds, as launches of the same length do not on a busy machine."""
     seconds = OpenclSequence.seconds
 
-    def steady(sequence: OpenclSequence) -> float:
-        return seconds(sequence) * 0 + sequence.count * 1e-3
+    def set_clock(each: float) -> None:
+        monkeypatch.setattr(OpenclSequence, "seconds", lambda one: seconds(one) * 0 + one.count * each)
 
-    monkeypatch.setattr(OpenclSequence, "seconds", steady)
+    return set_clock
+
+
+def test_a_time_far_below_the_floor_is_an_error(
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
+) -> None:
+    """Not one a little below, on a processor: others may have used its memory while the floor was measured."""
+    pretended_clock(1e-3)
     # Some processors' last cache holds all sets of so small a task: then no time is too short.
     monkeypatch.setattr(bench, "limits", replace(bench.limits, l2_bytes=1 << 20))
     fine = visit(bench, candidate)
@@ -64,11 +52,9 @@ def test_a_time_far_below_the_floor_is_an_error(
 
 @pytest.mark.parametrize("said", [1.0, 1e-9])
 def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, said: float
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Any, said: float
 ) -> None:
-    seconds = OpenclSequence.seconds
-    # A pretended clock, as on a busy machine launches of the same length are not.
-    monkeypatch.setattr(OpenclSequence, "seconds", lambda sequence: seconds(sequence) * 0 + sequence.count * 3e-5)
+    pretended_clock(3e-5)
     usual = visit(bench, candidate)
     monkeypatch.setattr(bench.device, "once", lambda launch: bench.device.sequence([launch]).seconds() and said)
     misled = visit(bench, candidate)
@@ -77,10 +63,10 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
 
 
 def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_next_is_timed(
-    device: Any, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+    device: Any, bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is reset for others: a reset makes launches take longer."""
-    bench = Bench(load_task(str(DATA / "scale_add" / "task.toml")), device.limits, device.index)
+    bench = Bench(bench.task, device.limits, device.index)
     resets: list[str] = []
     timing = ["nothing"]
     monkeypatch.setattr(bench.device, "reset_cache", lambda: resets.append(timing[-1]))
@@ -108,7 +94,7 @@ def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
 
 
 def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
 ) -> None:
     monkeypatch.setattr(type(bench.device), "loads_quickly", True)
     layouts = []
@@ -124,10 +110,8 @@ def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
         layouts.append(tuple(place.offset for place in data.places))
 
     monkeypatch.setattr(WorkloadData, "rearrange", seen)
-    seconds = OpenclSequence.seconds
-    # By a pretended clock, a sample is a few launches.
-    monkeypatch.setattr(OpenclSequence, "seconds", lambda sequence: seconds(sequence) * 0 + sequence.count * 1e-3)
-    compared = bench.compare(ComparisonRequest(candidate, [candidate], bench.task.workloads[0].name, 12, 1.0))
+    pretended_clock(1e-3)  # A sample is a few launches.
+    compared = bench.compare(candidate, [candidate], bench.task.workloads[0].name, rounds=12, budget_seconds=1.0)
     assert isinstance(compared.results[0], Comparison), compared
     assert len(layouts) >= 3 and len(set(layouts)) > 1
     assert isinstance(visit(bench, candidate), Measured)

@@ -43,7 +43,7 @@ ANY_GEOMETRY = Template.model_validate(
         "launch": {"grid": [1], "block": ["BX", "BY", "BZ"], "shared_bytes": "SHARED"},
     }
 )
-TRIVIAL = b'extern "C" __global__ void trivial() { extern __shared__ int s[]; if (blockIdx.y > 7) s[0] = 1; }'
+TRIVIAL = 'extern "C" __global__ void trivial() { extern __shared__ int s[]; if (blockIdx.y > 7) s[0] = 1; }'
 
 
 @pytest.fixture(scope="module")
@@ -103,34 +103,29 @@ class Driver:
         from cuda.bindings import driver
 
         self.api = driver
-        assert self.call(driver.cuInit, 0)[0] == 0
-        code, device = self.call(driver.cuDeviceGet, here.index)
-        assert code == 0
-        code, context = self.call(driver.cuDevicePrimaryCtxRetain, device)
-        assert code == 0
-        assert self.call(driver.cuCtxSetCurrent, context)[0] == 0
-        artifact = open_compiler(here.limits).compile(Specialised("cuda", "trivial", TRIVIAL.decode()))
+        self.done(driver.cuInit, 0)
+        context = self.done(driver.cuDevicePrimaryCtxRetain, self.done(driver.cuDeviceGet, here.index))
+        self.done(driver.cuCtxSetCurrent, context)
+        artifact = open_compiler(here.limits).compile(Specialised("cuda", "trivial", TRIVIAL))
         assert isinstance(artifact, Artifact), artifact
-        code, self.module = self.call(driver.cuModuleLoadData, artifact.code)
-        assert code == 0
-        code, self.function = self.call(driver.cuModuleGetFunction, self.module, b"trivial")
-        assert code == 0
+        self.module = self.done(driver.cuModuleLoadData, artifact.code)
+        self.function = self.done(driver.cuModuleGetFunction, self.module, b"trivial")
 
-    def call(self, function: Any, *arguments: Any) -> tuple[int, Any]:
+    def done(self, function: Any, *arguments: Any) -> Any:
+        """The value of a call of the driver that succeeds."""
         code, *values = function(*arguments)
-        return int(code), values[0] if values else None
+        assert int(code) == 0
+        return values[0] if values else None
 
     def refusal(self, block: tuple[int, int, int], shared: int) -> int:
         """The error of opting in to `shared` bytes or of the launch, 0 when it ran."""
         # Reset, so that no launch profits from what an earlier one was allowed.
         name = self.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        assert self.call(self.api.cuFuncSetAttribute, self.function, name, 48 << 10)[0] == 0
-        if shared > 48 << 10:
-            code, _ = self.call(self.api.cuFuncSetAttribute, self.function, name, shared)
-            if code:
-                return code
-        code, _ = self.call(self.api.cuLaunchKernel, self.function, 1, 1, 1, *block, shared, 0, 0, 0)
-        return code or self.call(self.api.cuCtxSynchronize)[0]
+        self.done(self.api.cuFuncSetAttribute, self.function, name, 48 << 10)
+        if shared > 48 << 10 and (code := int(self.api.cuFuncSetAttribute(self.function, name, shared)[0])):
+            return code
+        (code,) = self.api.cuLaunchKernel(self.function, 1, 1, 1, *block, shared, 0, 0, 0)
+        return int(code) or int(self.api.cuCtxSynchronize()[0])
 
 
 @pytest.fixture(scope="module")

@@ -35,25 +35,20 @@ CONFIG = {"VEC": 8, "FLAG": True, "SCALE": 0.25, "MODE": "fast", "OFFSET": -3}
 
 def template(backend: str, source: str, **fields: Any) -> Template:
     parameters = [{"name": name, "values": [value]} for name, value in CONFIG.items()]
-    launch = fields.pop("launch", {"grid": [1], "block": [1]})
-    return Template.model_validate(
-        {
-            "name": "tiles",
-            "backend": backend,
-            "entry": "k",
-            "source": source,
-            "launch": launch,
-            "parameters": parameters,
-            **fields,
-        }
-    )
+    named = {"name": "tiles", "backend": backend, "entry": "k", "source": source, "parameters": parameters}
+    return Template.model_validate(named | {"launch": {"grid": [1], "block": [1]}, **fields})
+
+
+@pytest.fixture(scope="module")
+def cuda() -> tuple[str, Compiler]:
+    pytest.importorskip("cuda.bindings")
+    return "cuda", open_compiler(resolve_target("sm_90"))
 
 
 @pytest.fixture(scope="module", params=["cuda", "opencl"])
 def compiler(request: pytest.FixtureRequest) -> tuple[str, Compiler]:
     if request.param == "cuda":
-        pytest.importorskip("cuda.bindings")
-        return "cuda", open_compiler(resolve_target("sm_90"))
+        return request.getfixturevalue("cuda")
     device = request.getfixturevalue("device")
     return "opencl", open_compiler(device.limits, device.index)
 
@@ -99,14 +94,9 @@ def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
         type(tuned).model_validate(tuned.model_dump() | {"source": "#if CAP > 0\n#endif\n"})
 
 
-def test_a_default_of_another_type_is_the_value_that_it_equals() -> None:
-    parameter = Parameter(name="X", values=(2, 1, 0.5), default=1.0)
-    assert literal(parameter.start) == "1"
-    flag = Parameter(name="X", values=(False, True), default=True)
-    assert flag.start is True
-
-
 def test_literals() -> None:
+    assert literal(Parameter(name="X", values=(2, 1, 0.5), default=1.0).start) == "1"
+    assert Parameter(name="X", values=(False, True), default=True).start is True
     values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
     assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]
 
@@ -135,13 +125,10 @@ def test_the_device_sees_the_values(device: Any) -> None:
     assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
 
 
-def test_values_reach_cuda_too() -> None:
-    pytest.importorskip("cuda.bindings")
-    checks = (
-        'enum { fast = 7 };\nstatic_assert(VEC == 8 && FLAG == 1 && SCALE == 0.25 && MODE == 7 && -OFFSET == 3, "");\n'
-    )
-    compiler = ("cuda", open_compiler(resolve_target("sm_90")))
-    answer = compile_text(compiler, checks + HEADS["cuda"] + BODY, {"T": "int32"})
+def test_values_reach_cuda_too(cuda: tuple[str, Compiler]) -> None:
+    checks = "enum { fast = 7 };\n"
+    checks += 'static_assert(VEC == 8 && FLAG == 1 && SCALE == 0.25 && MODE == 7 && -OFFSET == 3, "");\n'
+    answer = compile_text(cuda, checks + HEADS["cuda"] + BODY, {"T": "int32"})
     assert isinstance(answer, Artifact), answer
 
 
@@ -160,22 +147,18 @@ def test_what_decides_the_machine_code_decides_the_digest() -> None:
     others = [
         specialise(base, {**CONFIG, "MODE": "slow"}, {"T": "float32"}),
         specialise(base, CONFIG, {"T": "float16"}),
-        specialise(base.model_copy(update={"source": "y"}), CONFIG, {"T": "float32"}),
-        specialise(base.model_copy(update={"entry": "k2"}), CONFIG, {"T": "float32"}),
-        specialise(base.model_copy(update={"max_registers": "64"}), CONFIG, {"T": "float32"}),
-        specialise(base.model_copy(update={"fast_math": "False"}), CONFIG, {"T": "float32"}),
     ]
+    for change in ({"source": "y"}, {"entry": "k2"}, {"max_registers": "64"}, {"fast_math": "False"}):
+        others.append(specialise(base.model_copy(update=change), CONFIG, {"T": "float32"}))
     assert len({made.digest, *(other.digest for other in others)}) == 7
     assert specialise(base, dict(reversed(CONFIG.items())), {"T": "float32"}).digest == made.digest
     assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
 
 
-def test_fast_math_is_passed_on() -> None:
-    pytest.importorskip("cuda.bindings")
+def test_fast_math_is_passed_on(cuda: tuple[str, Compiler]) -> None:
     source = HEADS["cuda"] + "{ out[threadIdx.x] = expf(out[threadIdx.x]) / out[7]; }"
-    compiler = ("cuda", open_compiler(resolve_target("sm_90")))
-    exact = compile_text(compiler, source, {"T": "float32"})
-    fast = compile_text(compiler, source, {"T": "float32"}, fast_math="FLAG")
+    exact = compile_text(cuda, source, {"T": "float32"})
+    fast = compile_text(cuda, source, {"T": "float32"}, fast_math="FLAG")
     assert exact.code != fast.code and len(fast.code) < len(exact.code)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import bytes_of_arrays, named_rows, reference_of
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
@@ -27,27 +28,12 @@ from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Config, Template
 
 TASKS = (
-    "fused_add_rmsnorm",
-    "gemm",
-    "gemv_int4",
-    "layernorm",
-    "merge_attn_states",
-    "quantize_per_token",
-    "rope",
-    "silu_and_mul",
-    "skinny_gemm",
-    "softmax",
-    "stencil3x3",
-    "topk_softmax",
-    "transpose",
+    *("fused_add_rmsnorm", "gemm", "gemv_int4", "layernorm", "merge_attn_states", "quantize_per_token", "rope"),
+    *("silu_and_mul", "skinny_gemm", "softmax", "stencil3x3", "topk_softmax", "transpose"),
 )
 WITH_OPENCL = tuple(name for name in TASKS if "opencl" in load_task(name).backends)
 DTYPES = ("float16", "bfloat16", "float32")
-MORE_TUNED = {
-    "quantize_per_token": {"int8", "float8_e4m3"},
-    "stencil3x3": {"float32"},
-    "topk_softmax": {"float32"},
-}
+MORE_TUNED = {"quantize_per_token": {"int8", "float8_e4m3"}, "stencil3x3": {"float32"}, "topk_softmax": {"float32"}}
 """What is tuned on besides float16."""
 SEVERAL_TEMPLATES = {"gemm": 3, "skinny_gemm": 2}
 """In CUDA."""
@@ -55,31 +41,27 @@ GIB = 1 << 30
 
 # One element, sizes no vector or tile divides, sizes that most vectors divide and that leave a partly filled block.
 SMALL: dict[str, tuple[dict[str, int], ...]] = {
-    "silu_and_mul": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
-    "fused_add_rmsnorm": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
-    "softmax": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
-    "layernorm": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
-    "merge_attn_states": ({"n": 1, "h": 1, "d": 1}, {"n": 5, "h": 3, "d": 75}, {"n": 7, "h": 4, "d": 128}),
-    "rope": (
-        {"n": 1, "h": 1, "k": 1, "pairs": 1},
-        {"n": 5, "h": 3, "k": 2, "pairs": 37},
-        {"n": 7, "h": 5, "k": 1, "pairs": 64},
-    ),
-    "gemv_int4": ({"n": 1, "m": 1}, {"n": 5, "m": 333}, {"n": 9, "m": 512}),
-    "quantize_per_token": ({"n": 1, "d": 1}, {"n": 5, "d": 333}, {"n": 9, "d": 512}),
-    "stencil3x3": ({"n": 1, "h": 1, "w": 1}, {"n": 2, "h": 5, "w": 333}, {"n": 2, "h": 9, "w": 512}),
-    "topk_softmax": ({"n": 1, "e": 1, "k": 1}, {"n": 5, "e": 37, "k": 3}, {"n": 9, "e": 128, "k": 8}),
-    "transpose": ({"n": 1, "d": 1}, {"n": 37, "d": 333}, {"n": 72, "d": 512}),
-    "skinny_gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 5, "n": 136, "k": 72}),
-    "gemm": ({"m": 1, "n": 1, "k": 1}, {"m": 37, "n": 41, "k": 29}, {"m": 40, "n": 96, "k": 72}),
+    "merge_attn_states": named_rows("n h d", (1, 1, 1), (5, 3, 75), (7, 4, 128)),
+    "rope": named_rows("n h k pairs", (1, 1, 1, 1), (5, 3, 2, 37), (7, 5, 1, 64)),
+    "gemv_int4": named_rows("n m", (1, 1), (5, 333), (9, 512)),
+    "stencil3x3": named_rows("n h w", (1, 1, 1), (2, 5, 333), (2, 9, 512)),
+    "topk_softmax": named_rows("n e k", (1, 1, 1), (5, 37, 3), (9, 128, 8)),
+    "transpose": named_rows("n d", (1, 1), (37, 333), (72, 512)),
+    "skinny_gemm": named_rows("m n k", (1, 1, 1), (37, 41, 29), (5, 136, 72)),
+    "gemm": named_rows("m n k", (1, 1, 1), (37, 41, 29), (40, 96, 72)),
 }
+SMALL_ROWS = named_rows("n d", (1, 1), (5, 333), (9, 512))
+"""Of the others."""
 
 
 def small_workloads(name: str, dtype: str) -> list[Workload]:
     """Small workloads of task `name`."""
     more = {"Q": "int8" if dtype == "float32" else "float8_e4m3"} if name == "quantize_per_token" else {}
     types = {"T": dtype, **more}
-    return [Workload(name="-".join(map(str, sizes.values())), sizes=sizes, types=types) for sizes in SMALL[name]]
+    return [
+        Workload(name="-".join(map(str, sizes.values())), sizes=sizes, types=types)
+        for sizes in SMALL.get(name, SMALL_ROWS)
+    ]
 
 
 def smallest_space(name: str, template: str, target: str) -> int:
@@ -138,18 +120,8 @@ class TestDescription:
 
     def test_bytes_count_every_array_once_for_each_direction(self, name: str) -> None:
         task = load_task(name)
-        sizeof = {"float16": 2, "bfloat16": 2, "float32": 4, "int64": 8, "int32": 4}
-        sizeof |= dict.fromkeys(("int8", "uint8", "float8_e4m3"), 1)
         for workload in task.workloads:
-            total = 0
-            for argument in task.arguments:
-                if argument.role != "scalar":
-                    directions = 2 if argument.role == "inout" else 1
-                    shape = task.shape_of(argument, workload)
-                    if argument.name == "table":  # a row for each position, of which each token needs one
-                        shape = (min(workload.sizes["n"], shape[0]), *shape[1:])
-                    total += directions * math.prod(shape) * sizeof[task.dtype_of(argument, workload)]
-            assert task.bytes_of(workload) == total
+            assert task.bytes_of(workload) == bytes_of_arrays(task, workload)
 
     def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
         task = load_task(name)
@@ -181,10 +153,7 @@ def test_device_limits_bind_in_gemm() -> None:
 
 class TestReferences:
     def reference(self, name: str) -> Any:
-        task = load_task(name)
-        namespace: dict[str, Any] = {}
-        exec(task.reference, namespace)
-        return namespace[task.reference_name]
+        return reference_of(load_task(name))
 
     def test_silu_and_mul(self) -> None:
         out = self.reference("silu_and_mul")(input=np.array([[0.0, 1.0, -1e4, 5.0, 2.0, 3.0]]), n=1, d=3)["out"]
@@ -198,16 +167,9 @@ class TestReferences:
 
     def test_merge_attn_states_with_empty_parts(self) -> None:
         inf = math.inf
-        prefix_lse, suffix_lse = np.array([[0.0, inf, 1.0, -inf]]), np.array([[0.0, 2.0, -inf, inf]])
-        results = self.reference("merge_attn_states")(
-            prefix_output=np.full((4, 1, 1), 2.0),
-            prefix_lse=prefix_lse,
-            suffix_output=np.full((4, 1, 1), 4.0),
-            suffix_lse=suffix_lse,
-            n=4,
-            h=1,
-            d=1,
-        )
+        prefix = {"prefix_output": np.full((4, 1, 1), 2.0), "prefix_lse": np.array([[0.0, inf, 1.0, -inf]])}
+        suffix = {"suffix_output": np.full((4, 1, 1), 4.0), "suffix_lse": np.array([[0.0, 2.0, -inf, inf]])}
+        results = self.reference("merge_attn_states")(**prefix, **suffix, n=4, h=1, d=1)
         assert np.allclose(results["output"].ravel(), [3.0, 4.0, 2.0, 0.0])
         assert np.allclose(results["output_lse"].ravel(), [math.log(2.0), 2.0, 1.0, -inf])
 
@@ -222,17 +184,10 @@ class TestReferences:
 
     def test_rope_turns_each_token_by_its_position(self) -> None:
         angles = np.arange(3)[:, None] * np.array([1.0, 0.1])
-        one = np.ones((1, 2, 4))
-        results = self.reference("rope")(
-            positions=np.array([2.0]),
-            query=one,
-            key=3 * one[:, :1],
-            table=np.concatenate([np.cos(angles), np.sin(angles)], axis=1),
-            n=1,
-            h=2,
-            k=1,
-            pairs=2,
-        )
+        one, sizes = np.ones((1, 2, 4)), {"n": 1, "h": 2, "k": 1, "pairs": 2}
+        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+        arrays = {"positions": np.array([2.0]), "query": one, "key": 3 * one[:, :1], "table": table}
+        results = self.reference("rope")(**arrays, **sizes)
         # From (1, 1), which is at an eighth of a turn, by 2 and by 0.2.
         a, b = math.pi / 4 + 2.0, math.pi / 4 + 0.2
         turned = math.sqrt(2) * np.array([math.cos(a), math.cos(b), math.sin(a), math.sin(b)])
@@ -406,24 +361,21 @@ def opencl() -> Iterator[OpenclRunner]:
     yield runner
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", WITH_OPENCL)
-def test_opencl_computes_what_the_reference_says(name: str, dtype: str, opencl: OpenclRunner) -> None:
-    check_opencl(name, dtype, 1, opencl, seed=DTYPES.index(dtype))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    # The default of each type, and another point of one; with the slow tests many of each.
+    [
+        ("float16", 1),
+        ("bfloat16", 0),
+        ("float32", 0),
+        *(pytest.param(one, 25, marks=pytest.mark.slow) for one in DTYPES),
+    ],
+)
 @pytest.mark.parametrize("name", WITH_OPENCL)
-def test_many_opencl_configurations(name: str, dtype: str, opencl: OpenclRunner) -> None:
-    check_opencl(name, dtype, 25, opencl, seed=10 + DTYPES.index(dtype))
-
-
-def check_opencl(name: str, dtype: str, count: int, opencl: OpenclRunner, seed: int) -> None:
-    task = load_task(name)
-    sources = task.sources("opencl")
-    workloads = small_workloads(name, dtype)
+def test_opencl_computes_what_the_reference_says(name: str, dtype: str, count: int, opencl: OpenclRunner) -> None:
+    task, workloads = load_task(name), small_workloads(name, dtype)
+    sources, seed = task.sources("opencl"), 10 * (count > 1) + DTYPES.index(dtype)
     opencl.check(task, sources.baseline.template, {}, workloads)
     for template in sources.templates:
         for config in some_configs(template, workloads[-1], opencl.device.limits, count, seed):

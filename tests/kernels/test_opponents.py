@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import compiled_candidate
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import HostCall, open_compiler
 from tunesmith.kernels.backends.opencl import OpenclSequence
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
+from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Ready, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.task import BackendSources, Baseline, Task
 from tunesmith.kernels.spec.taskfile import read_task
+from tunesmith.kernels.spec.template import BoundLaunch, Template
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 FUNCTIONS = """
@@ -68,21 +67,21 @@ def task(folder: Path, *functions: str, framework: str = "numpy") -> Task:
     shutil.copytree(SCALE_ADD, folder / "task")
     path = folder / "task" / "task.toml"
     (folder / "task" / "others.py").write_text(FUNCTIONS)
-    path.write_text(
-        path.read_text()
-        + "".join(
-            f'\n[[opponents]]\nname = "{one}"\nlabel = "eager"\ncall = "others.py:{one}"\nframework = "{framework}"\n'
-            for one in functions
-        )
-    )
-    return read_task(path)
+    keys = 'name = "{0}"\nlabel = "eager"\ncall = "others.py:{0}"\nframework = "{1}"\n'
+    return append(path, "".join("\n[[opponents]]\n" + keys.format(one, framework) for one in functions))
 
 
-def candidate(task: Task, device: Any) -> Candidate:
-    template = task.sources(device.backend).baseline.template
-    made = open_compiler(device.limits, device.index).compile(specialise(template, {}, {}))
-    assert isinstance(made, Artifact)
-    return Candidate(template, {}, {types_key(task.workloads[0]): made})
+def append(task_file: Path, text: str) -> Task:
+    with task_file.open("a") as file:
+        file.write(text)
+    return read_task(task_file)
+
+
+def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
+    """The baseline with itself, and with the task's opponents."""
+    baseline = compiled_candidate(task, device)
+    options = {"rounds": 9, "budget_seconds": 0.2, "opponents": task.opponents, **options}
+    return Bench(task, device.limits, device.index).compare(baseline, [baseline], task.workloads[0].name, **options)
 
 
 def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +95,7 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypa
 
     monkeypatch.setattr(OpenclSequence, "seconds", steady)
     made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises", "written", "unwritten")
-    plain = candidate(made, device)
-    bench = Bench(made, device.limits, device.index)
-    name = made.workloads[0].name
-    compared = bench.compare(ComparisonRequest(plain, [plain], name, 9, 0.2, opponents=made.opponents))
-    right, as_dict, wrong, short, raises, written, unwritten = compared.opponents
+    right, as_dict, wrong, short, raises, written, unwritten = compared(made, device).opponents
     for one in (right, as_dict, written):
         assert one.why == "" and one.comparison is not None and one.against[0] is not None
         # The kernel is the baseline: its time over the opponent's is one over the opponent's over the baseline's.
@@ -139,29 +134,19 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
     for name, text in (("right", plain), ("wrong", plain.replace("a * x[i]", "x[i]"))):
         assert name == "right" or text != plain
         (folder / f"{name}.cl").write_text(text)
-        with (folder / "task.toml").open("a") as file:
-            file.write(
-                f'\n[[backends.opencl.opponents]]\nname = "{name}"\nlabel = "production"\nfast_math = "True"\n'
-                f'source_file = "{name}.cl"\nlaunch = {{ grid = ["ceil_div(n, 64)"], block = [64] }}\n'
-            )
-    made = read_task(folder / "task.toml")
+        made = append(
+            folder / "task.toml",
+            f'\n[[backends.opencl.opponents]]\nname = "{name}"\nlabel = "production"\nfast_math = "True"\n'
+            f'source_file = "{name}.cl"\nlaunch = {{ grid = ["ceil_div(n, 64)"], block = [64] }}\n',
+        )
     kernels = made.sources("opencl").opponents
     assert [one.template.fast_math for one in kernels] == ["True", "True"]
-    compiler = open_compiler(device.limits, device.index)
-    workload = made.workloads[0]
     rivals = [KernelRival("none", "production", CompileFailed("error: no", "error: no"))]
-    for one in kernels:
-        code = compiler.compile(specialise(one.template, {}, {}))
-        assert isinstance(code, Artifact)
-        rivals.append(KernelRival(one.name, one.label, Candidate(one.template, {}, {types_key(workload): code})))
-    baseline = candidate(made, device)
-    bench = Bench(made, device.limits, device.index)
-    compared = bench.compare(
-        ComparisonRequest(baseline, [baseline], workload.name, 9, 0.2, energy_seconds=0.1, opponents=rivals)
-    )
-    assert len(compared.results) == 1 and isinstance(compared.results[0], Comparison)
-    assert len(compared.energies) == 2
-    none, right, wrong = compared.opponents
+    rivals += [KernelRival(one.name, one.label, compiled_candidate(made, device, one.template)) for one in kernels]
+    found = compared(made, device, opponents=rivals, energy_seconds=0.1)
+    assert len(found.results) == 1 and isinstance(found.results[0], Comparison)
+    assert len(found.energies) == 2
+    none, right, wrong = found.opponents
     assert "error: no" in none.why and none.comparison is None
     assert right.why == "" and right.comparison is not None and len(right.against) == 1
     assert right.label == "production" and right.against[0] is not None
@@ -170,30 +155,20 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
 
 def test_a_kernel_without_a_launch_is_named(tmp_path: Path) -> None:
     task(tmp_path)
-    path = tmp_path / "task" / "task.toml"
-    with path.open("a") as file:
-        file.write('\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n')
+    text = '\n[[backends.opencl.opponents]]\nname = "one"\nlabel = "production"\nsource_file = "baseline.cl"\n'
     with pytest.raises(TunesmithError, match=r"backends\.opencl, opponent one: give `source_file` and `launch`"):
-        read_task(path)
+        append(tmp_path / "task" / "task.toml", text)
 
 
 def test_those_on_request_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
     task(tmp_path, "right", "as_dict")
-    path = tmp_path / "task" / "task.toml"
-    path.write_text(path.read_text() + "on_request = true\n")
-    made = read_task(path)
+    made = append(tmp_path / "task" / "task.toml", "on_request = true\n")
     found = {which: [one.name for one in made.opponents_on("opencl", which)] for which in ("usual", "all", "none")}
     assert found == {"usual": ["right"], "all": ["right", "as_dict"], "none": []}
 
 
 def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
-    made = task(tmp_path, "right", framework="cupy")
-    plain = candidate(made, device)
-    [one] = (
-        Bench(made, device.limits, device.index)
-        .compare(ComparisonRequest(plain, [], made.workloads[0].name, 3, 0.01, opponents=made.opponents))
-        .opponents
-    )
+    [one] = compared(task(tmp_path, "right", framework="cupy"), device).opponents
     assert one.why == "functions of cupy do not run on this device, only those of numpy, torch"
 
 
@@ -202,11 +177,7 @@ def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> 
     [
         ("call = ", "cal = ", "opponent right, key call: give the function as 'FILE.py:FUNCTION'"),
         ('label = "eager"', 'label = "fast"', "opponent right, key label: choose 'vendor library', 'eager'"),
-        (
-            'framework = "numpy"',
-            'framework = "jax"',
-            "opponent right, key framework: choose 'numpy', 'cupy' or 'torch'",
-        ),
+        ('framework = "numpy"', 'framework = "jax"', "right, key framework: choose 'numpy', 'cupy' or 'torch'"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:
@@ -225,13 +196,7 @@ def test_on_a_gpu_they_are_captured_as_graphs(tmp_path: Path, framework: str) ->
 
     gpu = probe_cuda().devices[0]
     pytest.importorskip(framework)
-    made = task_on_gpu(tmp_path, framework)
-    plain = candidate(made, gpu)
-    [one] = (
-        Bench(made, gpu.limits, gpu.index)
-        .compare(ComparisonRequest(plain, [plain], made.workloads[0].name, 9, 0.5, opponents=made.opponents))
-        .opponents
-    )
+    [one] = compared(task_on_gpu(tmp_path, framework), gpu, budget_seconds=0.5).opponents
     assert one.why == "" and one.comparison is not None
     # A call without its overhead on the host: far from the tens of microseconds of eager launches.
     assert one.comparison.ratio < 20 and np.isfinite(one.comparison.ratio)
@@ -266,8 +231,7 @@ import cupy
 import numpy as np
 import test_opponents
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import Launch, open_device
-from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
+from tunesmith.kernels.backends import BoundLaunch, open_device, HostCall
 from tunesmith.kernels.spec.task import Geometry
 
 gpu = probe_cuda().devices[0]
@@ -279,10 +243,7 @@ gap = lambda: statistics.median(device.times([sequence] * 9))
 gap()
 before = gap()
 made = test_opponents.task_on_gpu(Path(sys.argv[1]), sys.argv[2])
-plain = test_opponents.candidate(made, gpu)
-[one] = Bench(made, gpu.limits, gpu.index).compare(
-    ComparisonRequest(plain, [plain], made.workloads[0].name, 9, 0.5, opponents=made.opponents)
-).opponents
+[one] = test_opponents.compared(made, gpu, budget_seconds=0.5).opponents
 assert one.comparison is not None, one.why
 after = gap()
 other = cupy.cuda.Stream(non_blocking=True)
@@ -299,17 +260,11 @@ def task_on_gpu(tmp_path: Path, framework: str) -> Task:
     made = task(tmp_path, "right", framework=framework)
     text = FUNCTIONS.replace("np.float32(a)", "a").replace("assert x.dtype == np.float32 and x.shape == (n,)", "")
     opponents = tuple(one.model_copy(update={"source": text}) for one in made.opponents)
-    return made.model_copy(update={"opponents": opponents, "backends": {"cuda": _cuda(made)}})
-
-
-def _cuda(made: Task) -> Any:
-    from tunesmith.kernels.spec.task import BackendSources, Baseline
-    from tunesmith.kernels.spec.template import BoundLaunch, Template
-
     source = (
         'extern "C" __global__ void scale_add(const float* x, const float* y, float* out, float a, int n) {\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) out[i] = a * x[i] + y[i];\n}\n"
     )
     launch = BoundLaunch(grid=("ceil_div(n, 256)",), block=("256",))
     template = Template(name="baseline", backend="cuda", source=source, entry=made.entry, launch=launch)
-    return BackendSources(baseline=Baseline(template=template))
+    sources = BackendSources(baseline=Baseline(template=template))
+    return made.model_copy(update={"opponents": opponents, "backends": {"cuda": sources}})

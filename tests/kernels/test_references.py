@@ -8,32 +8,35 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import compiled_candidate
 
 from tunesmith.actors.judging import judge
 from tunesmith.actors.judging.task_check import examine_reference
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.check.compare import Deviation, measure_set
+from tunesmith.kernels.backends import open_device
+from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.check.plan import Step, plan
 from tunesmith.kernels.check.trial import bind
 from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step, verify
 from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, WorkloadData
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import reference_results, runnable_reference
-from tunesmith.kernels.outcome import Outcome, WrongResult
+from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, Task
 from tunesmith.kernels.spec.taskfile import read_task
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
 
 
-def scale_add(folder: Path, reference: str, keys: str) -> Task:
+OWN = 'reference = "reference.py:scale_add"'
+
+
+def scale_add(folder: Path, reference: str, keys: str = OWN) -> Task:
     """The test task with another reference."""
     shutil.copytree(SCALE_ADD, folder / "task")
     path = folder / "task" / "task.toml"
-    path.write_text(path.read_text().replace('reference = "reference.py:scale_add"', keys))
+    path.write_text(path.read_text().replace(OWN, keys))
     (folder / "task" / "reference.py").write_text(reference)
     return read_task(path)
 
@@ -46,7 +49,7 @@ class TestTorch:
             "import torch\n\ndef scale_add(x, y, a, n):\n"
             f"    assert x.dtype == torch.float64 and x.device.type == 'cpu'\n    return {returned}\n"
         )
-        task = scale_add(tmp_path, text, 'reference = "reference.py:scale_add"\nframework = "torch"')
+        task = scale_add(tmp_path, text, f'{OWN}\nframework = "torch"')
         x, y = np.arange(16384.0), np.ones(16384)
         results = reference_results(task, task.workloads[0], {"x": x, "y": y})
         assert isinstance(results["out"], np.ndarray) and np.array_equal(results["out"], 2 * x + y)
@@ -55,25 +58,19 @@ class TestTorch:
 
     def test_the_file_that_a_run_leaves_takes_numpy_arrays(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
-        task = scale_add(
-            tmp_path,
-            "def scale_add(x, y, a, n):\n    return a * x + y\n",
-            'reference = "r.py:scale_add"'.replace("r.py", "reference.py") + '\nframework = "torch"',
-        )
+        task = scale_add(tmp_path, "def scale_add(x, y, a, n):\n    return a * x + y\n", f'{OWN}\nframework = "torch"')
         namespace: dict[str, Any] = {}
         exec(runnable_reference(task), namespace)
         assert namespace["scale_add"](x=np.ones(2), y=np.ones(2), a=3.0, n=2)["out"].tolist() == [4.0, 4.0]
 
     def test_another_framework_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(TunesmithError, match="key framework: choose 'numpy' or 'torch'"):
-            scale_add(
-                tmp_path, "def scale_add(x, y, a, n): ...\n", 'reference = "reference.py:scale_add"\nframework = "jax"'
-            )
+            scale_add(tmp_path, "def scale_add(x, y, a, n): ...\n", f'{OWN}\nframework = "jax"')
 
 
 def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, device: Any) -> None:
     """Of 2 * x + y, however close the two are to each other: what a fused multiply-add differs in depends on them."""
-    task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text(), 'reference = "reference.py:scale_add"')
+    task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text())
     opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
@@ -85,7 +82,7 @@ def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: 
 def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, device: Any) -> None:
     body = "return dict.fromkeys(('x', 'y', 'out'), np.ones(given['n']))"
     text = f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n"
-    task = scale_add(tmp_path, text, 'reference = "reference.py:scale_add"')
+    task = scale_add(tmp_path, text)
     arguments = tuple(one.model_copy(update={"role": "out"}) if one.role == "in" else one for one in task.arguments)
     task = task.model_copy(update={"arguments": arguments})
     opened = open_device(device.limits, device.index)
@@ -144,67 +141,46 @@ LOOPS = {
 }
 
 
-def sums(device: Any, loop: str) -> Outcome | dict[str, Deviation]:
-    """What the check finds on row sums by `loop`, with those of the kernel that adds forwards as the reference."""
-    task = drafted_sums()
-    template = task.sources("opencl").baseline.template
-    changed = template.model_copy(update={"source": ROW_SUM.replace("LOOP", loop)})
-    opened, compiler = open_device(device.limits, device.index), open_compiler(device.limits, device.index)
-    made = compiler.compile(specialise(changed, {}, {}))
-    assert isinstance(made, Artifact), made
+ROW_SUM_TASK = """
+name = "row_sum"
+entry = "row_sum"
+reference = "baseline"
+bytes = "4 * rows * n"
+arguments = [
+    { name = "x", role = "in", dtype = "float32", shape = ["rows", "n"], fill = { kind = "normal", scale = 1.0 } },
+    { name = "out", role = "out", dtype = "float32", shape = ["rows"] },
+    { name = "n", role = "scalar", dtype = "int32", value = "n" },
+]
+[[workloads]]
+sizes = { rows = 64, n = 4096 }
+[backends.opencl]
+baseline = { source_file = "k.cl", launch = { grid = ["rows"], block = [1] } }
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_sum_in_another_order_agrees_with_the_original(tmp_path: Path, device: Any, loop: str) -> None:
+    """With the kernel that adds forwards as the reference; a sum that leaves something out does not agree."""
+    (tmp_path / "task.toml").write_text(ROW_SUM_TASK)
+    (tmp_path / "k.cl").write_text(ROW_SUM.replace("LOOP", LOOPS["forwards"]))
+    task = read_task(tmp_path / "task.toml")
+    opened = open_device(device.limits, device.index)
     data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 28)
-    candidate = Candidate(changed, {}, {types_key(task.workloads[0]): made})
-    launches = bind(opened, candidate, data, {})
+    launches = bind(opened, changed(task, device, ROW_SUM.replace("LOOP", LOOPS[loop])), data, {})
     assert isinstance(launches, list), launches
     opened.launch(launches[0])
     opened.synchronize()
-    return measure_set(data, 0)
+    found = measure_set(data, 0)
+    if loop == "without the last":
+        assert isinstance(found, WrongResult) and found.reason == "mismatch"
+    else:
+        assert isinstance(found, dict)
 
 
-def drafted_sums() -> Task:
-    fill = {"kind": "normal", "mean": 0.0, "scale": 1.0}
-    return Task.model_validate(
-        {
-            "name": "row_sum",
-            "entry": "row_sum",
-            "summary": "sums of rows",
-            "arguments": [
-                {"name": "x", "role": "in", "dtype": "float32", "shape": ["rows", "n"], "fill": fill},
-                {"name": "out", "role": "out", "dtype": "float32", "shape": ["rows"]},
-                {"name": "n", "role": "scalar", "dtype": "int32", "value": "n"},
-            ],
-            "reference": "",
-            "reference_name": "baseline",
-            "bytes": "4 * rows * n",
-            "flops": "rows * n",
-            "workloads": [{"name": "w", "sizes": {"rows": 64, "n": 4096}, "types": {}}],
-            "backends": {
-                "opencl": {
-                    "baseline": {
-                        "label": "plain",
-                        "template": {
-                            "name": "baseline",
-                            "backend": "opencl",
-                            "entry": "row_sum",
-                            "source": ROW_SUM.replace("LOOP", LOOPS["forwards"]),
-                            "launch": {"grid": ["rows"], "block": ["1"]},
-                        },
-                    },
-                    "templates": [],
-                }
-            },
-        }
-    )
-
-
-@pytest.mark.parametrize("loop", ["forwards", "backwards", "even and odd"])
-def test_a_sum_in_another_order_agrees_with_the_original(device: Any, loop: str) -> None:
-    assert isinstance(sums(device, LOOPS[loop]), dict)
-
-
-def test_a_sum_that_leaves_something_out_does_not(device: Any) -> None:
-    found = sums(device, LOOPS["without the last"])
-    assert isinstance(found, WrongResult) and found.reason == "mismatch"
+def changed(task: Task, device: Any, source: str) -> Candidate:
+    """The baseline with another source."""
+    template = task.sources("opencl").baseline.template
+    return compiled_candidate(task, device, template.model_copy(update={"source": source}))
 
 
 QUANTISED = """
@@ -229,7 +205,6 @@ tolerance = { int8 = { rtol = 0, atol = 0.51 } }
 sizes = { n = 500 }
 [backends.opencl]
 baseline = { source_file = "k.cl", launch = { grid = ["4"], block = [16] } }
-templates = ["k.toml"]
 """
 
 
@@ -238,19 +213,9 @@ def test_a_result_that_its_type_cannot_hold_is_not_asked_for(tmp_path: Path, dev
     (tmp_path / "task.toml").write_text(QUANTISED_TASK)
     (tmp_path / "reference.py").write_text('def quantised(x, factor, n):\n    return {"out": x * factor}\n')
     (tmp_path / "k.cl").write_text(QUANTISED.replace("STORED", "(char)(int)rint(x[i] * factor)"))
-    (tmp_path / "k.toml").write_text(
-        'name = "one"\nsource_file = "k.cl"\nparameters = []\nlaunch = { grid = ["4"], block = [16] }\n'
-    )
     task = read_task(tmp_path / "task.toml")
-    opened, compiler = open_device(device.limits, device.index), open_compiler(device.limits, device.index)
-    candidates = []
-    for stored in ("(char)(int)rint(x[i] * factor)", "convert_char_sat_rte(x[i] * factor)"):
-        template = task.sources("opencl").baseline.template
-        changed = template.model_copy(update={"source": QUANTISED.replace("STORED", stored)})
-        made = compiler.compile(specialise(changed, {}, {}))
-        assert isinstance(made, Artifact)
-        candidates.append(Candidate(changed, {}, {types_key(task.workloads[0]): made}))
-    baseline, nearest = candidates
+    opened, baseline = open_device(device.limits, device.index), compiled_candidate(task, device)
+    nearest = changed(task, device, QUANTISED.replace("STORED", "convert_char_sat_rte(x[i] * factor)"))
     for factor, judged in ((100.0, True), (127.0, True), (100000.0, False)):
         step = Step(task.workloads[0], Contents("task", 0, scalars=(("factor", factor),)), derived=True)
         data = prepare_step(opened, task, step, max_bytes=1 << 24)

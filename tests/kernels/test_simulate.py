@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -14,19 +15,15 @@ from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.spec.template import Parameter
 
 
-def smooth_table(path: Path, *, size: int = 12, failing: bool = True) -> Path:
+def smooth_table(path: Path, *, size: int = 12) -> Path:
     """A made-up kernel with one optimum, rugged by a tenth, that fails for large tiles."""
-    names = ("X", "Y", "Z")
-    listed = [Parameter(name=name, values=tuple(range(1, size + 1))) for name in names]
-    rng = np.random.default_rng(7)
-    measured = []
-    for x in range(1, size + 1):
-        for y in range(1, size + 1):
-            for z in range(1, size + 1):
-                config: dict[str, bool | int | float | str] = {"X": x, "Y": y, "Z": z}
-                failure = "launch_failed" if failing and x * y > size * size * 0.7 else None
-                value = 1.0 + (x - 9) ** 2 / 20 + (y - 3) ** 2 / 30 + abs(x - z) / 8 + 0.1 * float(rng.random())
-                measured.append(ConfigResult(config, None if failure else value, failure, (), 100.0 * x, 10.0 * y))
+    listed = [Parameter(name=name, values=tuple(range(1, size + 1))) for name in "XYZ"]
+    rng, measured = np.random.default_rng(7), []
+    for x, y, z in itertools.product(range(1, size + 1), repeat=3):
+        failure = "launch_failed" if x * y > size * size * 0.7 else None
+        value = 1.0 + (x - 9) ** 2 / 20 + (y - 3) ** 2 / 30 + abs(x - z) / 8 + 0.1 * float(rng.random())
+        config = {"X": x, "Y": y, "Z": z}
+        measured.append(ConfigResult(config, None if failure else value, failure, (), 100.0 * x, 10.0 * y))
     write_cache(path, listed, measured, device="GPU", kernel="smooth")
     return path
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,14 +85,15 @@ def test_two_per_cent_are_found() -> None:
 
 
 def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
-    rng = np.random.default_rng(3)
-    quiet = interleaved([kernel(rng, 1e-4, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
-    loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
-    plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
-    assert quiet[0].shape == (LEAST_BLOCKS, BLOCK_ROUNDS)
-    assert len(loud[0]) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS) and len(plain[0]) == math.ceil(
-        40 / BLOCK_ROUNDS
-    )
+    def blocks(noise: float, **target: float) -> int:
+        pair = [kernel(np.random.default_rng(3), noise, [0.0])] * 2
+        found = interleaved(pair, rounds=40, seed=0, budget_seconds=1e9, **target)
+        assert found[0].shape[1] == BLOCK_ROUNDS
+        return len(found[0])
+
+    assert blocks(1e-4, target=0.005) == LEAST_BLOCKS
+    assert blocks(0.2, target=0.005) == math.ceil(40 * MAX_ROUNDS_FACTOR / BLOCK_ROUNDS)
+    assert blocks(0.2) == math.ceil(40 / BLOCK_ROUNDS)
 
 
 def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
@@ -108,19 +111,12 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
     loads: list[int] = []
     order: list[int] = []
 
-    def maker(number: int) -> Callable[[], Callable[[], float]]:
-        def load() -> Callable[[], float]:
-            loads.append(number)
+    def load(number: int) -> Callable[[], float]:
+        loads.append(number)
+        return lambda: order.append(number) or 1.0
 
-            def sample() -> float:
-                order.append(number)
-                return 1.0
-
-            return sample
-
-        return load
-
-    samples = interleaved([maker(0), maker(1), maker(2)], rounds=30, seed=0, budget_seconds=1e9)
+    loaders = [functools.partial(load, number) for number in range(3)]
+    samples = interleaved(loaders, rounds=30, seed=0, budget_seconds=1e9)
     assert [sorted(loads[at : at + 3]) for at in range(0, len(loads), 3)] == [[0, 1, 2]] * len(samples[0])
     turns = {tuple(order[at : at + 3]) for at in range(0, len(order), 3)}
     assert len(turns) == 6
@@ -152,11 +148,10 @@ def test_a_sample_goes_round_the_sets_and_ends_on_one_it_met_once(
 def test_a_clear_loser_is_dropped_and_says_so() -> None:
     rng = np.random.default_rng(4)
     precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9, give_up_above=0.5)
-    lost = sample_until(several(noisy(rng, 0.01, [0.0])), precision)
-    assert lost.dropped and lost.samples == precision.min_samples
-    close = sample_until(
-        several(noisy(rng, 0.01, [0.0])), Precision(target=1e-5, budget_seconds=1e9, give_up_above=1.5)
+    lost, close = (
+        sample_until(several(noisy(rng, 0.01, [0.0])), replace(precision, give_up_above=above)) for above in (0.5, 1.5)
     )
+    assert lost.dropped and lost.samples == precision.min_samples
     assert not close.dropped and close.samples == precision.max_samples
 
 

@@ -42,7 +42,7 @@ _WAITS = re.compile(r"\b(?:__sync|__shfl|__ballot|__any|__all|__match|__barrier|
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """at: the byte of the source behind which code may be put; declarations: those that it needs and that only come
+    """at: the byte of the source behind which code may be put; declarations: statements that it needs and that come
     later, each as the first and last byte of its type and of its declarator; first: the number of the statement in the
     kernel's body that follows."""
 

@@ -55,7 +55,7 @@ template <class V, class W> __device__ __forceinline__ void {stored}(V* to, cons
 
 @rule
 def cache_hints(given: Subject) -> Applied | Skipped:
-    """How arrays that are only read are loaded, and those that are only written stored; 0 is as it was."""
+    """How read-only arrays are loaded and write-only arrays stored; 0 is as the kernel came."""
     reads, writes = _marked(given)
     if not reads and not writes:
         return Skipped("no array is only read, or only written, in a way that can be marked for the caches")

@@ -3,7 +3,7 @@
 A GPU multiplies and adds 64-bit integers in several instructions of 32 bits and keeps them in two registers (CUDA C++
 Programming Guide, "Arithmetic Instructions"). Sums, differences and products modulo 2 to the 32 are exact in their last
 32 bits, so an index made of nothing else is right where the array has fewer elements than that: the constraint says so
-of every workload. A number that is compared stays what it is, so it must fit by itself: a builtin or a coordinate does.
+of every workload. A number that is compared keeps its type, so it must fit by itself: a builtin or a coordinate does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tunesmith.kernels.spec.template import Constraint, Parameter
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-MOST = (1 << 31) - 1
-"""Elements of an array."""
-MOST_COORDINATES = MOST - (1 << 20)
+MAX_ARRAY_LENGTH = (1 << 31) - 1
+"""Elements that an `int` can count."""
+MAX_COORDINATE = MAX_ARRAY_LENGTH - (1 << 20)
 """Threads along an axis: below what an `int` holds by more than blocks and items of any size round up."""
 _WIDE = frozenset({"int64", "uint64"})
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32"})
@@ -73,13 +73,13 @@ def narrow_indices(given: Subject) -> Applied | Skipped:
     lines += [f"{compared} (__VA_ARGS__)"] * signs + ["#endif"]
     because = "An index of 32 bits does not reach further."
     constraints = [
-        Constraint(expression=f"{bits} == 64 or ({length}) <= {MOST}", because=because)
+        Constraint(expression=f"{bits} == 64 or ({length}) <= {MAX_ARRAY_LENGTH}", because=because)
         for length in dict.fromkeys(given.lengths[one] for one in arrays)
     ]
     for axis in sorted({one.axis for one in variables.values() if one.axis}):
         threads = f"({given.grid(axis)}) * ({given.block(axis)})"
         because = "A coordinate of 32 bits does not reach further."
-        constraints.append(Constraint(expression=f"{bits} == 64 or {threads} <= {MOST_COORDINATES}", because=because))
+        constraints.append(Constraint(expression=f"{bits} == 64 or {threads} <= {MAX_COORDINATE}", because=because))
     doc = "bits of the numbers that indices are computed with; 64: as in the source"
     parameter = Parameter(name=bits, values=(64, 32), doc=doc)
     return Applied((parameter,), tuple(_edits(given)), "\n".join(lines), tuple(constraints))
@@ -180,8 +180,8 @@ def _names(variable: _Variable) -> list[str]:
 
 
 def _roots(kernel: Kernel) -> list[Node]:
-    """The whole indices of pointer parameters, and what is added to one to make a pointer. From where an array begins
-    no index is negative; from a pointer that has moved one may be."""
+    """The whole indices of pointer parameters, and the offsets added to one to make a pointer. From the beginning of an
+    array no index is negative; from a pointer that has moved an index may be."""
     pointers = {one.name for one in kernel.parameters if one.pointer and one.name not in kernel.changed}
     found: list[Node] = []
     for node in walk(kernel.body):

@@ -1,4 +1,4 @@
-"""Each block adds to bins of its own in shared memory, and to those of all blocks once at the end.
+"""Each block adds to bins of its own in shared memory, and to the bins of all blocks once at the end.
 
 Where threads add to a few places of an array by atomic operations, as in a histogram, all of them meet at the same
 addresses. In shared memory the threads of one block meet alone (J. Gomez-Luna et al., "An optimized approach to
@@ -15,8 +15,8 @@ from tunesmith.kernels.rewrite.threads import Cells
 from tunesmith.kernels.spec.template import Parameter
 
 _TYPES = {"int": 4, "unsigned": 4, "unsigned int": 4, "float": 4, "unsigned long long": 8}
-MOST = 8192
-"""Bins of a fixed number, at most: a block has 48 KB of shared memory without asking."""
+MAX_BINS = 8192
+"""Bins that a block may have of its own: it has 48 KB of shared memory without asking."""
 
 
 @rule
@@ -33,7 +33,7 @@ def own_bins(given: Subject) -> Applied | Skipped:
     bins = found[0]
     count = given.lengths.get(bins.name, "")
     words = set(re.findall(r"[A-Za-z_]\w*", count))
-    long = count.isdigit() and int(count) > MOST
+    long = count.isdigit() and int(count) > MAX_BINS
     if not count or not words <= kernel.constants or long or re.search(r"//|\*\*", count):
         return Skipped(f"blocks have no bins of their own: {bins.name} is long, or the kernel does not know how long")
     name, own, at = given.name("OWN_BINS"), given.name("own"), given.name("bin")
@@ -63,7 +63,7 @@ __syncthreads();
 
 
 def _only_added_to(kernel: Kernel, root: str) -> bool:
-    """Whether all that the kernel does with an array is to add to it, without a look at what was there."""
+    """Whether the kernel does nothing with an array but add to it, without reading the value that was there."""
     own = [one for one in kernel.accesses if one.root == root]
     return bool(own) and root not in kernel.escaping and all(_added(one) for one in own)
 

@@ -80,7 +80,7 @@ class _Array:
 @dataclass(slots=True)
 class _Loop:
     """node: `for (TYPE NAME = FIRST; NAME < BOUND; NAME += STEP) body`, in which the threads of a block take turns.
-    arrays: those that may go in vectors, by name; early: where those are held that may be read ahead of the loop."""
+    arrays: which may go in vectors, by name; early: where arrays that may be read ahead of the loop are held."""
 
     node: Node
     body: Node
@@ -95,7 +95,7 @@ class _Loop:
 
 @rule
 def row_loops(given: Subject) -> Applied | Skipped:
-    """How many neighbours a turn takes, where 1 is as it was, and how many turns of what is read again are kept."""
+    """How many neighbours a turn takes (1: as the kernel came), and how many turns of data read again are kept."""
     kernel = given.kernel
     loops = [one for node in walk(kernel.body) if (one := _loop(kernel, node)) is not None]
     if not loops:
@@ -275,7 +275,7 @@ def _rewritten(
     *,
     first: bool,
 ) -> list[str]:
-    """The loop over kept vectors or over those that were read early, and the loop over the others."""
+    """The loop over vectors that were kept or read early, and the loop over the others."""
     at, unit, local, ahead = (given.name(one) for one in ("at", "unit", "elements_of", "AHEAD"))
     root = kept[0] if kept is not None and loop in kept[1] else ""
     step, begin = _step(given, loop), _begin(given, loop)
@@ -324,7 +324,7 @@ def _turn(
     *,
     early: bool = False,
 ) -> str:
-    """One turn: what is read, the body for each element, what is written. early: some may have been read before."""
+    """One turn: the reads, the body for each element, the writes. early: some may have been read before."""
     item, at, ahead = given.name("item"), given.name("at"), given.name("AHEAD")
     types = {one.name: one.c_type for one in given.kernel.parameters}
     before, after, places = list[str](), list[str](), dict[str, str]()
@@ -379,7 +379,7 @@ def _loop(kernel: Kernel, node: Node) -> _Loop | None:
 
 
 def _of_one_thread(kernel: Kernel) -> set[str]:
-    """Variables that are made of a thread's number, those of loops apart."""
+    """Variables computed from a thread's number, apart from loop variables."""
     found = {name for name, value in kernel.aliases.items() if value.startswith("threadIdx")}
     for node in walk(kernel.body):
         if node.type == "init_declarator" and (above := node.parent) is not None:

@@ -1,4 +1,4 @@
-"""What a rewrite is: it looks at a subject, and either contributes edits and parameters or says why it does not apply.
+"""A rewrite looks at a subject, and either contributes edits and parameters or says why it does not apply.
 
 Every rewrite has a value of its parameters that undoes it, and that value is the default: the kernel as it came is
 always a point of the space.

@@ -1,6 +1,6 @@
 """The rewrites: each looks at a kernel, and either contributes edits and parameters or says why it does not apply.
 
-Owns the list, and the rules of the launch and the compiler; those that change what a kernel does with its data have
+Owns the list, and the rules of the launch and the compiler; rules that change what a kernel does with its data have
 modules of their own. Putting contributions together is for `template`.
 """
 
@@ -25,7 +25,7 @@ from tunesmith.kernels.rewrite.passes.teams import row_teams
 from tunesmith.kernels.rewrite.passes.tiles import transposed_tiles
 from tunesmith.kernels.rewrite.passes.vectors import vectors
 from tunesmith.kernels.rewrite.source import Kernel, bare, operator, text, walk
-from tunesmith.kernels.rewrite.threads import MOST_THREADS, Cells, Fixed, Rows, sharing
+from tunesmith.kernels.rewrite.threads import MAX_BLOCK_THREADS, Cells, Fixed, Rows, sharing
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _part_of_a_warp(given: Subject) -> bool:
 @rule
 def work_per_thread(given: Subject) -> Applied | Skipped:
     """Several elements for a thread; 1 is as it was. They are a whole block apart, so that neighbouring threads stay
-    neighbours (cyclic), or neighbours themselves, so that what they share stays in the thread (blocked).
+    neighbours (cyclic), or neighbours themselves, so that shared data stays in the thread (blocked).
 
     A kernel that steps through its data by the size of the grid gets a smaller grid. Any other gets a loop around its
     body, in which each block does the work of several, one after another.
@@ -324,7 +324,7 @@ RULES: tuple[Rule, ...] = (
 """In the order in which a template lists their parameters, and in which edits of one place stand."""
 OPENCL_RULES: tuple[Rule, ...] = (block_size, work_per_thread, unrolling, fast_math)
 """Those that write nothing but what OpenCL C 1.2 has."""
-assert MOST_THREADS == 1024, "the values of block_size end there"
+assert MAX_BLOCK_THREADS == 1024, "the values of block_size end there"
 
 
 def _builtins(kernel: Kernel, name: str) -> list[Node]:

@@ -67,7 +67,7 @@ def transposed_tiles(given: Subject) -> Applied | Skipped:
         grid=(*(f"ceil_div({task_bound[axis]}, max({name}, 1))" for axis in "xy"), "1"),
         block=(f"{name}", f"{ROWS}", "1"),
     )
-    # A tile has its own launch: what others change of it would mean nothing.
+    # A tile has its own launch: changes by other rules would mean nothing.
     alone = [("BLOCK_X", "== 0"), ("ITEMS_X", "== 1"), ("ITEMS_Y", "== 1"), ("MIN_BLOCKS", "== 0")]
     constraints = [
         Constraint(expression=f"{name} == 0 or {given.name(one)} {value}", because="A tile has a launch of its own.")

@@ -119,7 +119,7 @@ def vectors(given: Subject) -> Applied | Skipped:
 
 
 def _neighbours(kernel: Kernel, root: str, names: set[str], bound: str) -> list[Access]:
-    """The accesses to an array, where all are at the coordinate and those that count happen for certain; else none."""
+    """The accesses to an array, where all are at the coordinate and the decisive ones happen for certain; else none."""
     own = [one for one in kernel.accesses if one.root == root]
     at_coordinate = all(len(one.path) == 1 and _is_coordinate(kernel, one.path[0], names) for one in own)
     if not own or not at_coordinate or any(one.atomic or one.node.type != "subscript_expression" for one in own):

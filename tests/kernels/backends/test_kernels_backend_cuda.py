@@ -18,13 +18,7 @@ from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, OutOfDeviceMemory, open_compiler, open_device
 from tunesmith.kernels.backends.cuda import _Mapping
-from tunesmith.kernels.backends.nvrtc import (
-    CudaUnavailable,
-    NvrtcCompiler,
-    _header_roots,
-    _target,
-    parse_resources,
-)
+from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler, _header_roots, _target, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
@@ -102,46 +96,43 @@ class TestNvrtcCompiler(CompilerContract):
         assert isinstance(answer, CompileFailed) and "bogus" in answer.log
 
 
-class TestHeaders:
-    """Where they are looked for; by whom is `cuda.pathfinder`'s."""
+@pytest.mark.parametrize(
+    ("packages", "asked", "sentence"),
+    [
+        # Further packages would take another interpreter in each process that compiles.
+        ({"cudart": ("crt",)}, ["cudart", "cccl"], ""),
+        ({"cudart": (), "cccl": (), "nvcc": ()}, ["cudart", "cccl", "nvcc"], ""),
+        ({}, ["cudart"], r"the CUDA runtime headers are missing; install it with"),
+        (None, [], r"\(Canary probe .* 10.0 seconds\): try again .*\.$"),
+    ],
+)
+def test_headers_are_looked_for_in_as_few_packages_as_have_them(
+    packages: dict[str, tuple[str, ...]] | None,
+    asked: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where each package is, `cuda.pathfinder` knows. packages: folders inside of each that is installed; None where
+    nobody answers."""
+    seen: list[str] = []
 
-    def packages(self, monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path | None]) -> list[str]:
-        asked: list[str] = []
-
-        def find(name: str) -> str | None:
-            asked.append(name)
-            folder = folders.get(name)
-            return None if folder is None else str(folder)
-
-        monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
-        return asked
-
-    def test_what_another_package_brought_is_not_looked_for(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It would take another interpreter in each process that compiles."""
-        (tmp_path / "crt").mkdir()
-        asked = self.packages(monkeypatch, {"cudart": tmp_path})
-        assert _header_roots() == [tmp_path] and asked == ["cudart", "cccl"]
-
-    def test_each_package_may_have_a_folder_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        folders: dict[str, Path | None] = {name: tmp_path / name for name in ("cudart", "cccl", "nvcc")}
-        self.packages(monkeypatch, folders)
-        assert _header_roots() == list(folders.values())
-
-    def test_without_those_of_the_runtime_nothing_compiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.packages(monkeypatch, {})
-        with pytest.raises(CudaUnavailable, match=r"the CUDA runtime headers are missing; install it with"):
-            _header_roots()
-
-    def test_where_nobody_answers_it_is_a_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def find(name: str) -> str | None:
+    def find(name: str) -> str | None:
+        if packages is None:
             raise ChildProcessError("Canary probe child process timed out after 10.0 seconds.\nmore")
+        seen.append(name)
+        for inside in packages.get(name, ()):
+            (tmp_path / name / inside).mkdir(parents=True)
+        return str(tmp_path / name) if name in packages else None
 
-        monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
-        with pytest.raises(CudaUnavailable, match=r"\(Canary probe .* 10.0 seconds\): try again .*\.$") as caught:
+    monkeypatch.setattr("cuda.pathfinder.find_nvidia_header_directory", find)
+    if sentence:
+        with pytest.raises(CudaUnavailable, match=sentence) as caught:
             _header_roots()
         assert "\n" not in str(caught.value)
+    else:
+        assert _header_roots() == [tmp_path / name for name in packages or ()]
+    assert seen[: len(asked)] == asked and (sentence or seen == asked)
 
 
 def test_an_architecture_the_compiler_does_not_know() -> None:
@@ -286,34 +277,23 @@ class TestCudaDevice(DeviceContract):
 
     def test_an_illegal_address_is_sticky(self) -> None:
         """In a process of its own, as the device is lost to it."""
-        done = subprocess.run([sys.executable, "-c", ILLEGAL], capture_output=True, text=True, timeout=90)
-        assert "sticky: True, then: True" in done.stdout, done.stdout + done.stderr
+        assert "sticky: True, then: True" in said_by(ILLEGAL)
 
     def test_times_need_no_compiler_of_ptx_in_the_driver(self) -> None:
         """Where it is switched off, as administrators can, or missing, as in some containers."""
-        without = os.environ | {"CUDA_DISABLE_PTX_JIT": "1", "CUDA_CACHE_DISABLE": "1"}
-        done = subprocess.run([sys.executable, "-c", TIMED], capture_output=True, text=True, timeout=90, env=without)
-        assert "in order: True" in done.stdout, done.stdout + done.stderr
+        assert "in order: True" in said_by(TIMED, CUDA_DISABLE_PTX_JIT="1", CUDA_CACHE_DISABLE="1")
 
 
-TIMED = """
-from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
-from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.spec.task import Geometry
-import numpy as np
+def said_by(script: str, **environment: str) -> str:
+    """The output of PRELUDE and a script in a process of their own."""
+    command, env = [sys.executable, "-c", PRELUDE + script], os.environ | environment
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90, env=env
+    ).stdout
 
-here = probe_cuda().devices[0]
-text = 'extern "C" __global__ void tick(int* a) { a[0] += 1; }'
-artifact = open_compiler(here.limits).compile(Specialised("cuda", "tick", text))
-device = open_device(here.limits, here.index)
-buffer = device.allocate(512)
-launch = BoundLaunch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer,))
-few, many = device.sequence([launch]), device.sequence([launch] * 40)
-first, second = device.times([few, many])
-print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_seconds}", flush=True)
-"""
-ILLEGAL = r"""
+
+PRELUDE = """
+import os
 import numpy as np
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import DeviceError, BoundLaunch, open_compiler, open_device
@@ -321,14 +301,24 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.spec.task import Geometry
 
 here = probe_cuda().devices[0]
-text = 'extern "C" __global__ void wild(int* a, long long by) { a[by] = 1; }'
-artifact = open_compiler(here.limits).compile(Specialised("cuda", "wild", text))
+text = 'extern "C" __global__ void k(int* a, long long by) { a[by] += 1; }'
+artifact = open_compiler(here.limits).compile(Specialised("cuda", "k", text))
 device = open_device(here.limits, here.index)
 buffer = device.allocate(512)
-launch = BoundLaunch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.int64(1 << 44)))
+
+def at(place):
+    return BoundLaunch(device.load(artifact), Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.int64(place)))
+"""
+TIMED = """
+launch = at(0)
+few, many = device.sequence([launch]), device.sequence([launch] * 40)
+first, second = device.times([few, many])
+print(f"in order: {0 < first < second < 1}, overhead: {device.graph_overhead_seconds}", flush=True)
+"""
+ILLEGAL = """
 sticky = then = None
 try:
-    device.launch(launch)
+    device.launch(at(1 << 44))
     device.synchronize()
 except DeviceError as error:
     sticky = error.sticky
@@ -337,6 +327,5 @@ try:
 except DeviceError as error:
     then = error.sticky
 print(f"sticky: {sticky}, then: {then}", flush=True)
-import os
 os._exit(0)
 """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from emulation import contents, run_kernel
 
+from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import Argument, BackendSources, Baseline, Task, Workload
 from tunesmith.kernels.spec.taskfile import LIBRARY, read_task
@@ -40,7 +43,14 @@ def task_of(
     )
 
 
-LINE = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
+H200 = resolve_target("h200")
+LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
+"""A thread for each of n elements."""
+ROWS = LaunchGeometry(grid=("3",), block=("64",))
+"""A block for each of three rows."""
+TURNS = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+"""A loop in which a block shares a row of n elements."""
+WIDE = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
 SAXPY = task_of(
     "saxpy",
     """
@@ -52,7 +62,7 @@ SAXPY = task_of(
     }
     """,
     {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")},
-    LINE,
+    WIDE,
     {"a": "float32", "n": "int32"},
 )
 EARLY = task_of(
@@ -68,7 +78,7 @@ EARLY = task_of(
     }
     """,
     {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")},
-    LINE,
+    WIDE,
     {"a": "float32", "n": "int32"},
 )
 STRIDE = task_of(
@@ -123,14 +133,28 @@ def template_of(task: Task) -> Template:
     return found
 
 
+def require_refused(task: Task, names: set[str], why: str = "") -> None:
+    """The rules give `task` none of the parameters `names`, and say `why`."""
+    found = rewrite(task)
+    assert found.template is None or not names & found.template.default_config.keys()
+    assert not why or any(why in one for one in found.skipped), found.skipped
+
+
 def require_equal(task: Task, configs: list[Config], folder: Path, n: int = 203) -> None:
     """The template at each of `configs`, over its defaults, gives what the kernel gave."""
     workload = task.workloads[0].model_copy(update={"sizes": {"n": n}})
-    template, arrays = template_of(task), contents(task, workload, 1)
+    require_right(task, configs, workload, contents(task, workload, 1), folder)
+
+
+def require_right(
+    task: Task, configs: Sequence[Config], workload: Workload, arrays: Mapping[str, Any], folder: Path
+) -> None:
+    """The same from `arrays`, at configurations that are given in whole or over the defaults."""
+    template = template_of(task)
     expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays, folder)
     assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
     for config in configs:
         assert config.keys() <= template.default_config.keys()
         found = run_kernel(template, template.default_config | config, task, workload, arrays, folder)
         for name, values in expected.items():
-            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, name)
+            assert np.allclose(found[name], values, rtol=1e-5, atol=1e-5, equal_nan=True), (config, workload, name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.backends.base import Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
@@ -19,11 +17,6 @@ KERNEL = """__global__ void k(const float* x, float* y, int n) {
 }
 """
 PLAIN = KERNEL.replace("BODY", "x[i]")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Compiler:
-    return open_compiler(resolve_target("h200"), 0)
 
 
 def compiles(compiler: Compiler, code: str) -> bool:
@@ -58,17 +51,14 @@ def test_functions_of_the_host_are_left_out(host: str, compiler: Compiler) -> No
 
 
 @pytest.mark.parametrize(
-    "mark", ["__device__", "__host__ __device__ inline", "DEVICE", "#ifdef X\n#define ALL __device__\n#endif\nALL"]
+    "mark",
+    ["__device__", "__host__ __device__ inline", "DEVICE", "#ifdef X\n#define ALL __device__\n#endif\nALL"]
+    + ["#ifdef A\n#define HD __host__ __device__\n#else\n#define HD\n#endif\nHD"],
 )
 def test_functions_of_the_device_stay(mark: str) -> None:
     code = f"#define DEVICE __device__ __forceinline__\n{mark} float twice(float v) {{ return v + v; }}\n{PLAIN}"
     assert device_code(code) == device_code(device_code(code).text)
     assert device_code(code).text == code and device_code(code).notes == ()
-
-
-def test_a_macro_of_conditions_may_mean_the_device() -> None:
-    code = "#ifdef A\n#define HD __host__ __device__\n#else\n#define HD\n#endif\nHD float f(float v) { return v; }\n"
-    assert device_code(code).text == code
 
 
 def test_what_the_kernel_calls_becomes_a_function_of_the_device(compiler: Compiler) -> None:

@@ -65,23 +65,15 @@ def test_only_launches_of_the_kernel_count() -> None:
 @pytest.mark.parametrize(
     ("code", "host", "launch"),
     [
-        (ROWS, "k<<<n, 256>>>(x, y, n);", 'launch = { grid = ["rows"], block = [256] }'),
-        (FLAT, "k<<<n, 64>>>(x, y, n);", 'launch = { grid = ["ceil_div(n, 64)"], block = [64] }'),
-        (
-            PLANE,
-            "k<<<g, dim3(16, 16)>>>(x, y, w, h);",
-            'launch = { grid = ["ceil_div(w, 16)", "ceil_div(h, 16)"], block = [16, 16] }',
-        ),
-        (
-            PLANE,
-            "k<<<g, 64>>>(x, y, w, h);",
-            'launch = { grid = ["ceil_div(w, 64)", "ceil_div(h, 1)"], block = [64, 1] }',
-        ),
+        (ROWS, "k<<<n, 256>>>(x, y, n);", 'grid = ["rows"], block = [256]'),
+        (FLAT, "k<<<n, 64>>>(x, y, n);", 'grid = ["ceil_div(n, 64)"], block = [64]'),
+        (PLANE, "k<<<g, dim3(16, 8)>>>(x, y, w, h);", 'grid = ["ceil_div(w, 16)", "ceil_div(h, 8)"], block = [16, 8]'),
+        (PLANE, "k<<<g, 64>>>(x, y, w, h);", 'grid = ["ceil_div(w, 64)", "ceil_div(h, 1)"], block = [64, 1]'),
     ],
 )
 def test_a_draft_has_the_block_of_the_source(code: str, host: str, launch: str) -> None:
     made = draft(f"{code}void f() {{ {host} }}\n", None, "my.cu")
-    assert launch in made.files["task.toml"].splitlines()
+    assert f"launch = {{ {launch} }}" in made.files["task.toml"].splitlines()
 
 
 def test_a_block_that_depends_on_something_is_to_be_filled_in() -> None:

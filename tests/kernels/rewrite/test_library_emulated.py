@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import named_rows
 from emulation import TENSOR_CORES, contents, run_kernel
 
 from tunesmith.hw.targets import resolve_target
@@ -18,139 +19,89 @@ from tunesmith.kernels.spec.template import Config, Template
 
 # Of each parameter that decides a path of its own, every value. Loads that skip L1 are assembly, so CACHE is never 2.
 SMALL_BLOCKS: dict[str, tuple[Config, ...]] = {
-    "layernorm": tuple(
-        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "HOLD_FLOAT": held, "ONE_PASS": once}
-        | {"WEIGHT_EARLY": early, "GRID_CAP": cap, "CACHE": cache}
-        for x, y, vec, items, held, once, early, cap, cache in (
-            (32, 2, 4, 1, 0, 0, 0, 0, 0),
-            (32, 2, 8, 8, 1, 1, 1, 528, 1),
-            (64, 1, 4, 1, 0, 1, 0, 528, 0),
-            (64, 2, 8, 2, 1, 0, 1, 0, 1),
-        )
+    "layernorm": named_rows(
+        "BLOCK_X BLOCK_Y VEC ITEMS HOLD_FLOAT ONE_PASS WEIGHT_EARLY GRID_CAP CACHE",
+        (32, 2, 4, 1, 0, 0, 0, 0, 0),
+        (32, 2, 8, 8, 1, 1, 1, 528, 1),
+        (64, 1, 4, 1, 0, 1, 0, 528, 0),
+        (64, 2, 8, 2, 1, 0, 1, 0, 1),
     ),
-    "merge_attn_states": tuple(
-        {"LANES": lanes, "ROWS": rows, "VEC": vec, "UNROLL": unroll, "LOADS_FIRST": loads, "TOKENS_FIRST": tokens}
-        | {"WALK": walk, "GRID_CAP": 528, "CACHE": cache, "FAST_EXP": 0}
-        for lanes, rows, vec, unroll, loads, tokens, walk, cache in (
-            (4, 16, 1, 1, 0, 0, 0, 0),
-            (8, 8, 8, 2, 1, 1, 1, 1),
-            (16, 4, 4, 4, 0, 0, 1, 0),
-        )
+    "merge_attn_states": named_rows(
+        "LANES ROWS VEC UNROLL LOADS_FIRST TOKENS_FIRST WALK CACHE",
+        (4, 16, 1, 1, 0, 0, 0, 0),
+        (8, 8, 8, 2, 1, 1, 1, 1),
+        (16, 4, 4, 4, 0, 0, 1, 0),
+        GRID_CAP=528,
+        FAST_EXP=0,
     ),
-    "rope": tuple(
-        {"LANES": lanes, "ROWS": rows, "VEC": vec, "HEADS": heads, "LOADS_FIRST": first}
-        | {"WALK": walk, "GRID_CAP": 528, "CACHE": cache}
-        for lanes, rows, vec, heads, first, walk, cache in (
-            (4, 16, 1, 1, 0, 0, 0),
-            (4, 16, 4, 4, 1, 0, 1),
-            (8, 8, 2, 8, 0, 1, 1),
-            (16, 4, 8, 2, 1, 1, 0),
-        )
+    "rope": named_rows(
+        "LANES ROWS VEC HEADS LOADS_FIRST WALK CACHE",
+        (4, 16, 1, 1, 0, 0, 0),
+        (4, 16, 4, 4, 1, 0, 1),
+        (8, 8, 2, 8, 0, 1, 1),
+        (16, 4, 8, 2, 1, 1, 0),
+        GRID_CAP=528,
     ),
-    "softmax": tuple(
-        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "HOLD_EXP": held, "ONLINE": online}
-        | {"GRID_CAP": cap, "CACHE": 0, "FAST_EXP": 0}
-        for x, y, vec, items, held, online, cap in (
-            (32, 2, 4, 1, 0, 0, 528),
-            (64, 2, 8, 2, 1, 1, 528),
-            (128, 1, 4, 4, 0, 1, 0),
-        )
+    "softmax": named_rows(
+        "BLOCK_X BLOCK_Y VEC ITEMS HOLD_EXP ONLINE GRID_CAP",
+        (32, 2, 4, 1, 0, 0, 528),
+        (64, 2, 8, 2, 1, 1, 528),
+        (128, 1, 4, 4, 0, 1, 0),
+        CACHE=0,
+        FAST_EXP=0,
     ),
-}
-SMALL_BLOCKS |= {
-    "gemv_int4": tuple(
-        {"LANES": lanes, "SETS": sets, "SET": rows, "WIDTH": width, "PARTS": parts, "CACHE": cache}
-        for lanes, sets, rows, width, parts, cache in ((8, 8, 4, 4, 1, 0), (32, 2, 2, 16, 2, 1), (128, 1, 1, 8, 4, 0))
+    "gemv_int4": named_rows(
+        "LANES SETS SET WIDTH PARTS CACHE", (8, 8, 4, 4, 1, 0), (32, 2, 2, 16, 2, 1), (128, 1, 1, 8, 4, 0)
     ),
-    "quantize_per_token": tuple(
-        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ITEMS": items, "GRID_CAP": cap, "CACHE": cache}
-        for x, y, vec, items, cap, cache in ((32, 2, 4, 1, 264, 0), (64, 2, 8, 2, 528, 1), (128, 1, 16, 4, 0, 0))
+    "quantize_per_token": named_rows(
+        "BLOCK_X BLOCK_Y VEC ITEMS GRID_CAP CACHE", (32, 2, 4, 1, 264, 0), (64, 2, 8, 2, 528, 1), (128, 1, 16, 4, 0, 0)
     ),
-    "silu_and_mul": tuple(
-        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "UNROLL": unroll, "WALK": walk, "GRID_CAP": 528}
-        | {"CACHE": cache, "FAST_EXP": 0}
-        for x, y, vec, unroll, walk, cache in ((32, 2, 4, 2, 1, 0), (64, 1, 8, 1, 0, 1), (32, 4, 1, 4, 0, 0))
+    "silu_and_mul": named_rows(
+        "BLOCK_X BLOCK_Y VEC UNROLL WALK CACHE",
+        (32, 2, 4, 2, 1, 0),
+        (64, 1, 8, 1, 0, 1),
+        (32, 4, 1, 4, 0, 0),
+        GRID_CAP=528,
+        FAST_EXP=0,
     ),
     # In float32, which takes the ordinary units.
-    "skinny_gemm": tuple(
-        {"BM": rows, "VEC": vec, "ACROSS": across, "SLICES": slices, "SPLIT": 1, "STAGES": 2}
-        for rows, vec, across, slices in ((16, 4, 2, 1), (32, 8, 1, 4), (64, 4, 1, 2))
+    "skinny_gemm": named_rows("BM VEC ACROSS SLICES", (16, 4, 2, 1), (32, 8, 1, 4), (64, 4, 1, 2), SPLIT=1, STAGES=2),
+    "stencil3x3": named_rows(
+        "BLOCK_X BLOCK_Y VEC ROWS SHUFFLE AHEAD CACHE",
+        (32, 2, 1, 1, 1, 1, 0),
+        (64, 1, 4, 4, 1, 0, 1),
+        (32, 4, 8, 2, 0, 1, 0),
+        (32, 2, 2, 8, 0, 0, 1),
     ),
-    "stencil3x3": tuple(
-        {"BLOCK_X": x, "BLOCK_Y": y, "VEC": vec, "ROWS": rows, "SHUFFLE": shuffle, "AHEAD": ahead, "CACHE": cache}
-        for x, y, vec, rows, shuffle, ahead, cache in (
-            (32, 2, 1, 1, 1, 1, 0),
-            (64, 1, 4, 4, 1, 0, 1),
-            (32, 4, 8, 2, 0, 1, 0),
-            (32, 2, 2, 8, 0, 0, 1),
-        )
+    "topk_softmax": named_rows(
+        "LANES ROWS VEC ITEMS FAST_EXP CACHE", (1, 64, 4, 4, 0, 0), (4, 16, 2, 2, 1, 1), (32, 4, 4, 1, 0, 0), REDUCE=0
     ),
-    "topk_softmax": tuple(
-        {"LANES": lanes, "ROWS": rows, "VEC": vec, "ITEMS": items, "REDUCE": 0, "FAST_EXP": fast, "CACHE": cache}
-        for lanes, rows, vec, items, fast, cache in (
-            (1, 64, 4, 4, 0, 0),
-            (4, 16, 2, 2, 1, 1),
-            (32, 4, 4, 1, 0, 0),
-        )
-    ),
-    "transpose": tuple(
-        {"TILE_N": n, "TILE_D": d, "THREADS": 128, "READ": read, "WRITE": write, "PAD": pad}
-        | {"DOWN_FIRST": down, "CACHE": cache}
-        for n, d, read, write, pad, down, cache in (
-            (32, 64, 1, 2, 1, 0, 0),
-            (64, 32, 4, 8, 2, 1, 1),
-            (32, 32, 8, 4, 4, 0, 0),
-        )
+    "transpose": named_rows(
+        "TILE_N TILE_D READ WRITE PAD DOWN_FIRST CACHE",
+        (32, 64, 1, 2, 1, 0, 0),
+        (64, 32, 4, 8, 2, 1, 1),
+        (32, 32, 8, 4, 4, 0, 0),
+        THREADS=128,
     ),
 }
-SIZES: dict[str, tuple[dict[str, int], ...]] = {
+SIZES: dict[str, tuple[Config, ...]] = {
     # Held whole, longer than what is held, between vectors, shorter than one; 1061 rows are walked over.
-    "layernorm": ({"n": 3, "d": 512}, {"n": 2, "d": 1208}, {"n": 3, "d": 333}, {"n": 1061, "d": 8}, {"n": 1, "d": 1}),
+    "layernorm": named_rows("n d", (3, 512), (2, 1208), (3, 333), (1061, 8), (1, 1)),
     # Vectors, between them, shorter than one, longer than the threads of a row have at once.
-    "merge_attn_states": (
-        {"n": 3, "h": 5, "d": 128},
-        {"n": 7, "h": 3, "d": 129},
-        {"n": 2, "h": 2, "d": 333},
-        {"n": 1, "h": 1, "d": 1},
-    ),
-    "rope": (
-        {"n": 3, "h": 5, "k": 2, "pairs": 64},
-        {"n": 5, "h": 3, "k": 1, "pairs": 37},
-        {"n": 1, "h": 1, "k": 1, "pairs": 1},
-    ),
+    "merge_attn_states": named_rows("n h d", (3, 5, 128), (7, 3, 129), (2, 2, 333), (1, 1, 1)),
+    "rope": named_rows("n h k pairs", (3, 5, 2, 64), (5, 3, 1, 37), (1, 1, 1, 1)),
     # Pieces that a row has once or often, between pieces, a row alone.
-    "gemv_int4": ({"n": 5, "m": 512}, {"n": 3, "m": 333}, {"n": 9, "m": 72}, {"n": 1, "m": 1}),
-    "quantize_per_token": (
-        {"n": 3, "d": 512},
-        {"n": 2, "d": 2064},
-        {"n": 3, "d": 333},
-        {"n": 1061, "d": 16},
-        {"n": 1, "d": 1},
-    ),
+    "gemv_int4": named_rows("n m", (5, 512), (3, 333), (9, 72), (1, 1)),
+    "quantize_per_token": named_rows("n d", (3, 512), (2, 2064), (3, 333), (1061, 16), (1, 1)),
     # The last has more rows than a side of the grid has blocks.
-    "silu_and_mul": ({"n": 3, "d": 512}, {"n": 5, "d": 333}, {"n": 1, "d": 1}, {"n": 65537, "d": 2}),
-    "skinny_gemm": (
-        {"m": 5, "n": 136, "k": 72},
-        {"m": 37, "n": 41, "k": 29},
-        {"m": 70, "n": 9, "k": 40},
-        {"m": 1, "n": 1, "k": 1},
-    ),
-    "stencil3x3": (
-        {"n": 2, "h": 9, "w": 136},
-        {"n": 1, "h": 20, "w": 33},
-        {"n": 1, "h": 1, "w": 8},
-        {"n": 1, "h": 1, "w": 1},
-    ),
+    "silu_and_mul": named_rows("n d", (3, 512), (5, 333), (1, 1), (65537, 2)),
+    "skinny_gemm": named_rows("m n k", (5, 136, 72), (37, 41, 29), (70, 9, 40), (1, 1, 1)),
+    "stencil3x3": named_rows("n h w", (2, 9, 136), (1, 20, 33), (1, 1, 8), (1, 1, 1)),
     # Held whole, longer than what is held, more choices than lanes, between vectors.
-    "topk_softmax": (
-        {"n": 3, "e": 16, "k": 6},
-        {"n": 70, "e": 128, "k": 8},
-        {"n": 2, "e": 161, "k": 40},
-        {"n": 1, "e": 1, "k": 1},
-    ),
-    "transpose": ({"n": 40, "d": 72}, {"n": 37, "d": 41}, {"n": 1, "d": 9}, {"n": 64, "d": 1}),
+    "topk_softmax": named_rows("n e k", (3, 16, 6), (70, 128, 8), (2, 161, 40), (1, 1, 1)),
+    "transpose": named_rows("n d", (40, 72), (37, 41), (1, 9), (64, 1)),
     # Also between vectors with few elements for each thread, and with more.
-    "softmax": ({"n": 3, "d": 2056}, {"n": 2, "d": 333}, {"n": 3, "d": 127}, {"n": 1061, "d": 7}, {"n": 1, "d": 1}),
+    "softmax": named_rows("n d", (3, 2056), (2, 333), (3, 127), (1061, 7), (1, 1)),
 }
 
 

@@ -14,16 +14,12 @@ import pytest
 from emulation import contents, run_kernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rewrite_cases import task_of
+from rewrite_cases import H200, LINE, ROWS, TURNS, task_of
 
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.template import LaunchGeometry
 
-H200 = resolve_target("h200")
-LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
-ROWS = LaunchGeometry(grid=("3",), block=("64",))
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 8)"), block=("16", "8"))
 ARRAYS = {
     "x": ("in", "float32", "n * n"),
@@ -36,45 +32,18 @@ ARRAYS = {
 def combined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Expressions over `leaves`."""
 
-    def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        two = st.tuples(inner, inner)
-        return st.one_of(
-            two.map(lambda both: f"({both[0]} + {both[1]})"),
-            two.map(lambda both: f"{both[0]} * {both[1]}"),
-            two.map(lambda both: f"fmaxf({both[0]}, {both[1]})"),
-            two.map(lambda both: f"(n % 2 ? {both[0]} : {both[1]})"),
-        )
-
-    return st.recursive(leaves, deeper, max_leaves=4)
+    forms = st.sampled_from(["({} + {})", "{} * {}", "fmaxf({}, {})", "(n % 2 ? {} : {})"])
+    return st.recursive(leaves, lambda inner: st.builds(str.format, forms, inner, inner), max_leaves=4)
 
 
 @st.composite
 def elementwise(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
-    value = combined(
-        st.sampled_from(
-            [
-                "x[i]",
-                "z[i]",
-                "x[n - 1 - i]",
-                "x[(i * 3 + 1) % n]",
-                "z[k[i] % n]",
-                "0.5f",
-                "(float)i / n",
-                "(i > 0 ? x[i - 1] : z[i])",
-                "(i < n - 1 ? x[i + 1] : 0.0f)",
-                "(i % 3 == 0 ? x[i] : z[i])",
-                "v",
-            ]
-        )
-    )
-    line = st.one_of(
-        value.map(lambda one: f"y[i] = {one};"),
-        value.map(lambda one: f"y[i] += {one};"),
-        value.map(lambda one: f"v = {one};"),
-        value.map(lambda one: f"if (i % 2 == 0) y[i] = {one};"),
-        value.map(lambda one: f"for (int t = 0; t < n % 5; ++t) v += {one};"),
-        value.map(lambda one: f"if (x[i] > 1.0f) return; y[i] = {one};"),
-    )
+    places = ["x[i]", "z[i]", "x[n - 1 - i]", "x[(i * 3 + 1) % n]", "z[k[i] % n]", "0.5f", "(float)i / n"]
+    places += ["(i > 0 ? x[i - 1] : z[i])", "(i < n - 1 ? x[i + 1] : 0.0f)", "(i % 3 == 0 ? x[i] : z[i])", "v"]
+    value = combined(st.sampled_from(places))
+    heads = ["y[i] =", "y[i] +=", "v =", "if (i % 2 == 0) y[i] =", "for (int t = 0; t < n % 5; ++t) v +="]
+    heads += ["if (x[i] > 1.0f) return; y[i] ="]
+    line = st.builds("{} {};".format, st.sampled_from(heads), value)
     lines = " ".join(draw(st.lists(line, min_size=1, max_size=4)))
     wide = draw(st.sampled_from(["int i =", "size_t i = (size_t)", "const long long i = (long long)"]))
     at = f"{wide} blockIdx.x * blockDim.x + threadIdx.x;"
@@ -85,22 +54,21 @@ def elementwise(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
 
 @st.composite
 def shared_rows(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
-    place = st.sampled_from(
-        ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
-    )
-    value, turns = combined(place), "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+    read = ["r[i]", "z[i]", "x[blockIdx.x * n + i]", "r[n - 1 - i]", "z[blockIdx.x * n + i]", "s", "2.0f"]
+    place = st.sampled_from(read)
+    value = combined(place)
     summed = draw(combined(place.filter(lambda one: one != "s")))
     read = "y[blockIdx.x * n + i]" if draw(st.booleans()) else "r[i]"
-    first = f"{turns} {{ y[blockIdx.x * n + i] = {draw(value)}; }}" if draw(st.booleans()) else ""
+    first = f"{TURNS} {{ y[blockIdx.x * n + i] = {draw(value)}; }}" if draw(st.booleans()) else ""
     return (
         f"""const float* r = x + blockIdx.x * n; __shared__ float part[64]; const int t = threadIdx.x; float s = 0;
         {first}
-        {turns} s += {summed} + {read};
+        {TURNS} s += {summed} + {read};
         part[t] = s;
         __syncthreads();
         for (int o = blockDim.x / 2; o > 0; o >>= 1) {{ if (t < o) part[t] += part[t + o]; __syncthreads(); }}
         s = part[0] / n;
-        {turns} y[blockIdx.x * n + i] = {draw(value)} + {read};""",
+        {TURNS} y[blockIdx.x * n + i] = {draw(value)} + {read};""",
         ROWS,
     )
 
@@ -110,23 +78,20 @@ def lone_rows(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
     mine = "y[row * n + i]"
     places = ["x[row * n + i]", "x[from + i]", "z[i]", "z[row]", "x[row * n + n - 1 - i]", mine, "(float)i", "w"]
     value = combined(st.sampled_from(places))
-    turns = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
     row = draw(st.sampled_from(["const int row = blockIdx.x;", "const long long row = blockIdx.x;", "#"]))
     first = draw(st.sampled_from(["1.5f", "z[row]", "z[k[row] % n]", "x[row * n]"]))
-    start = draw(
-        st.sampled_from(["const long long from = row * n", "size_t from = (size_t)row * n", "int from = row * n"])
-    )
+    starts = ["const long long from = row * n", "size_t from = (size_t)row * n", "int from = row * n"]
+    start = draw(st.sampled_from(starts))
     early = draw(st.sampled_from(["", "if (n % 2 && w > 0) return;", "if (w > 9) { y[row * n] = w; }"]))
-    lines = " ".join(f"{turns} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
+    lines = " ".join(f"{TURNS} {mine} = {one};" for one in draw(st.lists(value, min_size=1, max_size=2)))
     text = f"{'' if row == '#' else row} float w = {first}; {early} {start}; {lines}"
     return text.replace("row", "blockIdx.x") if row == "#" else text, LaunchGeometry(grid=("n",), block=("64",))
 
 
 @st.composite
 def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
-    value = combined(
-        st.sampled_from(["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"])
-    )
+    read = ["x[i * n + j]", "z[j]", "z[j * n + i]", "x[i * n + n - 1 - j]", "0.25f", "(float)j / n"]
+    value = combined(st.sampled_from(read))
     loop = "for (int j = 0; j < n; ++j)"
     step = draw(st.sampled_from(["s += {0};", "s -= {0};", "s = fmaxf(s, {0});", "{{ float e = {0}; s += e * e; }}"]))
     last = draw(st.sampled_from(["y[i] = s;", "y[i] += s * 2;", f"{loop} y[i * n + j] = x[i * n + j] - s / n;"]))
@@ -139,18 +104,8 @@ def rows_of_a_thread(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
 
 @st.composite
 def squares(draw: st.DrawFn) -> tuple[str, LaunchGeometry]:
-    value = combined(
-        st.sampled_from(
-            [
-                "x[r * n + c]",
-                "x[c * n + r]",
-                "z[r]",
-                "(c > 0 ? x[r * n + c - 1] : 0.0f)",
-                "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])",
-                "1.5f",
-            ]
-        )
-    )
+    around = ["(c > 0 ? x[r * n + c - 1] : 0.0f)", "(r < n - 1 ? x[(r + 1) * n + c] : x[r * n + c])"]
+    value = combined(st.sampled_from(["x[r * n + c]", "x[c * n + r]", "z[r]", "1.5f", *around]))
     places = ["x[r * n + j]", "x[j * n + r]", "z[j * n + c]", "z[c * n + j]"]
     kind = draw(st.sampled_from(["one", "sum", "turn"]))
     body = f"y[r * n + c] = {draw(value)};"
@@ -187,32 +142,17 @@ def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
             assert np.allclose(got, expected, rtol=1e-4, atol=1e-4, equal_nan=True), (config, n, body)
 
 
-KINDS = {
-    "elementwise": elementwise(),
-    "shared": shared_rows(),
-    "lone": lone_rows(),
-    "thread": rows_of_a_thread(),
-    "square": squares(),
-}
+KINDS = {one.__name__: one() for one in (elementwise, shared_rows, lone_rows, rows_of_a_thread, squares)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_drawn_kernel_is_the_same_at_every_point(kind: str) -> None:
-    @settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(KINDS[kind], st.sampled_from([64, 37]), st.integers(0, 1000))
-    def check(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
-        require_same(drawn, n, seed)
-
-    check()
+FEW, MANY = (2, st.sampled_from([64, 37])), (15, st.integers(3, 90))
+"""Examples and sizes."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("tried", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_drawn_kernels_are_the_same_at_every_point(kind: str) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(KINDS[kind], st.integers(3, 90), st.integers(0, 1000))
-    def check(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
-        require_same(drawn, n, seed)
-
-    check()
+def test_a_drawn_kernel_is_the_same_at_every_point(kind: str, tried: tuple[int, st.SearchStrategy[int]]) -> None:
+    examples, sizes = tried
+    options = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    options(given(KINDS[kind], sizes, st.integers(0, 1000))(require_same))()

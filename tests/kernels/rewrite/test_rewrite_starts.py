@@ -6,21 +6,16 @@ from pathlib import Path
 
 import pytest
 from plain_kernels import drafted
-from rewrite_cases import plain_task
+from rewrite_cases import H200, plain_task, template_of
 
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.starts import Limit, starts
-from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Config
 
-H200 = resolve_target("h200")
-
 
 def starts_of(task: Task, limit: Limit) -> tuple[Config, ...]:
-    template = rewrite(task).template
-    assert template is not None
+    template = template_of(task)
     space = feasible(template, [task.workloads[0]], H200)
     found = starts(template, limit, lambda config: space.reject(config) is None)
     assert all(space.reject(config) is None for config in found)

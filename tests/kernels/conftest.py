@@ -1,0 +1,26 @@
+"""A task on the OpenCL CPU, and its template compiled, for tests of what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiling import compiled_candidate
+
+from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.spec.taskfile import load_task
+
+SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
+
+
+@pytest.fixture(scope="module")
+def bench(device: Any) -> Bench:
+    return Bench(load_task(str(SCALE_ADD)), device.limits, device.index)
+
+
+@pytest.fixture(scope="session")
+def candidate(device: Any) -> Candidate:
+    task = load_task(str(SCALE_ADD))
+    return compiled_candidate(task, device, task.sources("opencl").templates[0])
