@@ -15,6 +15,7 @@ import pytest
 from compiling import compiled_candidate
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends import HostCall
 from tunesmith.kernels.backends.opencl import OpenclSequence
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.bench import Bench, WorkloadComparison
@@ -231,7 +232,7 @@ import cupy
 import numpy as np
 import test_opponents
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import BoundLaunch, open_device, HostCall
+from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.spec.task import Geometry
 
 gpu = probe_cuda().devices[0]
