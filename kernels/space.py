@@ -548,10 +548,7 @@ def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimit
             names = sizes | {name: value for name, value in device.items() if name in expression.names}
             found.append(
                 SpaceRule.from_expression(
-                    expression,
-                    names,
-                    because=constraint.because,
-                    label=constraint.expression + suffix,
+                    expression, names, because=constraint.because, label=constraint.expression + suffix
                 )
             )
     for position, text in enumerate(template.launch.block):

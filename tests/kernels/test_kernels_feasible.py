@@ -16,14 +16,7 @@ from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import CAPABILITIES, limits_of, resolve_target
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Resources
-from tunesmith.kernels.space import (
-    EmptySpace,
-    compiler_rejection,
-    device_names,
-    feasible,
-    require_points,
-    rules,
-)
+from tunesmith.kernels.space import EmptySpace, compiler_rejection, device_names, feasible, require_points, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Geometry, Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task

@@ -18,13 +18,7 @@ from tunesmith.hw.probe import probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, OutOfDeviceMemory, open_compiler, open_device
 from tunesmith.kernels.backends.cuda import _Mapping
-from tunesmith.kernels.backends.nvrtc import (
-    CudaUnavailable,
-    NvrtcCompiler,
-    _header_roots,
-    _target,
-    parse_resources,
-)
+from tunesmith.kernels.backends.nvrtc import CudaUnavailable, NvrtcCompiler, _header_roots, _target, parse_resources
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
