@@ -1,9 +1,7 @@
-"""What buffers hold: the contents a candidate must be right on, beside those its task declares.
+"""The contents of buffers: those that a task declares, and others that a candidate must be right on as well.
 
-Owns the names of the kinds and which of them a task has; drawing them is `tunesmith.kernels.launch.contents`. A search
-visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
-
-Draws what an array holds: each kind of contents, for floats and integers, in the array's own precision.
+Owns the names of the kinds, which of them a task has, and drawing them in an array's own precision. A search visit uses
+the task's own; the full verdict (`tunesmith.kernels.check.verify`) goes through all of `KINDS`.
 """
 
 from __future__ import annotations
